@@ -241,6 +241,7 @@ RESERVED: Final = (
             "spark.sql.catalog.",
             "spark.sql.defaultCatalog",
             "spark.sql.defaultPath",
+            "spark.sql.functionResolution.",
             "spark.sql.hive.metastore.",
             "spark.sql.legacy.allowTempViewCreationWithMultipleNameparts",
             "spark.sql.legacy.ctePrecedencePolicy",
@@ -272,6 +273,14 @@ RESERVED: Final = (
             "spark.sql.parquet.writeLegacyFormat",
             "spark.sql.sources.default",
             "spark.databricks.delta.properties.defaults.",
+        ),
+    ),
+    Group(
+        "it writes what statements read into the server's log",
+        (
+            "spark.sql.expressionTreeChangeLog.",
+            "spark.sql.nameResolutionLog.",
+            "spark.sql.planChangeLog.",
         ),
     ),
     Group(

@@ -21,7 +21,7 @@ from haproc.reading.definitions import function_of, is_numbered, queries
 from haproc.reading.exact import examine
 from haproc.reading.known import WRITING
 from haproc.reading.model import Facts, Finding, Remedy
-from haproc.reading.names import VARIABLE, Uses, parts
+from haproc.reading.names import VARIABLE, Uses, computed, parts
 from haproc.reading.tree import UNASKED, Node, Place, Reading
 from haproc.reading.words import examine_words
 
@@ -280,6 +280,7 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
     assert reading.analyzed is not None
     found = examine(reading, reading.analyzed, facts, moment)
     if reading.parsed is not None:
+        computed([reading.parsed])
         found = [*found, *examine_words(reading, moment)]
     uses = Uses()
     uses.take_analyzed([reading.analyzed])

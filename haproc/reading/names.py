@@ -22,9 +22,11 @@ _RELATIONS: Final = frozenset({"LogicalRelation", "HiveTableRelation"})
 _CLIENTS_CODE: Final = """PythonUDF PythonUDAF PythonUDTF UnresolvedPolymorphicPythonUDTF
     PythonFuncExpression ScalaUDF ScalaAggregator ScalaUDAF SimpleTypedAggregateExpression"""
 _OF_CLIENTS: Final = frozenset(_CLIENTS_CODE.split())
+_TRAVELLING: Final = ("RelationTimeTravel", "TimeTravel")
+_SUBQUERIES: Final = frozenset({"ScalarSubquery", "Exists", "ListQuery", "InSubquery"})
 _HOLDING: Final = {
     **dict.fromkeys(_RELATIONS, ("catalogTable", "tableMeta")),
-    **dict.fromkeys(("RelationTimeTravel", "TimeTravel"), ("relation",)),
+    **dict.fromkeys(_TRAVELLING, ("relation",)),
     "SubqueryAlias": ("child",),
     "View": ("desc",),
 }
@@ -201,8 +203,18 @@ class Uses:
 
 
 def computed(roots: Iterable[Node]) -> None:
-    """Raise RefusedError if a name has to be computed from more than constant texts."""
+    """Raise RefusedError if a name has to be computed from more than constant texts.
+
+    Or a table's version by a query: the analyzer runs that, and shows nothing of what it reads.
+    """
     for node in below(roots):
+        moment = node.node("timestamp") if node.cls in _TRAVELLING else None
+        if moment is not None and any(each.cls in _SUBQUERIES for each in moment.walk()):
+            raise RefusedError(
+                ErrorClass.NONDETERMINISTIC,
+                "TIMESTAMP AS OF takes its moment from a query, whose tables nothing shows",
+                "look the moment up first, and write it",
+            )
         if node.cls not in ("PlanWithUnresolvedIdentifier", "ExpressionWithUnresolvedIdentifier"):
             continue
         expression = node.node("identifierExpr")

@@ -89,8 +89,10 @@ class Caching:
         self._kept = KeptAnswers(core.heard.written, limits.bytes_max)
         self._under_way: dict[tuple[str, Key], asyncio.Event] = {}
 
-    def held(self, asked: Understood) -> Answer | None:
+    def held(self, asked: Understood, still: Callable[[], bool]) -> Answer | None:
         """Return the kept answer, if it is the one that the query would get here now.
+
+        ``still``: whether the rules would decide about the query as they have.
 
         Whoever counts by the log's end sees to it that this HAProc has read so far. What the client
         has seen counts even if it was here: a process that was replaced and does not know it must
@@ -103,7 +105,7 @@ class Caching:
         if core.schedule.read_to < seen or not core.own_log.seen:
             return None
         answer = self._kept.find(_key(asked), core.condition.departures)
-        if answer is None:
+        if answer is None or not still():
             return None
         told = CacheReport(hit=True, age_s=self._now() - answer.at_s, kept=True)
         report = HaReport(
@@ -111,7 +113,12 @@ class Caching:
         )
         return Answer(report, Replayed(answer.chunks))
 
-    async def answer(self, asked: Understood, run: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def answer(
+        self,
+        asked: Understood,
+        run: Callable[[], Awaitable[Answer]],
+        still: Callable[[], bool],
+    ) -> Answer:
         """Run a query of which nothing is held, and keep its answer if that may be."""
         if not self._asked_for(asked):
             return await run()
@@ -121,7 +128,7 @@ class Caching:
         of_user = asked.request.user, key  # who waits in line waits for its own user's turn
         if (other := self._under_way.get(of_user)) is not None:
             await other.wait()
-        if (held := self.held(asked)) is not None:
+        if (held := self.held(asked, still)) is not None:
             return held
         ended = self._under_way[of_user] = asyncio.Event()
         try:

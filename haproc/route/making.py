@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from haproc.classify.classifier import ruled
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
 from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
@@ -97,6 +98,7 @@ class Making:
     async def operation(self, asked: Understood) -> Made:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
         made = await self._operation(asked)
+        assert not made.statement.rules, "the rules decide before anything is appended"
         standing, operation = asked.request.standing, made.operation
         if standing is None:
             return made
@@ -218,9 +220,15 @@ class Making:
         return Made(operation, statement)
 
     def _plain(self, asked: Understood, write: Write, *, evolves: bool | None = None) -> Made:
-        """Return the operation of rows that come with the request."""
-        operation = self._made(asked, asked.statement, write)
-        return Made(replace(operation, evolves=evolves), asked.statement)
+        """Return the operation of rows that come with the request; raises RefusedError.
+
+        Nobody reads them: their one table is in the request.
+        """
+        statement = asked.statement
+        if statement.rules:
+            statement = ruled(statement, statement.touched, asked.request.operation_class)
+        operation = self._made(asked, statement, write)
+        return Made(replace(operation, evolves=evolves), statement)
 
     def _made(self, asked: Understood, statement: Classified, write: Write) -> Operation:
         request = asked.request

@@ -92,7 +92,7 @@ def check_definition(judged: Judged, settings: Settings) -> None:
 
 def check_carrying_out(kind: Kind, settings: Settings) -> None:
     """Refuse a write that is more than rows for a table, where an own setting is Delta's."""
-    if kind in _FILLING:
+    if kind in _FILLING - {Kind.INSERT_OVERWRITE}:  # Delta may overwrite in several ways
         return
     names = [key for key, _ in own_of(settings) if key.lower().startswith(_DELTAS)]
     if names:

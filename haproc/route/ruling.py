@@ -21,8 +21,7 @@ from haproc.classify.model import Classified, Kind, RefusedError, Touched
 from haproc.classify.names import Context, qualified
 from haproc.classify.plans import delta
 from haproc.classify.plans.classifying import check_class
-from haproc.classify.plans.reading import PlanReading
-from haproc.classify.rules import CACHEABLE_KINDS
+from haproc.classify.rules import ASYNCHRONOUS_KINDS, CACHEABLE_KINDS
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
@@ -36,7 +35,7 @@ from haproc.replicate.records.operation import Operation
 from haproc.route.answering import failed
 from haproc.route.classifying import Understood, only_selects, read_of
 from haproc.route.failing import refused
-from haproc.route.model import SentPlan
+from haproc.route.model import ReadPlan, SentPlan
 from haproc.route.offload import Texts, plan_work
 from haproc.route.plan_questions import table_questions, text_question
 from haproc.route.readings import Readings
@@ -47,7 +46,8 @@ _TOLD: Final = frozenset({"catalog", delta.VERSIONS})
 """Relations that tell something of a table: their reading has but what they tell."""
 
 
-def _always() -> bool:
+def always() -> bool:
+    """Tell that nothing rests on a rule by table."""
     return True
 
 
@@ -56,7 +56,7 @@ class Ruled:
     """A request of which the rules have decided; ``still``: whether they would again."""
 
     asked: Understood
-    still: Callable[[], bool] = _always
+    still: Callable[[], bool] = always
 
     async def check(self, result: Running) -> None:
         """Raise RequestError if Spark may have read other tables than the rules were asked for."""
@@ -179,7 +179,7 @@ class Ruling:
         read, settings = read_of(sent), asked.settings
         questions = await plan_work(self._texts, len(sent.plan), table_questions, read.message)
         only_there = bool(read.reading.blobs or read.reading.handles)
-        found = _told(read.reading, settings)
+        found = _told(read, settings)
         for each in questions:
             part = await self._readings.frame(
                 each, settings, asked.session, asked.request.user, only_there=only_there
@@ -207,14 +207,18 @@ class Ruling:
 
 
 def _defines(op: Operation, names: frozenset[str]) -> bool:
+    """Whether names may mean other tables behind an operation; new columns change none."""
+    if op.kind in ASYNCHRONOUS_KINDS:
+        return False
     defined = redefined(op)
     return defined is None or not defined.isdisjoint(names)
 
 
-def _told(reading: PlanReading, settings: Settings) -> Touches:
+def _told(read: ReadPlan, settings: Settings) -> Touches:
     """Return what a plan touches by its own words, where no reading has it."""
-    context = Context(settings.catalog, settings.schema)
-    told = reading.names if reading.relations & _TOLD else ()
+    reading, context = read.reading, Context(settings.catalog, settings.schema)
+    is_told = reading.relations & _TOLD or read.message.root.WhichOneof("rel_type") in _TOLD
+    told = reading.names if is_told else ()
     known = reading.names_known and only_selects(reading, settings)
     return Touches(Touched(frozenset(qualified(name, context) for name in told), known))
 
@@ -229,4 +233,4 @@ def _is_own(session: ClientSession | None) -> bool:
 
 
 def _unchanged(session: ClientSession | None) -> Callable[[], bool]:
-    return _always if session is None else session.unchanged()
+    return always if session is None else session.unchanged()

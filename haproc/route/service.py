@@ -244,7 +244,7 @@ class RingService:
     async def _read(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
         """Answer a query from what is kept, by another cluster, or by running it."""
         known = self._ruling.remembered(asked)
-        held = partial(self._caching.held, known.asked) if known is not None else lambda: None
+        held = partial(self._caching.held, known.asked, known.still) if known else lambda: None
         narrow = partial(self._narrowing.applied, asked)
         answer = await self._reads.elsewhere(asked.request, held, narrow)
         if answer is None:
@@ -252,7 +252,7 @@ class RingService:
             if ruled.asked.statement.operation_class is not OperationClass.QUERY:
                 return await self._run(ruled.asked, since)
             here = partial(self._query, ruled, self.planning.departures())
-            answer = await self._caching.answer(ruled.asked, here)
+            answer = await self._caching.answer(ruled.asked, here, ruled.still)
         self._caching.count(answer)
         return answer, WriteConcern.ONE
 

@@ -24,6 +24,7 @@ from haproc.route.caching import Caching
 from haproc.route.classifying import Understood
 from haproc.route.model import Answer, HaReport, Request
 from haproc.route.repeatable import Reading, Repeatable
+from haproc.route.ruling import always
 from haproc.route.streams import Replayed
 from tests.simulation.clock import run
 from tests.simulation.life import Life
@@ -88,8 +89,8 @@ class CachedDoors(Doors):
         async def work(replica: Replica) -> tuple[frozenset[str], HaReport]:
             if not replica.serving:
                 raise replica.writes.unavailable()
-            answer = await self.reads(life).elsewhere(request, partial(caching.held, asked))
-            answer = answer or await caching.answer(asked, partial(self.look, life))
+            answer = await self.reads(life).elsewhere(request, partial(caching.held, asked, always))
+            answer = answer or await caching.answer(asked, partial(self.look, life), always)
             caching.count(answer)
             found = [chunk.data.decode().split() async for chunk in answer.result]
             await life.check()

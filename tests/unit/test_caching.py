@@ -28,6 +28,7 @@ from haproc.route.classifying import Understood
 from haproc.route.kept_answers import OVERHEAD_BYTES, KeptAnswer, KeptAnswers, Key, key_of
 from haproc.route.model import Answer, Freshness, HaReport, Request, SentSql
 from haproc.route.repeatable import Reading
+from haproc.route.ruling import always
 from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, update
 
 TABLES = "xyz"
@@ -157,7 +158,9 @@ class Member:
             report = HaReport("a", OperationClass.QUERY, after_offset=self.schedule.high)
             return Answer(report, sent)
 
-        answer = self.caching.held(question) or await self.caching.answer(question, run)
+        answer = self.caching.held(question, always) or await self.caching.answer(
+            question, run, always
+        )
         data = b"".join([chunk.data async for chunk in answer.result])
         return data, answer.report
 
@@ -333,13 +336,15 @@ async def test_nothing_is_given_that_this_process_cannot_vouch_for() -> None:
     await member.ask(asked("x"))
     seen = Freshness(after_offset=0, seen=(("a", 3),))
     session = replace(seen, level=Consistency.SESSION)
-    assert member.caching.held(asked("x", freshness=session)) is None  # a successor showed it
+    shown = asked("x", freshness=session)  # by a successor
+    assert member.caching.held(shown, always) is None
     member.core.own_log.seen = False
-    assert member.caching.held(asked("x")) is None
+    assert member.caching.held(asked("x"), always) is None
     member.core.own_log.seen = True
-    assert member.caching.held(asked("x")) is not None
+    assert member.caching.held(asked("x"), always) is not None
+    assert member.caching.held(asked("x"), lambda: False) is None  # a rule might refuse it now
     member.core.condition.departures += 1
-    assert member.caching.held(asked("x")) is None
+    assert member.caching.held(asked("x"), always) is None
 
 
 def test_of_too_many_tables_none_is_known_to_be_unwritten() -> None:
@@ -428,7 +433,7 @@ class Interleaved:
     def ask(self) -> None:
         tables = self.rng.choice(("x", "y", "xy", "yz"))
         question = asked(tables)
-        held = self.member.caching.held(question)
+        held = self.member.caching.held(question, always)
         if held is not None:
             self.hits += 1
             data = b"".join(chunk.data for chunk in held.result._chunks)  # type: ignore[attr-defined]

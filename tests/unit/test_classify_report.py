@@ -98,6 +98,8 @@ HARMFUL = """
     spark.sql.redaction.x
     spark.redaction.x
     spark.sql.sources.default
+    spark.sql.functionResolution.sessionOrder
+    spark.sql.planChangeLog.level
     spark.haproc.x
     spark.sql.xclass
     spark.sql.xclass.x
@@ -144,7 +146,6 @@ OWN = """
     spark.sql.parquet.int96RebaseModeInRead
     spark.sql.csv.parser.columnPruning.enabled
     spark.sql.sources.partitionColumnTypeInference.enabled
-    spark.sql.functionResolution.sessionOrder
     spark.sql.analyzer.failAmbiguousSelfJoin
     spark.sql.function.concatBinaryAsString
     spark.sql.SHUFFLE.partitions.x

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,11 +141,12 @@ async def test_every_form_of_a_write_rests_on_its_attempt(
     async with fenced(tmp_path) as ring:
         standing = await ring.attempt()
         making = ring.both.a.service._making
+        decided = SimpleNamespace(rules=())
         for sent in (SentSql(INSERT), SentRows("t", b""), SentPlan(b"")):
             asked: Any = type(
                 "Asked",
                 (),
-                {"request": Request("r", sent, "f", standing=standing), "statement": None},
+                {"request": Request("r", sent, "f", standing=standing), "statement": decided},
             )
             operation = (await making.operation(asked)).operation
             assert operation.rests_on == {fence_name(ring.job)}

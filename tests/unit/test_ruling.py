@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc import protos
-from haproc.classify.model import OperationClass, Touched, WriteConcern
+from haproc.classify.model import Kind, OperationClass, RefusedError, Touched, WriteConcern
 from haproc.classify.names import Context
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
@@ -27,6 +27,7 @@ from haproc.replicate.writes import Attempt
 from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
 from haproc.route.plan_questions import table_questions
+from haproc.route.ruling import Ruled
 from tests.readings.golden import recorded
 from tests.unit import test_reads_between_doors as between
 from tests.unit.made_readings import files, said, table, view
@@ -268,12 +269,14 @@ async def test_query_while_its_names_are_being_defined_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, _):
-        running = SimpleNamespace(running=True, op=None)
+        op = SimpleNamespace()
+        running = SimpleNamespace(running=True, op=op)
         monkeypatch.setattr(a.core.schedule, "unfinished", lambda: iter([running]))
-        for defined, state in (
-            (frozenset({"spark_catalog.default.t"}), "HAPROC_NOT_FRESH"),
-            (None, "HAPROC_NOT_FRESH"),
-            (frozenset({"spark_catalog.default.other"}), "SUCCEEDED"),
+        for op.kind, defined, state in (
+            (Kind.CREATE_VIEW, frozenset({"spark_catalog.default.t"}), "HAPROC_NOT_FRESH"),
+            (Kind.UNKNOWN, None, "HAPROC_NOT_FRESH"),
+            (Kind.CREATE_VIEW, frozenset({"spark_catalog.default.other"}), "SUCCEEDED"),
+            (Kind.INSERT, frozenset({"spark_catalog.default.t"}), "SUCCEEDED"),  # new columns
         ):
             monkeypatch.setattr(
                 "haproc.route.ruling.redefined", lambda op, defined=defined: defined
@@ -304,6 +307,52 @@ async def test_plan_is_refused_by_what_its_dataframes_read(
             await a.service.execute(request)
         assert caught.value.error_class == "HAPROC_REFUSED_BY_RULE"
         assert spark.looks == 1
+
+
+async def test_kept_answer_is_not_given_where_its_names_changed_while_the_query_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "- {table: spark_catalog.secret.*, refuse: secret}\n- {name: dash, cache: true}"
+    async with ring(tmp_path, monkeypatch, rules) as (both, a, _):
+        for hit in (False, True):
+            assert (await cached(both, a, "SELECT name FROM t") or {})["hit"] is hit
+        remembered = a.service._ruling.remembered
+        monkeypatch.setattr(
+            a.service._ruling,
+            "remembered",
+            lambda asked: replace(remembered(asked) or Ruled(asked), still=lambda: False),
+        )
+        answer = await both.ask(a, "SELECT name FROM t")
+        assert error_of(answer) == "HAPROC_NOT_FRESH"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda s: s.createDataFrame([(1,)], "a long").writeTo("t").append(),
+        lambda s: s.createDataFrame([(1,)], "a long").write.insertInto("t"),
+    ],
+)
+async def test_rules_decide_about_a_dataframe_of_rows_that_nobody_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[Any], Any]
+) -> None:
+    request = Request("r", SentPlan(plan_of(program).SerializeToString()), "f", relayed=True)
+    async with ring(tmp_path, monkeypatch, "- {table: '*.t', class: synchronous}") as (_, a, _s):
+        made = await a.service._making.operation(await a.service._understood(request))
+        assert made.operation.operation_class is OperationClass.SYNCHRONOUS
+    async with ring(tmp_path / "b", monkeypatch, "- {table: '*.t', refuse: secret}") as (_, a, _s):
+        with pytest.raises(RefusedError, match="secret"):
+            await a.service._making.operation(await a.service._understood(request))
+
+
+async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, "- {table: '*.t', refuse: secret}") as (_, a, _s):
+        plan = plan_of(lambda s: s.catalog.cacheTable("t")).SerializeToString()
+        with pytest.raises(RequestError) as caught:
+            await a.service.execute(Request("r", SentPlan(plan), "f", relayed=True))
+        assert caught.value.error_class == "HAPROC_REFUSED_BY_RULE"
 
 
 # -- what is asked of Spark
