@@ -140,7 +140,7 @@ def compare(ring: Side, alone: Side, seeds: Iterable[int], steps: int = STEPS) -
             for line, each in zip(lines, came, strict=True):
                 if not line.looks:
                     tally.came[each.error or "done"] += 1
-                if not each.error:
+                if not each.refused:
                     tally.positions.update(line.positions)
         for seed, found in waiting:
             tally.differing += [f"life {seed}: {each}" for each in found.result()]

@@ -200,7 +200,9 @@ class ConnectService:
                 entry = configuring.taken(entry, held)
             if entry.unsets:  # the value of this server's other sessions, and not Spark's own
                 back = await session.spark.untouched(entry.unsets)
-                if values := {key: value for key, value in back.items() if value is not None}:
+                asking = configuring.asking([*entry.unsets])
+                now = configuring.values(await self._configured(session, asking)).items()
+                if values := {k: v for k, v in back.items() if v is not None and (k, v) not in now}:
                     setting = configuring.setting(values)
                     await self._configured(session, setting, changes=True)
             if entry != ConfEntry():
