@@ -36,6 +36,9 @@ ORDER = (RING, SPARK, re.compile("tests/contract/"), re.compile(""))
 """How several processes take the tests: one has the ring, another the single Spark, and whoever
 ends first the rest. A Spark costs a minute, and is slow for some more: none is started twice."""
 
+ANOTHER_USER = re.compile(r"tests/unit/test_jobs_(isolation|process)")
+"""Where programs run as one other user, whose processes have a limit for all of them together."""
+
 THREADS_END_WITHIN_S = 20.0
 """A client that waits for a broker that is away notices late that it was closed."""
 
@@ -96,6 +99,8 @@ class Sharing(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if RING.match(nodeid):
             return "ring"
+        if ANOTHER_USER.match(nodeid):
+            return "another user"
         return "spark" if SPARK.match(nodeid) else nodeid.partition("::")[0]
 
 
