@@ -13,7 +13,7 @@ from haproc.engine.errors import EngineError
 from haproc.engine.interface import Column, Observed, ResultStream
 from haproc.engine.plugin_plans import reading_plan
 from haproc.engine.remote import RemoteSession, plan_of, sql_relation
-from haproc.engine.statement import Question, SparkPlan, SqlText
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.stream import QueryStream
 from haproc.engine.table import columns_of
 from haproc.engine.tasks import Planned
@@ -41,7 +41,7 @@ class Asking(ABC):
 
     async def query(
         self,
-        statement: Question,
+        statement: Statement,
         *,
         timeout_s: float,
         planned: Planned | None = None,
@@ -55,7 +55,6 @@ class Asking(ABC):
         statement: SqlText | SparkPlan,
         *,
         timeout_s: float,
-        paths: Sequence[str] = (),
         parsed_only: bool = False,
     ) -> str:
         """Return what Spark's parser and analyzer make of a statement, which does not run.
@@ -63,7 +62,7 @@ class Asking(ABC):
         See Queries.
         """
         given = statement.sql if isinstance(statement, SqlText) else statement.plan
-        plan = await by_size(len(given), reading_plan, statement, paths, parsed_only=parsed_only)
+        plan = await by_size(len(given), reading_plan, statement, parsed_only=parsed_only)
         async with contextlib.aclosing(self._stream(plan, timeout_s)) as stream:
             chunks = [chunk.data async for chunk in stream]
         return await by_size(sum(map(len, chunks)), _only_value, chunks)
@@ -90,7 +89,7 @@ class Asking(ABC):
         """Return a query's columns without running it (commands would run: not for them)."""
         return columns_of(await self._schema(sql_relation(sql)))
 
-    async def schema(self, query: Question) -> bytes:
+    async def schema(self, query: Statement) -> bytes:
         """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
         return bytes((await self._schema(plan_of(query).root)).SerializeToString())
 

@@ -33,10 +33,16 @@ class ConfiguredSession:
     """Keeps a session's settings at what the next statement needs."""
 
     def __init__(
-        self, remote: RemoteSession, defaults: Defaults, timeout_s: float, pool: str = ""
+        self,
+        remote: RemoteSession,
+        defaults: Defaults,
+        timeout_s: float,
+        pool: str = "",
+        paths: Sequence[str] = (),
     ) -> None:
         self.remote = remote
         self._pool = pool
+        self._paths = paths
         self._defaults = defaults
         self._timeout_s = timeout_s
         self._in_force = confs.InForce()
@@ -58,7 +64,7 @@ class ConfiguredSession:
 
     async def ensure(self, settings: Settings, mark: Mark | None) -> None:
         """Put exactly these settings and this mark in force; raises EngineError."""
-        want = confs.wanted(settings, mark, self._pool)
+        want = confs.wanted(settings, mark, self._pool, self._paths)
         change = confs.change(self._in_force, want)
         if client_confs := [key for key in change.unsets if key not in confs.MARK_CONFS]:
             change = confs.resolved(change, await self._defaults(client_confs))

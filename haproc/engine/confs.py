@@ -9,8 +9,9 @@ unknown what is in force: then all is set anew, and whatever may have been set i
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from haproc.engine.interface import Mark, Settings
@@ -22,7 +23,8 @@ ANSI = "spark.sql.ansi.enabled"
 _CACHED = "spark.sql.haproc.cached"
 """By this a session finds what clients cached: haproc/spark/CacheIdentity.java."""
 _GUARDED = "spark.sql.haproc.guarded"
-"""By this a session changes nothing but itself: haproc/spark/Guard.java."""
+"""By this a session changes nothing but itself: haproc/spark/Guard.java. It names the files, by the
+beginnings of their paths, that statements may name: haproc/spark/Files.java."""
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -53,11 +55,14 @@ class InForce:
     possible: frozenset[str] = field(default_factory=frozenset)
 
 
-def wanted(settings: Settings, mark: Mark | None, pool: str = "") -> dict[str, str]:
+def wanted(
+    settings: Settings, mark: Mark | None, pool: str = "", paths: Sequence[str] = ()
+) -> dict[str, str]:
     """Return all settings, by their names in Spark, that a statement runs under.
 
     Whatever pool its client chose counts for nothing: it would be a way to more of the cluster than
-    a user's share. Only a session in a user's pool finds what users cached.
+    a user's share. Only a session in a user's pool finds what users cached. ``paths``: below which
+    a guarded session's statements may name files.
     """
     confs = {k: value for k, value in settings.confs if k not in _OWN}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
@@ -66,7 +71,7 @@ def wanted(settings: Settings, mark: Mark | None, pool: str = "") -> dict[str, s
     if is_users(pool):
         confs[_CACHED] = "true"
     if is_users(pool) or pool == READING_POOL:
-        confs[_GUARDED] = "true"
+        confs[_GUARDED] = json.dumps([*paths])
     if mark is not None and mark.guarded:
         confs[_APPLICATION] = mark.application
         confs[_VERSION] = str(mark.version)

@@ -38,7 +38,10 @@ _Result = TypeVar("_Result")
 
 
 class SparkConnectEngine:
-    """Implements Engine; made in a running event loop."""
+    """Implements Engine; made in a running event loop.
+
+    ``paths``: below which users' statements may name files.
+    """
 
     def __init__(
         self,
@@ -47,8 +50,10 @@ class SparkConnectEngine:
         ring: str,
         cluster: str,
         limits: EngineLimits = EngineLimits(),  # noqa: B008 (frozen)
+        paths: Sequence[str] = (),
     ) -> None:
         self._limits = limits
+        self._paths = paths
         self._address = address
         self._ring = ring
         self._cluster = cluster
@@ -103,6 +108,7 @@ class SparkConnectEngine:
                 key,
                 restore,
                 pool,
+                self._paths,
             )
             self._sessions[key] = known
             self._keep_sessions()
@@ -286,8 +292,9 @@ class _KeyedSession(SparkSession):
         key: str,
         restore: Restore | None,
         pool: str,
+        paths: Sequence[str],
     ) -> None:
-        super().__init__(remote, defaults, small_statement_timeout_s, restore, pool)
+        super().__init__(remote, defaults, small_statement_timeout_s, restore, pool, paths)
         self._sessions = sessions
         self._key = key
 

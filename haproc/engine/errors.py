@@ -49,7 +49,7 @@ class EngineError(Exception):
 
 
 class NoQueryError(EngineError):
-    """A guarded query did not run: it does more than give rows.
+    """A statement did not run in a guarded session: it does more than give rows.
 
     ``effects``: the classes of what in its plan does more, without packages (`InsertIntoStatement`,
     `DeleteFromTable`); never empty.

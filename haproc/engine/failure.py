@@ -26,8 +26,8 @@ from haproc.spark_error import NO_DETAILS, Context, Details, details
 _MESSAGE_CUT_AT = 2000
 """Spark cuts a status message at 2,048 characters; longer ones are asked for in full."""
 _DETAILS = "grpc-status-details-bin"
-NO_QUERY = f"{ErrorClass.NO_QUERY}: "
-"""How the plugin's message begins for a guarded query that is none (haproc/spark/Reader.java)."""
+_REFUSALS = (ErrorClass.NO_QUERY, ErrorClass.PATH)
+"""How the plugin's messages begin: for what is no query, and names files (haproc/spark)."""
 _OF_PLUGIN = ("java.lang.IllegalArgumentException",)
 _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
@@ -43,18 +43,17 @@ class Failure:
     details: Details = NO_DETAILS
 
     @property
-    def effects(self) -> tuple[str, ...]:
-        """Of a guarded query that is none: what in its plan does more; else empty."""
+    def refusal(self) -> tuple[str, str]:
+        """Why the plugin refuses a statement: our error class and the rest; both may be empty."""
         # The plugin has no error class of Spark's to give: those are a closed list.
-        link, (begin, found, classes) = self.link, self.message.partition(NO_QUERY)
-        if begin or not found or link is None or link.error_class:
-            return ()
-        return tuple(classes.split(", ")) if link.java_classes[:1] == _OF_PLUGIN else ()
+        link, (error_class, found, rest) = self.link, self.message.partition(": ")
+        is_ours = link is not None and not link.error_class and link.java_classes[:1] == _OF_PLUGIN
+        return (error_class, rest) if is_ours and found and error_class in _REFUSALS else ("", "")
 
     @property
     def wants_details(self) -> bool:
         """Whether asking the server for the whole error would add something."""
-        if self.link is None or not self.error_id or self.effects:
+        if self.link is None or not self.error_id or self.refusal[0]:
             return False
         cut = len(self.message) >= _MESSAGE_CUT_AT
         if cut or not self.link.error_class or needs_causes(self.link):
@@ -67,8 +66,11 @@ class Failure:
             kind = kind_of_code(self.code)
             message = self.message or "no word about what went wrong"
             return EngineError(kind, f"{self.code}: {message}", error_class=self.code)
-        if self.effects:
-            return NoQueryError(self.effects, self.details)
+        refusal, told = self.refusal
+        if refusal == ErrorClass.NO_QUERY:
+            return NoQueryError(tuple(told.split(", ")), self.details)
+        if refusal:
+            return EngineError(ErrorKind.APPLICATION, told, error_class=refusal)
         return EngineError(
             kind_of_chain([self.link], whole=False),
             self.message,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from haproc.engine.statement import Question, SparkPlan, SqlText, Statement
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 
 
@@ -221,7 +221,7 @@ class Queries(Protocol):
 
     async def query(
         self,
-        statement: Question,
+        statement: Statement,
         *,
         timeout_s: float,
         planned: Planned | None = None,
@@ -238,7 +238,6 @@ class Queries(Protocol):
         statement: SqlText | SparkPlan,
         *,
         timeout_s: float,
-        paths: Sequence[str] = (),
         parsed_only: bool = False,
     ) -> str:
         """Return what Spark's parser and analyzer make of a statement, which does not run.
@@ -246,7 +245,6 @@ class Queries(Protocol):
         As the plugin gives it: JSON, for `haproc.reading.tree.read`. Large ones (up to 64 MiB) are
         for whoever judges them to read, in the process that does so: what is read takes many times
         the memory. A plan's root is a relation: a DataFrame, or a text with those that it reads.
-        ``paths``: how the names of files may begin that are looked at; others are left unseen.
         ``parsed_only``: the analyzer is not asked, which costs as much as running DDL.
         Raises EngineError: a statement that is wrong gives the error that it would meet itself.
         """
@@ -256,7 +254,7 @@ class Queries(Protocol):
         """Return a query's columns without running it."""
         ...
 
-    async def schema(self, query: Question) -> bytes:
+    async def schema(self, query: Statement) -> bytes:
         """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
         ...
 

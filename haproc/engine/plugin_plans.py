@@ -16,7 +16,6 @@ from haproc.engine.statement import SparkPlan, SqlText
 
 _VERSION: Final = "haproc/version"
 _READ: Final = "haproc/read"
-_QUERY: Final = "haproc/query"
 _STANDING: Final = "haproc/standing"
 
 
@@ -25,19 +24,15 @@ def version_plan() -> Any:
     return _plan(_VERSION, b"")
 
 
-def guarded_plan(sql: str, paths: Sequence[str] = ()) -> Any:
-    """Return the plan that runs a text if it is a query, and reads no files but below these."""
-    return _plan(_QUERY, _asked(_of_text(sql), paths))
-
-
-def reading_plan(
-    statement: SqlText | SparkPlan, paths: Sequence[str] = (), *, parsed_only: bool = False
-) -> bytes:
+def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
     """Return the bytes of the plan whose one value is a statement's reading."""
     plan = _of_text(statement.sql) if isinstance(statement, SqlText) else statement.plan
-    columns = isinstance(statement, SparkPlan)
-    asked = _asked(plan, paths, analyze=not parsed_only, columns=columns)
-    return bytes(_plan(_READ, asked).SerializeToString())
+    asked = {
+        "plan": base64.b64encode(plan).decode(),
+        "analyze": not parsed_only,
+        "columns": isinstance(statement, SparkPlan),
+    }
+    return bytes(_plan(_READ, json.dumps(asked).encode()).SerializeToString())
 
 
 def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
@@ -55,11 +50,6 @@ def _of_text(sql: str) -> bytes:
     plan = protos.base.Plan()
     plan.root.sql.query = sql
     return bytes(plan.SerializeToString())
-
-
-def _asked(plan: bytes, paths: Sequence[str], **wanted: bool) -> bytes:
-    said = {"plan": base64.b64encode(plan).decode(), "paths": [*paths], **wanted}
-    return json.dumps(said).encode()
 
 
 def _plan(what: str, asked: bytes) -> Any:

@@ -31,9 +31,8 @@ from haproc.engine import failure, packed
 from haproc.engine.answer import Answer
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.plugin_plans import guarded_plan
 from haproc.engine.rewriting import Names, replaced_plan
-from haproc.engine.statement import ArrowRows, GuardedSql, Question, SparkPlan, SqlText, Statement
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, has_ended, session_id_spent, session_lost
 from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
@@ -410,13 +409,11 @@ def _unreadable(*, reads_only: bool) -> EngineError:
     )
 
 
-def plan_of(statement: Question) -> Any:
+def plan_of(statement: Statement) -> Any:
     """Return the plan that runs a statement of any form in one round trip."""
     match statement:
         case SqlText():
             return sql_plan(statement.sql)
-        case GuardedSql():
-            return guarded_plan(statement.sql, statement.paths)
         case ArrowRows():
             return _append_plan(statement)
         case SparkPlan():

@@ -22,7 +22,7 @@ from haproc.engine.fresh import FreshSession
 from haproc.engine.interface import Observed, Queries, Relay, Restore, ResultStream, Settings
 from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession, plan_of
-from haproc.engine.statement import ArrowRows, GuardedSql, Question, SparkPlan, SqlText
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_lost
 from haproc.engine.table import single_row
 from haproc.engine.tasks import Planned
@@ -43,9 +43,10 @@ class SparkSession(Asking):
         small_statement_timeout_s: float,
         restore: Restore | None = None,
         pool: str = "",
+        paths: Sequence[str] = (),
     ) -> None:
         super().__init__(remote, small_statement_timeout_s)
-        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool)
+        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool, paths)
         self._defaults = defaults
         self._settings: Settings | None = None
         self._restore = restore
@@ -87,7 +88,7 @@ class SparkSession(Asking):
 
     async def query(
         self,
-        statement: Question,
+        statement: Statement,
         *,
         timeout_s: float,
         planned: Planned | None = None,
@@ -265,12 +266,12 @@ class _AsItIs(Asking):
         return self._session.in_use()
 
 
-def _leaves_something(statement: Question) -> bool:
+def _leaves_something(statement: Statement) -> bool:
     """Tell whether a statement may change its session; when in doubt, it may."""
     match statement:
         case SqlText():
             return _text_leaves_something(statement.sql)
-        case ArrowRows() | GuardedSql():
+        case ArrowRows():
             return False
         case SparkPlan():
             return bool(plan_of(statement).HasField("command"))

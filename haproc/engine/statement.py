@@ -40,22 +40,6 @@ class SparkPlan:
 Statement: TypeAlias = SqlText | ArrowRows | SparkPlan
 
 
-@dataclass(frozen=True, slots=True)
-class GuardedSql:
-    """A query as text, bound, that Spark runs only if it is one; else it raises NoQueryError.
-
-    Its rows, columns and errors are those of the same `SqlText`. It is never a write, so no log and
-    no lane knows it. ``paths``: how the names of files may begin that it reads.
-    """
-
-    sql: str
-    paths: tuple[str, ...] = ()
-
-
-Question: TypeAlias = Statement | GuardedSql
-"""What a session may be asked."""
-
-
-def text_size(statement: Question) -> int:
+def text_size(statement: Statement) -> int:
     """Return how many characters of SQL a statement has."""
-    return len(statement.sql) if isinstance(statement, SqlText | GuardedSql) else 0
+    return len(statement.sql) if isinstance(statement, SqlText) else 0

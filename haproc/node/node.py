@@ -81,7 +81,9 @@ class Opened:
 
 def spark_engine(config: Config, name: str) -> Engine:
     """Return a cluster's own Spark; called in a running event loop."""
-    return SparkConnectEngine(config.cluster(name).spark, ring=config.ring, cluster=name)
+    return SparkConnectEngine(
+        config.cluster(name).spark, ring=config.ring, cluster=name, paths=config.paths
+    )
 
 
 class Node:

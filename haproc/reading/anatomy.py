@@ -19,7 +19,7 @@ from haproc.failure import ErrorClass
 from haproc.reading import limits
 from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES, REASONS, RUN_BY_ANALYZER
 from haproc.reading.names import Uses, below, computed, parts, without
-from haproc.reading.tree import UNASKED, Node, Reading
+from haproc.reading.tree import Node, Reading
 
 _TARGET_FIELDS: Final = """targetTable table name child target tableName tableIdent tableIdentifier
     identifier catalogTable tableDesc logicalRelation deltaTable oldName ident relation deltaLog
@@ -70,8 +70,7 @@ class Anatomy:
     ``beside``: those of them that do not only fit a source's rows to the table;
     ``parsed_fixed``: the same as parsed, as the analyzer makes literals of some; ``texts``:
     expressions among them that neither tree holds as one (of CHECKs, generated columns, functions).
-    ``paths``: files that it names or reads without a catalog's table. ``refusal``: why a
-    statement of unknown kind is not run, unless a rule allows it.
+    ``refusal``: why a statement of unknown kind is not run, unless a rule allows it.
     """
 
     kind: Kind
@@ -86,7 +85,6 @@ class Anatomy:
     beside: tuple[Node, ...] = ()
     parsed_fixed: tuple[Node, ...] = ()
     texts: tuple[str, ...] = ()
-    paths: frozenset[str] = frozenset()
     refusal: RefusedError | None = None
 
 
@@ -101,8 +99,7 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
     kind = _kind(parsed)
     _check_hidden(reading)
     computed([reading.parsed])
-    if reading.analyzed is None:
-        raise _path_error(parsed, reading.parsed, context)
+    assert reading.analyzed is not None, "it was asked for"
     analyzed = reading.analyzed
     limits.check_session_name(reading.text, parsed, analyzed)
     refusal = _refusal(kind, parsed, reading.parsed, analyzed)
@@ -135,15 +132,13 @@ def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
         return None
     _check_hidden(reading)
     computed([parsed])
-    if reading.unseen != UNASKED:
-        raise _path_error(parsed, parsed, context)
     refusal = _refusal(kind, parsed, parsed, parsed)
     limits.check_options(parsed, kind)
     limits.check_partition(reading.text, parsed)
     held, fields = _target(parsed)
     uses, written = Uses(), frozenset[str]()
     uses.take_parsed(without(parsed, fields), context)
-    if refusal is not None or uses.reads or any(limits.paths_in([parsed])):
+    if refusal is not None or uses.reads or limits.is_placed(parsed):
         return None
     uses.known = kind not in _UNBOUND and parsed.cls not in _MANY
     if uses.known:
@@ -191,20 +186,6 @@ def _check_hidden(reading: Reading) -> None:
             f"{what} hides the statements that it runs",
             "send each statement by itself",
         )
-
-
-def _path_error(parsed: Node, whole: Node, context: Context) -> RefusedError:
-    """Return why a statement was not analyzed: it names files that it may not."""
-    held, _ = _target(parsed)
-    if held is not None and parts(held) and parsed.cls not in QUERIES | {"ExplainCommand"}:
-        target(parts(held), context)  # says more
-    path = next(iter(sorted(limits.paths_in([whole]))), "a computed path")
-    return RefusedError(
-        ErrorClass.PATH,
-        f"the statement names files, at {path}, that belong to no table of the ring",
-        "name a table (catalog.schema.table if its schema is called like a format), or "
-        "have the operator allow the path's beginning in paths",
-    )
 
 
 def _refusal(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
@@ -272,14 +253,12 @@ def _differs(what: str) -> RefusedError:
 def _unknown(parsed: Node, analyzed: Node, refusal: RefusedError) -> Anatomy:
     uses = Uses(known=False)
     uses.take_analyzed([analyzed])
-    paths = frozenset(limits.paths_in([parsed])) | uses.paths
     return Anatomy(
         Kind.UNKNOWN,
         None,
         reads=frozenset(uses.reads),
         rests_on=frozenset(uses.reads | uses.functions),
         of_session=tuple(uses.session),
-        paths=paths,
         fixed=(analyzed,),
         parsed_fixed=(parsed,),
         refusal=refusal,
@@ -319,7 +298,6 @@ def _told(
     elif parsed.cls == "UncacheTable" and (table := parsed.node("table")) is not None:
         refuse_global(parts(table))
         uses.reads.clear()
-    uses.paths.update(limits.paths_in([whole]))
     uses.take_frames([whole], text)
     is_general = kind in (Kind.SHOW, Kind.DESCRIBE) and not (uses.reads or uses.session)
     if is_general or kind in _UNBOUND or parsed.cls in _MANY:
@@ -460,5 +438,4 @@ def _made(kind: Kind, uses: Uses, writes: frozenset[str], source: Node | None) -
         rests_on=frozenset(uses.reads | uses.functions | writes),
         of_session=tuple(uses.session),
         source=source,
-        paths=frozenset(uses.paths),
     )

@@ -1,8 +1,7 @@
 """What a statement may not hold, whatever it is: told by its parsed and its analyzed tree.
 
 Options and properties that could cost a table HAProc's marks, sources and classes that nobody
-knows, settings that no session may change, and files: those are only collected, which of them may
-be named is the operator's to say.
+knows, and settings that no session may change. Files are refused in Spark, by the plugin.
 """
 
 from __future__ import annotations
@@ -10,19 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.moments import is_moment
 from haproc.classify.names import FILE_SOURCES, plain, refuse_own_schema
 from haproc.classify.options import check_property, check_write_option
-from haproc.classify.paths import locates
 from haproc.classify.session_settings import refusal
 from haproc.classify.strings import decoded
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.failure import ErrorClass
 from haproc.reading.kinds import QUERIES
-from haproc.reading.names import UNRESOLVED, below, parts
+from haproc.reading.names import UNRESOLVED
 from haproc.reading.tree import Node
 
 _DEFINING: Final = frozenset(
@@ -32,14 +30,6 @@ _NAMESPACES: Final = frozenset({Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kin
 _PROPERTIES: Final = ("properties", "tablePropertyOverrides")
 _SPARKS_OWN: Final = "__required_write_privileges__"
 _HIVES_OWN: Final = ("org.apache.hadoop.hive.", "org.apache.hadoop.mapred.")
-_READING_FUNCTIONS: Final = frozenset(
-    {"from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro"}
-    | {"from_protobuf", "to_protobuf"}
-)
-"""Their options, a map, may name files: rowValidationXSDPath, avroSchemaUrl; or a descriptor."""
-_OF_PATHS: Final = frozenset(
-    {"RefreshResource", "UnresolvedPathBasedTable", "UnresolvedPathBasedDeltaTable"}
-)
 _VARIABLE: Final = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
 """As in Spark's own pattern; a match ends in front of the brace that closes it."""
 _NAMING: Final = frozenset(
@@ -48,7 +38,6 @@ _NAMING: Final = frozenset(
 )
 _BEHIND_NAMES: Final = frozenset({"AS", "DEFAULT", "RETURN", "RETURNS", "USING"})
 _FUNCTIONS: Final = frozenset({"CreateSQLFunctionCommand", "CreateUserDefinedFunction"})
-_JOINING: Final = frozenset({"concat", "concat_ws"})
 _HIDING_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
 
 
@@ -176,51 +165,6 @@ def check_setting(root: Node) -> None:
         raise error
 
 
-def paths_in(roots: Iterable[Node]) -> Iterator[str]:
-    """Yield the files that trees, parsed or analyzed, name beside their relations."""
-    for node in below(roots):
-        if isinstance(node["location"], str):
-            yield node["location"]
-        if node.cls in _OF_PATHS:
-            yield str(node["path"] or "")
-        elif node.cls in UNRESOLVED and any("/" in each for each in parts(node)):
-            yield parts(node)[-1]
-        elif node.cls == "UnresolvedFunction":
-            yield from _read_by_function(node)
-        if node.cls == "OptionList":
-            options = {key: value.value for key, value in node["options"] or ()}
-            yield from _located({key: _said(value) for key, value in options.items()})
-        elif isinstance(node["options"], dict) and node.cls != "LogicalRelation":
-            is_write = node.cls.endswith("Command") or node.cls == "DataSourceV2Relation"
-            yield from () if is_write else _located(node["options"])
-        for name in ("serdeProperties", *_PROPERTIES):
-            if isinstance(node[name], dict) and node.cls != "SQLFunction":
-                yield from _located(node[name])
-
-
-def _located(options: dict[str, Any]) -> Iterator[str]:
-    for key, value in options.items():
-        if locates(key.removeprefix("option.")):
-            yield str(value)
-
-
-def _said(sql: str | None) -> str:
-    """Return what a literal says; it is given as SQL."""
-    return decoded(sql) if sql and sql[0] in "'\"" else str(sql)
-
-
-def _read_by_function(node: Node) -> Iterator[str]:
-    name = [str(each).lower() for each in node["nameParts"] or ()]
-    if not name or name[-1] not in _READING_FUNCTIONS:
-        return
-    nodes = list(node.walk())
-    texts = [_said(each.value) for each in nodes if each.cls == "Literal" and each.type == "STRING"]
-    for text, behind in pairwise([*texts, ""]):
-        if locates(text):
-            yield behind or text
-        elif name[-1].endswith("protobuf") and "/" in text:
-            yield text
-    called = {str(each).lower() for one in nodes for each in (one["nameParts"] or ())[-1:]}
-    joins = any(each.cls == "Concat" for each in nodes) or not called.isdisjoint(_JOINING)
-    if joins and any("map" in each for each in called):
-        yield "options that are put together"
+def is_placed(root: Node) -> bool:
+    """Whether a definition says where its data lies."""
+    return any(isinstance(node["location"], str) for node in root.walk())

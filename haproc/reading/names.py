@@ -103,10 +103,9 @@ def without(node: Node, fields: Iterable[str]) -> list[Node]:
 
 @dataclass(slots=True)
 class Uses:
-    """What trees read: tables, paths, functions, and what only the session has."""
+    """What trees read: tables, functions, and what only the session has; ``known``: no files."""
 
     reads: set[str] = field(default_factory=set)
-    paths: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
     session: dict[str, None] = field(default_factory=dict)
     known: bool = True
@@ -125,7 +124,7 @@ class Uses:
             identifier = node.node("identifier")
             self._session("the temporary view", parts(identifier) if identifier else ())
         elif node.cls in _RELATIONS and not parts(node):
-            self._take_files(node)
+            self.known = False  # files
         elif node.cls in _TABLES:
             self._take_table(node)
         elif node.cls == "DeltaTableV2":
@@ -150,12 +149,6 @@ class Uses:
             self.known = False  # a table without a catalog: files, or another source
         elif node.cls == "TableIdentifier":
             self._session("the temporary view", name)
-
-    def _take_files(self, node: Node) -> None:
-        found = {path for each in node.walk() for path in each.attributes.get("paths", ())}
-        relation = node.node("relation")
-        self.paths |= found or {f"a {relation.cls if relation is not None else node.cls}"}
-        self.known = False
 
     def _function(self, name: tuple[str, ...]) -> None:
         if len(name) == 1:

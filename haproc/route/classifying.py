@@ -25,8 +25,6 @@ from haproc.classify.rules import CACHEABLE_KINDS, Rules, about, first
 from haproc.engine.interface import Settings
 from haproc.engine.statement import (
     ArrowRows,
-    GuardedSql,
-    Question,
     SparkPlan,
     SqlText,
     Statement,
@@ -41,8 +39,6 @@ from haproc.route.failing import refused
 from haproc.route.model import ReadPlan, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
 from haproc.sessions.client import ClientSession
-
-_GUARDED = frozenset({Kind.SELECT, Kind.VALUES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +78,6 @@ def as_it_runs(asked: Understood) -> Statement:
             return SparkPlan(data)
         case _:
             assert_never(asked.request.statement)
-
-
-def as_query(asked: Understood, paths: tuple[str, ...]) -> Question:
-    """Return what a cluster is given of a query: Spark itself sees that it is nothing else.
-
-    SHOW, DESCRIBE and EXPLAIN are commands for Spark, and told by how they begin. ``paths``: below
-    which the operator lets statements read files.
-    """
-    if isinstance(asked.request.statement, SentSql) and asked.statement.kind in _GUARDED:
-        return GuardedSql(asked.statement.sql, paths)
-    return as_it_runs(asked)
 
 
 class Classifying:

@@ -31,8 +31,9 @@ def timed_out(
 def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
     """Return what a client is told of a cluster's error."""
     if error.kind is ErrorKind.APPLICATION:
+        is_ours = error.error_class == ErrorClass.PATH
         return RequestError(
-            FailureKind.APPLICATION,
+            FailureKind.REFUSED if is_ours else FailureKind.APPLICATION,
             error.message,
             error_class=error.error_class,
             sqlstate=error.sqlstate,

@@ -74,7 +74,6 @@ class Readings:
         texts: Texts,
         planning: Planning,
         timeout_s: float,
-        paths: tuple[str, ...] = (),
     ) -> None:
         self._shared = sessions.shared
         self._parsing = sessions.parsing
@@ -82,7 +81,6 @@ class Readings:
         self._texts = texts
         self._planning = planning
         self._timeout_s = timeout_s
-        self._paths = paths
         self._lanes = AsLanes(sessions.shared, self._asked, self._work)
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
         self._queries = Remembered[Key, JudgedQuery](epoch, JUDGED_MAX)
@@ -236,9 +234,7 @@ class Readings:
     ) -> str:
         size = len(asked.plan) if isinstance(asked, SparkPlan) else len(text)
         async with self._planning.turn(user, self._timeout_s, size):
-            return await spark.reading(
-                asked, timeout_s=self._timeout_s, paths=self._paths, parsed_only=parsed_only
-            )
+            return await spark.reading(asked, timeout_s=self._timeout_s, parsed_only=parsed_only)
 
     async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
         """Return what a query would give elsewhere; raises RefusedError, EngineError.
@@ -407,7 +403,7 @@ def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
     with _readable():
         reading = read(data, text)
         if reading.analyzed is None:
-            raise RefusedError(ErrorClass.PATH, "it names files", PLAINER)
+            raise RefusedError(ErrorClass.HIDDEN_STATEMENT, "it hides what it runs", PLAINER)
         return judge_query(reading, facts, _ANY_MOMENT)
 
 

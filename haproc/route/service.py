@@ -31,7 +31,7 @@ from haproc.replicate.writes import Attempt
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
-from haproc.route.classifying import Classifying, Understood, as_query, with_bound
+from haproc.route.classifying import Classifying, Understood, as_it_runs, with_bound
 from haproc.route.concerns import Concerns
 from haproc.route.failing import is_no_query, no_query, refused, timed_out
 from haproc.route.lending import Lending
@@ -89,7 +89,6 @@ class RingService:
         self._concerns = Concerns(
             assurance, self._attempts, self._classifying, asks_for_more=rules.ask_for_concern
         )
-        self._paths = rules.paths.spellings
         self._lending = Lending(replica)
         limits = config.limits
         self.planning = Planning(
@@ -108,7 +107,7 @@ class RingService:
 
         reading = ReadingSessions(engine, epoch, self._now)
         timeout_s = core.timeouts.statement_s
-        readings = Readings(reading, epoch, self._texts, self.planning, timeout_s, self._paths)
+        readings = Readings(reading, epoch, self._texts, self.planning, timeout_s)
         self._ruling = Ruling(core, readings, self._texts)
         self._making = Making(
             core,
@@ -375,7 +374,7 @@ class RingService:
         try:
             if session is not None:
                 await session.spark.ready()  # which may need the log
-            statement, timeout_s = as_query(asked, self._paths), request.timeout_s
+            statement, timeout_s = as_it_runs(asked), request.timeout_s
             size = text_size(statement)
             turn = self.planning.turn(request.user, timeout_s, size, departures)
             async with turn as planned:

@@ -1,13 +1,11 @@
 package haproc.spark;
 
 import java.util.Set;
-import java.util.TreeSet;
 import org.apache.spark.sql.catalyst.expressions.CallMethodViaReflection;
 import org.apache.spark.sql.catalyst.expressions.TryReflect;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
 import org.apache.spark.sql.catalyst.plans.logical.CompoundPlanStatement;
 import org.apache.spark.sql.catalyst.plans.logical.InsertIntoDir;
-import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
 import org.apache.spark.sql.catalyst.plans.logical.ScriptTransformation;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -19,17 +17,6 @@ final class Effects {
             Set.of("UnresolvedExecuteImmediate", "CompoundBody");
 
     private Effects() {}
-
-    /** Return the classes of what has an effect, in order; none if the plan is a query. */
-    static Set<String> of(LogicalPlan plan) {
-        Set<String> found = new TreeSet<>();
-        for (TreeNode<?> node : Trees.all(plan)) {
-            if (isEffect(node)) {
-                found.add(node.getClass().getSimpleName());
-            }
-        }
-        return found;
-    }
 
     static boolean isEffect(TreeNode<?> node) {
         return node instanceof Command || node instanceof ParsedStatement

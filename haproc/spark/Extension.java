@@ -27,6 +27,7 @@ public final class Extension extends AbstractFunction1<SparkSessionExtensions, B
     @Override
     public BoxedUnit apply(SparkSessionExtensions extensions) {
         extensions.injectPlanNormalizationRule(CacheIdentity::new);
+        extensions.injectHintResolutionRule(Files::new);
         extensions.injectCheckRule(Guard::new);
         Function1<Seq<Expression>, Expression> tell = none -> Literal$.MODULE$.apply(version);
         ExpressionInfo info = new ExpressionInfo(Extension.class.getName(), FUNCTION);

@@ -1,10 +1,15 @@
 package haproc.spark;
 
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
 import java.util.ArrayDeque;
 import java.util.Collections;
 import java.util.Deque;
 import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import java.util.WeakHashMap;
 import java.util.function.Supplier;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.TableIdentifier;
@@ -16,6 +21,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.execution.command.CreateDataSourceTableAsSelectCommand;
 import org.apache.spark.sql.execution.command.ExplainCommand;
+import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import scala.Option;
 import scala.Product;
 import scala.jdk.javaapi.CollectionConverters;
@@ -33,7 +39,15 @@ import scala.runtime.BoxedUnit;
  */
 final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
     private static final String SETTING = "spark.sql.haproc.guarded";
+    /** What the setting was in sessions that had it: RESET takes it away, and not what it stands for. */
+    private static final Map<SparkSession, List<String>> PATHS =
+            Collections.synchronizedMap(new WeakHashMap<>());
+    private static final ObjectMapper MAPPER = new ObjectMapper();
+    /** What an error begins with that says that a text is no query; what it is follows. */
+    private static final String NO_QUERY = "HAPROC_NO_QUERY: ";
     private static final String STAGING = "haproc_staging";
+    /** Schemas of HAProc's own, which no client may read. */
+    private static final Set<String> OWN = Set.of(STAGING, "haproc_warm_up");
     /** What changes its session only, or tells something. */
     private static final Set<String> OF_SESSION = Set.of(
             "SetCommand", "ResetCommand", "SetCatalogAndNamespace", "SetNamespaceCommand",
@@ -54,6 +68,24 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         this.session = session;
     }
 
+    /**
+     * Return how the paths of files may begin that a guarded session names, which the setting holds
+     * as JSON; null if the session is not guarded.
+     */
+    static List<String> paths(SparkSession session) {
+        String said = session.conf().get(SETTING, "");
+        if (said.isEmpty()) {
+            return PATHS.get(session);
+        }
+        try {
+            List<String> found = List.of(MAPPER.readValue(said, String[].class));
+            PATHS.put(session, found);
+            return found;
+        } catch (IOException error) {
+            throw new IllegalArgumentException(SETTING + " is no list: " + said);
+        }
+    }
+
     /** Return what is told of a statement that is analyzed and does not run. */
     static <T> T reading(Supplier<T> analysis) {
         boolean before = READING.get();
@@ -67,11 +99,11 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
 
     @Override
     public BoxedUnit apply(LogicalPlan plan) {
-        if (!READING.get() && "true".equals(session.conf().get(SETTING, "false"))) {
+        if (!READING.get() && paths(session) != null) {
             TreeNode<?> found = effect(plan);
             if (found != null && !isInside()) {
                 throw new IllegalArgumentException(
-                        Reader.NO_QUERY + found.getClass().getSimpleName());
+                        NO_QUERY + found.getClass().getSimpleName());
             }
         }
         return BoxedUnit.UNIT;
@@ -85,7 +117,8 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
             if (!seen.add(node)) {
                 continue;
             }
-            if (Effects.isEffect(node) && !isOfSession(node) && !isStaging(node)) {
+            if (Effects.isEffect(node) && !isOfSession(node) && !isStaging(node)
+                    || isOwnTable(node)) {
                 return node;
             }
             if (node instanceof ExplainCommand) {
@@ -123,6 +156,11 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
             }
         }
         return false;
+    }
+
+    private static boolean isOwnTable(TreeNode<?> node) {
+        return node instanceof LogicalRelation relation && relation.catalogTable().isDefined()
+                && OWN.contains(relation.catalogTable().get().identifier().database().get());
     }
 
     /** Whether it fills a table of HAProc's own, which no client can name. */

@@ -12,13 +12,11 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 import org.apache.spark.connect.proto.Plan;
 import org.apache.spark.connect.proto.Relation;
 import org.apache.spark.connect.proto.SubqueryAlias;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
-import org.apache.spark.sql.catalyst.analysis.PlanWithUnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedInlineTable;
@@ -45,37 +43,29 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * Tells what Spark makes of a statement or a DataFrame, without running it, and runs queries that
- * are nothing else. Spark Connect loads it by {@code spark.connect.extensions.relation.classes}.
+ * Tells what Spark makes of a statement or a DataFrame, without running it, and what the server
+ * has. Spark Connect loads it by {@code spark.connect.extensions.relation.classes}.
  *
  * <p>It is asked by a relation of its own, whose bytes are JSON: {@code plan} is a plan of Spark
  * Connect whose root is a SQL text (with the DataFrames that it reads, perhaps) or a DataFrame;
- * {@code paths} are the beginnings of paths that may be looked at; {@code analyze} is false where a
- * text is only to be parsed; {@code columns} is true where a plan's are asked for, too. What is
- * asked says the type:
+ * {@code analyze} is false where a text is only to be parsed; {@code columns} is true where a plan's
+ * are asked for, too. What is asked says the type:
  *
  * <ul>
  *   <li>{@code haproc/version}: a row with the versions of the {@link Extension} that is loaded, of
  *       Spark, and of Delta (empty: there is none);
  *   <li>{@code haproc/read}: a row with the reading, see {@link Trees};
  *   <li>{@code haproc/standing}: a row with what stands under names, see {@link Standing};
- *   <li>{@code haproc/query}: the rows of a text that is a query; an error if it is none, or if it
- *       reads a path that may not be looked at or a table whose name is computed: reading tells.
  * </ul>
  *
  * <p>An error of the parser or analyzer is the one that the statement itself would meet.
  */
 public final class Reader implements RelationPlugin {
-    /** What an error begins with that says that a text is no query; what it is follows. */
-    static final String NO_QUERY = "HAPROC_NO_QUERY: ";
     /** As many as Spark Connect takes from its clients: bytes, and messages inside each other. */
     private static final int PLAN_BYTES_MAX = 128 << 20;
     private static final int MESSAGES_DEEP = 1024;
     private static final String UNASKED = "unasked";
     private static final String TOO_DEEP = "the statement is nested too deeply to be read";
-    /** How the names of Delta's functions of paths end, and those of tables to be found begin. */
-    private static final String BY_PATH = "_by_path";
-    private static final String NOT_FOUND = "Unresolved";
     private static final ObjectMapper MAPPER = mapper();
 
     @Override
@@ -88,7 +78,6 @@ public final class Reader implements RelationPlugin {
                         Optional.of(value(asked(any, planner).reading(), planner.session()));
                 case "haproc/standing" -> Optional.of(value(
                         Standing.of(planner.session(), said(any)), planner.session()));
-                case "haproc/query" -> Optional.of(asked(any, planner).query());
                 default -> Optional.empty();
             };
         } catch (IOException error) {
@@ -139,7 +128,6 @@ public final class Reader implements RelationPlugin {
         private final Relation root;
         private final boolean isAnalyzed;
         private final boolean wantsColumns;
-        private final List<String> paths = new ArrayList<>();
         private final Map<String, Relation> frames = new HashMap<>();
 
         Asked(Any asked, SparkConnectPlanner planner) throws IOException {
@@ -148,7 +136,6 @@ public final class Reader implements RelationPlugin {
             session = planner.session();
             isAnalyzed = said.path("analyze").asBoolean(true);
             wantsColumns = said.path("columns").asBoolean();
-            said.path("paths").forEach(each -> paths.add(each.asText()));
             byte[] plan = said.path("plan").binaryValue();
             if (plan == null) {
                 throw new IOException("there is no plan");
@@ -164,31 +151,6 @@ public final class Reader implements RelationPlugin {
                 given = given.getWithRelations().getRoot();
             }
             root = given;
-        }
-
-        LogicalPlan query() {
-            LogicalPlan parsed = parsed();
-            confirm(parsed);
-            String unseen = unseen(parsed);
-            for (TreeNode<?> node : Trees.all(parsed)) {
-                if (node instanceof PlanWithUnresolvedIdentifier named
-                        && !(named.identifierExpr() instanceof Literal)) {
-                    unseen = "PlanWithUnresolvedIdentifier";
-                }
-            }
-            if (!unseen.isEmpty()) {
-                throw new IllegalArgumentException(NO_QUERY + unseen);
-            }
-            LogicalPlan analyzed = analyzed(parsed);
-            confirm(analyzed);
-            return analyzed;
-        }
-
-        private static void confirm(LogicalPlan plan) {
-            Set<String> effects = Effects.of(plan);
-            if (!effects.isEmpty()) {
-                throw new IllegalArgumentException(NO_QUERY + String.join(", ", effects));
-            }
         }
 
         String reading() throws IOException {
@@ -221,6 +183,7 @@ public final class Reader implements RelationPlugin {
 
         private LogicalPlan parsed() {
             LogicalPlan parsed = sqlParser(root.getSql().getQuery());
+            Files.check(parsed, session);  // also where nothing is analyzed
             return frames.isEmpty() ? parsed : parsed.transformDownWithSubqueries(new InPlace());
         }
 
@@ -232,55 +195,15 @@ public final class Reader implements RelationPlugin {
             }
         }
 
-        /** What the analyzer itself would run, or look at where it may not; empty if nothing. */
-        private String unseen(LogicalPlan parsed) {
+        /** What the analyzer itself would run; empty if nothing. */
+        private static String unseen(LogicalPlan parsed) {
             for (TreeNode<?> node : Trees.all(parsed)) {
                 String kind = node.getClass().getSimpleName();
                 if (Effects.RUN_BY_ANALYZER.contains(kind)) {
                     return kind;
                 }
-                String path = path(node);
-                if (isHiddenPath(path)) {
-                    return "path";
-                }
-                if (node instanceof PlanWithUnresolvedIdentifier named
-                        && named.identifierExpr() instanceof Literal literal
-                        && isPath(String.valueOf(literal.value()))) {
-                    return "path";
-                }
             }
             return "";
-        }
-
-        /** The end of what stands for a table that is yet to be found: it may be a path. */
-        private static String path(TreeNode<?> node) {
-            if (node instanceof UnresolvedTableValuedFunction function) {
-                List<Expression> given = CollectionConverters.asJava(function.functionArgs());
-                String name = String.join(".", CollectionConverters.asJava(function.name()));
-                boolean isOfPath = name.toLowerCase(Locale.ROOT).endsWith(BY_PATH);
-                return isOfPath && !given.isEmpty() ? given.get(0).toString() : "";
-            }
-            String kind = node.getClass().getSimpleName();
-            if (node instanceof LogicalPlan && kind.startsWith(NOT_FOUND)) {
-                for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
-                    if (each instanceof String path) {  // Delta's: OPTIMIZE '/a/path'
-                        return path;
-                    }
-                    if (each instanceof scala.collection.Seq<?> parts) {
-                        List<?> name = CollectionConverters.asJava(parts);
-                        return name.isEmpty() ? "" : name.get(name.size() - 1).toString();
-                    }
-                }
-            }
-            return "";
-        }
-
-        private boolean isHiddenPath(String name) {
-            return isPath(name) && paths.stream().noneMatch(name::startsWith);
-        }
-
-        private static boolean isPath(String name) {
-            return name.contains("/") || name.contains("\\");
         }
 
         private LogicalPlan analyzed(LogicalPlan plan) {

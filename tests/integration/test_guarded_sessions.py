@@ -15,7 +15,7 @@ from haproc.engine.interface import Settings
 from haproc.engine.pools import pool_of
 from haproc.engine.session import SparkSession
 from haproc.engine.staging import DROP_SCHEMA, MAKE_SCHEMA, drop, fill
-from haproc.engine.statement import Question, SparkPlan, SqlText
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.route.reading_sessions import ReadingSessions
 from tests.integration.engine_calls import rows
 
@@ -103,7 +103,7 @@ def command(sql: str) -> SparkPlan:
     return SparkPlan(plan.SerializeToString())
 
 
-async def run(session: SparkSession, asked: Question) -> None:
+async def run(session: SparkSession, asked: Statement) -> None:
     async for _ in await session.query(asked, timeout_s=60):
         pass
 

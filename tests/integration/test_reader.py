@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
 from haproc.engine.session import SparkSession
-from haproc.engine.statement import Question, SparkPlan, SqlText
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.reading.tree import Node, Reading, deep, read
 from tests.integration.engine_calls import rows
 from tests.unit.recorded_plans import recorded
@@ -25,16 +25,14 @@ pytestmark = pytest.mark.spark
 TIMEOUT_S = 120.0
 
 
-async def reading(
-    session: SparkSession, asked: str | SparkPlan, paths: Sequence[str] = ()
-) -> Reading:
+async def reading(session: SparkSession, asked: str | SparkPlan) -> Reading:
     statement = SqlText(asked) if isinstance(asked, str) else asked
-    data = await session.reading(statement, timeout_s=TIMEOUT_S, paths=paths)
+    data = await session.reading(statement, timeout_s=TIMEOUT_S)
     with deep():
         return read(data, asked if isinstance(asked, str) else "")
 
 
-async def chunks(session: SparkSession, question: Question) -> list[Chunk]:
+async def chunks(session: SparkSession, question: Statement) -> list[Chunk]:
     stream = await session.query(question, timeout_s=TIMEOUT_S)
     async with contextlib.aclosing(stream):
         return [chunk async for chunk in stream]
@@ -270,36 +268,6 @@ async def test_views_functions_and_variables_of_the_session_are_seen_as_such(
     with pytest.raises(EngineError) as caught:  # they are this session's alone
         await reading(engine.session("another"), "SELECT * FROM tv")
     assert caught.value.error_class == "TABLE_OR_VIEW_NOT_FOUND"
-
-
-async def test_paths_are_looked_at_only_where_that_is_allowed(
-    engine: SparkConnectEngine, tmp_path: Path
-) -> None:
-    session, path = engine.session("paths"), f"{tmp_path}/t"
-    await rows(session, f"CREATE TABLE delta.`{path}` USING delta AS SELECT 1 AS k")
-    await rows(session, "CREATE TEMPORARY VIEW s AS SELECT 1 AS k")
-    for sql in (
-        f"SELECT * FROM delta.`{path}`",
-        f"SELECT * FROM range(3) WHERE id IN (SELECT k FROM delta.`{path}`)",
-        f"DELETE FROM delta.`{path}`",
-        f"MERGE INTO delta.`{path}` t USING s ON t.k = s.k WHEN MATCHED THEN DELETE",
-        f"INSERT INTO delta.`{path}` VALUES (1)",
-        f"ALTER TABLE delta.`{path}` ADD COLUMNS (z INT)",
-        f"TRUNCATE TABLE delta.`{path}`",
-        f"OPTIMIZE '{path}'",
-        f"VACUUM '{path}'",
-        f"DESCRIBE HISTORY '{path}'",
-        f"SELECT * FROM table_changes_by_path('{path}', 0)",
-    ):
-        for paths in ((), ("/elsewhere/",)):
-            found = await reading(session, sql, paths)
-            assert (found.unseen, found.analyzed) == ("path", None), sql
-        try:
-            found = await reading(session, sql, ["/elsewhere/", f"{tmp_path}/"])
-        except EngineError as error:  # it was looked at
-            assert error.error_class == "DELTA_MISSING_CHANGE_DATA", sql
-        else:
-            assert found.unseen == "" and found.analyzed is not None, sql
 
 
 # -- what is wrong, large, deep, malformed -----------------------------------------------------

@@ -15,7 +15,7 @@ from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, File, Fresh, Observed, Restore, ResultStream, Settings
-from haproc.engine.statement import GuardedSql, Question, SqlText, Statement
+from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
 from haproc.sessions.blobs import Blobs
@@ -143,7 +143,7 @@ class SimSpark(FakeSpark):
 
     async def query(
         self,
-        statement: Question,
+        statement: Statement,
         *,
         timeout_s: float,
         planned: Planned | None = None,
@@ -154,7 +154,6 @@ class SimSpark(FakeSpark):
         await self._haproc.pause(0.05)
         if generation != self._generation:
             raise EngineError(ErrorKind.AVAILABILITY, "Spark lost the session")
-        assert not isinstance(statement, GuardedSql)
         chunks: tuple[bytes, ...] = ()
         if isinstance(statement, SqlText) and statement.sql.startswith("USE "):
             now = replace(self.made.settings, schema=statement.sql.removeprefix("USE "))

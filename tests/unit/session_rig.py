@@ -23,7 +23,7 @@ from haproc.engine.interface import (
     ResultStream,
     Settings,
 )
-from haproc.engine.statement import Question, SparkPlan, SqlText, Statement
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
 from haproc.sessions.blobs import Blobs
@@ -97,7 +97,7 @@ class FakeSpark:
 
     async def query(
         self,
-        statement: Question,
+        statement: Statement,
         *,
         timeout_s: float,
         planned: Planned | None = None,
@@ -123,7 +123,7 @@ class FakeSpark:
     async def columns(self, sql: str) -> list[Column]:
         return list(self._around.columns.get(sql.rpartition(" ")[2].strip("`"), ()))
 
-    async def schema(self, query: Question) -> bytes:
+    async def schema(self, query: Statement) -> bytes:
         raise NotImplementedError
 
     async def reading(

@@ -12,7 +12,7 @@ import pytest
 
 from haproc.config.cache import Cache
 from haproc.engine.interface import Observed
-from haproc.engine.statement import GuardedSql, Question, SparkPlan, SqlText
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 from tests.unit import test_reads_between_doors as between
 from tests.unit.canned import CannedStream
@@ -34,13 +34,13 @@ class ExplainingSpark(Spark):
 
     async def query(
         self,
-        statement: Question,
+        statement: Statement,
         *,
         timeout_s: float,
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> CannedStream:
-        assert isinstance(statement, SqlText | GuardedSql)
+        assert isinstance(statement, SqlText)
         self.asked.append(statement.sql)
         return await super().query(statement, timeout_s=timeout_s)
 

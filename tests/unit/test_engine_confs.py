@@ -58,7 +58,8 @@ def test_sessions_of_users_and_those_of_readings_change_nothing_but_themselves()
     guarded = "spark.sql.haproc.guarded"
     chosen = Settings(confs=((guarded, "false"),))
     for pool in (pool_of("ada"), READING_POOL):
-        assert confs.wanted(chosen, None, pool)[guarded] == "true"
+        assert confs.wanted(chosen, None, pool)[guarded] == "[]"
+        assert confs.wanted(chosen, None, pool, ("/a b",))[guarded] == '["/a b"]'
     assert guarded not in confs.wanted(Settings(), Mark("ring", 7), pool_of_lane(0))
 
 

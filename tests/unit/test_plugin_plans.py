@@ -15,8 +15,7 @@ from haproc import protos
 from haproc.engine import failure
 from haproc.engine.errors import EngineError, ErrorKind, NoQueryError
 from haproc.engine.plugin_plans import reading_plan
-from haproc.engine.remote import plan_of
-from haproc.engine.statement import GuardedSql, SparkPlan, SqlText
+from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass
 
 ARGUMENT = "java.lang.IllegalArgumentException"
@@ -31,21 +30,15 @@ def asked(plan: bytes) -> tuple[str, Any, dict[str, Any]]:
     return root.extension.type_url, about, said
 
 
-def test_guarded_query_is_asked_for_as_its_text() -> None:
-    plan = plan_of(GuardedSql("SELECT 'ä'"))
-    what, about, _ = asked(plan.SerializeToString())
-    assert (what, about.sql.query) == ("haproc/query", "SELECT 'ä'")
-
-
-def test_reading_is_asked_for_of_a_text_and_of_a_plan_with_the_paths() -> None:
-    what, about, said = asked(reading_plan(SqlText("DELETE FROM t"), ["/data/"]))
+def test_reading_is_asked_for_of_a_text_and_of_a_plan() -> None:
+    what, about, said = asked(reading_plan(SqlText("DELETE FROM t")))
     assert (what, about.sql.query) == ("haproc/read", "DELETE FROM t")
-    assert said == {"paths": ["/data/"], "analyze": True, "columns": False}
+    assert said == {"analyze": True, "columns": False}
     frame = protos.base.Plan()
     frame.root.range.end = 5
     plan = reading_plan(SparkPlan(frame.SerializeToString()), parsed_only=True)
     _, about, said = asked(plan)
-    assert (about.range.end, said) == (5, {"paths": [], "analyze": False, "columns": True})
+    assert (about.range.end, said) == (5, {"analyze": False, "columns": True})
 
 
 def failed(message: str, error_class: str = "", java_class: str = ARGUMENT) -> EngineError:
@@ -60,16 +53,23 @@ def failed(message: str, error_class: str = "", java_class: str = ARGUMENT) -> E
     none = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, trailing, details=message)
     decoded = failure.decode(error)
-    assert decoded.wants_details is not isinstance(decoded.error(), NoQueryError)
-    return decoded.error()
+    found = decoded.error()
+    assert decoded.wants_details is not found.error_class.startswith("HAPROC_")
+    return found
 
 
-def test_guarded_query_that_is_none_is_an_error_with_the_classes() -> None:
+def test_statement_that_is_no_query_is_an_error_with_the_classes() -> None:
     error = failed("HAPROC_NO_QUERY: DeleteFromTable, InsertIntoStatement")
     assert isinstance(error, NoQueryError)
     assert error.effects == ("DeleteFromTable", "InsertIntoStatement")
     assert (error.kind, error.error_class) == (ErrorKind.APPLICATION, ErrorClass.NO_QUERY)
     assert error.message.endswith("no query: DeleteFromTable, InsertIntoStatement")
+
+
+def test_statement_that_names_files_is_an_error_of_ours() -> None:
+    error = failed("HAPROC_PATH: the statement names files, at /x: name a table")
+    assert (error.kind, error.error_class) == (ErrorKind.APPLICATION, ErrorClass.PATH)
+    assert error.message == "the statement names files, at /x: name a table"
 
 
 @pytest.mark.parametrize(

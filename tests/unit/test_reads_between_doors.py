@@ -33,7 +33,7 @@ from haproc.engine.interface import (
     Settings,
     TableState,
 )
-from haproc.engine.statement import GuardedSql, Question, SqlText
+from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
@@ -83,13 +83,13 @@ class Spark:
 
     async def query(
         self,
-        statement: Question,
+        statement: Statement,
         *,
         timeout_s: float,
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> CannedStream:
-        assert isinstance(statement, SqlText | GuardedSql)
+        assert isinstance(statement, SqlText)
         self.queries.append(statement.sql)
         return CannedStream(chunks_of(pa.table({"name": [self.name]})))
 

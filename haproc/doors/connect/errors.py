@@ -127,9 +127,11 @@ class Told:
 def as_given(error: RelayedError) -> Told | None:
     """Return Spark's own words on a statement; None where they are not for the client.
 
-    These are about a session that the client does not know, or there are none.
+    These are about a session that the client does not know, or HAProc's plugin's, or there are
+    none.
     """
-    if not error.packed or session_lost(error.error_class):
+    is_ours = error.error_class in (ErrorClass.NO_QUERY, ErrorClass.PATH)
+    if not error.packed or session_lost(error.error_class) or is_ours:
         return None
     return Told(error.code, error.status_message, error.packed)
 

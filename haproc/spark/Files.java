@@ -1,0 +1,294 @@
+package haproc.spark;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.IdentityHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import scala.Option;
+import scala.Product;
+import scala.Tuple2;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Lets statements name no files but those that the operator allows, in the sessions that {@link
+ * Guard} is for.
+ *
+ * <p>Files lie outside the ring's tables: what is read there is not the same on every cluster, and
+ * no rule by table is asked. Spark applies this rule before it looks for anything that a plan names,
+ * also to what stands in views, in IDENTIFIER(…), in expressions and in texts inside texts. Paths
+ * are compared in one normal form; one that can't be brought into it is below no prefix.
+ */
+final class Files extends Rule<LogicalPlan> {
+    /** What it begins with is its class for HAProc. */
+    private static final String REFUSED = "HAPROC_PATH: the statement names files, at %s, that "
+            + "belong to no table of the ring: name a table (catalog.schema.table if its schema is "
+            + "called like a format), or have the operator allow the path's beginning in paths";
+    /** A name of two parts that begins so is one of files. */
+    private static final Set<String> FORMATS = Set.of(
+            "avro", "binaryfile", "csv", "delta", "iceberg", "image", "json", "libsvm", "orc",
+            "parquet", "text", "xml");
+    /** Functions whose options, a map, may name files: schemas, or a descriptor. */
+    private static final Set<String> READING = Set.of(
+            "from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro",
+            "from_protobuf", "to_protobuf");
+    private static final Set<String> JOINING = Set.of("concat", "concat_ws", "||");
+    private static final Set<String> OF_FILES = Set.of(
+            "cloud_files", "read_files", "read_statestore", "table_changes_by_path");
+    private static final Set<String> OPTIONS = Set.of("options", "serdeProperties");
+    private static final Set<String> PLACES = Set.of("path", "location");
+    private static final Pattern LOCATING = Pattern.compile(
+            ".*(?:path|paths|location|uri|url|dir|directory)", Pattern.CASE_INSENSITIVE);
+    /** File systems read these as patterns or escapes; * and ? are fine, they match names only. */
+    private static final Pattern UNCLEAR = Pattern.compile("[\\x00-\\x1f\\\\%#\\[\\]{}^;]");
+    private static final Pattern SCHEME =
+            Pattern.compile("([A-Za-z][A-Za-z0-9+.-]*):(.*)", Pattern.DOTALL);
+    private static final String UNRESOLVED = "Unresolved";
+    private final SparkSession session;
+
+    Files(SparkSession session) {
+        this.session = session;
+    }
+
+    @Override
+    public LogicalPlan apply(LogicalPlan plan) {
+        check(plan, session);
+        return plan;
+    }
+
+    /** Throw if a plan that is yet to be analyzed names files that the session must not. */
+    static void check(LogicalPlan plan, SparkSession session) {
+        List<String> allowed = Guard.paths(session);
+        if (allowed == null) {
+            return;
+        }
+        for (String path : named(plan)) {
+            if (allowed.stream().noneMatch(prefix -> Place.of(path).isBelow(Place.of(prefix)))) {
+                throw new IllegalArgumentException(REFUSED.formatted(path));
+            }
+        }
+    }
+
+    private static List<String> named(LogicalPlan plan) {
+        List<String> found = new ArrayList<>();
+        List<TreeNode<?>> nodes = Trees.all(plan);
+        Set<Object> written = Collections.newSetFromMap(new IdentityHashMap<>());
+        for (TreeNode<?> node : nodes) {
+            if ((node instanceof Command || node instanceof ParsedStatement)
+                    && node.productArity() > 0) {
+                written.add(node.productElement(0));
+            }
+        }
+        for (TreeNode<?> node : nodes) {
+            if (node instanceof UnresolvedTableValuedFunction function) {
+                byFunction(function, found);
+            } else if (node instanceof UnresolvedFunction function) {
+                inOptions(function, found);
+            } else if (node.getClass().getSimpleName().startsWith(UNRESOLVED)) {
+                byName(node, !written.contains(node), found);
+            }
+            for (int i = 0; i < node.productArity(); i++) {
+                inField(node.productElementName(i), plain(node.productElement(i)), found);
+            }
+        }
+        return found;
+    }
+
+    private static Object plain(Object value) {
+        return value instanceof Option<?> option ? option.isDefined() ? option.get() : "" : value;
+    }
+
+    /** The name of a table that is yet to be found, or a path. */
+    private static void byName(TreeNode<?> node, boolean isRead, List<String> found) {
+        for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
+            if (each instanceof scala.collection.Seq<?> given && node instanceof LogicalPlan) {
+                List<String> parts = texts(given);
+                String path = isRead ? path(parts, node instanceof UnresolvedRelation)
+                        : path(parts, false);
+                if (!path.isEmpty()) {
+                    found.add(path);
+                }
+                return;
+            }
+        }
+    }
+
+    private static String path(List<String> parts, boolean mayBeFormat) {
+        if (parts.stream().anyMatch(each -> each.contains("/") || each.contains("\\"))) {
+            String last = parts.get(parts.size() - 1);
+            return last.contains("/") ? last : String.join(".", parts);
+        }
+        boolean isFormat = mayBeFormat && parts.size() == 2
+                && (FORMATS.contains(parts.get(0).toLowerCase(Locale.ROOT))
+                        || parts.get(0).contains("."));
+        return isFormat ? parts.get(1) : "";
+    }
+
+    private static List<String> texts(scala.collection.Seq<?> given) {
+        return CollectionConverters.asJava(given).stream().map(String::valueOf).toList();
+    }
+
+    private static void byFunction(UnresolvedTableValuedFunction function, List<String> found) {
+        String name = last(texts(function.name()));
+        if (OF_FILES.contains(name)) {
+            List<String> given = literals(CollectionConverters.asJava(function.functionArgs()));
+            found.add(given.isEmpty() ? name + "(…)" : given.get(0));
+        }
+    }
+
+    private static String last(List<String> parts) {
+        return parts.get(parts.size() - 1).toLowerCase(Locale.ROOT);
+    }
+
+    private static List<String> literals(List<Expression> among) {
+        List<String> found = new ArrayList<>();
+        for (Expression argument : among) {
+            for (TreeNode<?> node : inOrder(argument, new ArrayList<>())) {
+                if (node instanceof Literal literal
+                        && literal.dataType().typeName().startsWith("string")
+                        && literal.value() != null) {
+                    found.add(literal.value().toString());
+                }
+            }
+        }
+        return found;
+    }
+
+    private static List<TreeNode<?>> inOrder(TreeNode<?> node, List<TreeNode<?>> found) {
+        found.add(node);
+        for (Object each : CollectionConverters.asJava(node.children())) {
+            inOrder((TreeNode<?>) each, found);
+        }
+        return found;
+    }
+
+    private static void inOptions(UnresolvedFunction function, List<String> found) {
+        String name = last(texts(function.nameParts()));
+        if (!READING.contains(name)) {
+            return;
+        }
+        List<Expression> arguments = CollectionConverters.asJava(function.arguments());
+        List<String> given = literals(arguments);
+        for (int i = 0; i < given.size(); i++) {
+            String text = given.get(i);
+            if (LOCATING.matcher(text).matches()) {
+                found.add(i + 1 < given.size() ? given.get(i + 1) : text);
+            } else if (name.endsWith("protobuf") && text.contains("/")) {
+                found.add(text);
+            }
+        }
+        boolean joins = false;
+        boolean maps = false;
+        for (Expression argument : arguments) {
+            for (TreeNode<?> node : inOrder(argument, new ArrayList<>())) {
+                String called = node instanceof UnresolvedFunction inner
+                        ? last(texts(inner.nameParts())) : node.nodeName().toLowerCase(Locale.ROOT);
+                joins |= JOINING.contains(called);
+                maps |= called.contains("map");
+            }
+        }
+        if (joins && maps) {
+            found.add("options that are put together");
+        }
+    }
+
+    private static void inField(String name, Object value, List<String> found) {
+        if (value instanceof String path && PLACES.contains(name) && !path.isEmpty()) {
+            found.add(path);
+        } else if (OPTIONS.contains(name) || name.equals("properties")) {
+            for (Map.Entry<?, ?> each : entries(value)) {
+                String key = String.valueOf(each.getKey());
+                boolean locates = name.equals("properties") ? key.equals("location")
+                        : LOCATING.matcher(key).matches();
+                if (locates) {
+                    found.add(each.getValue() instanceof Literal literal
+                            ? String.valueOf(literal.value()) : String.valueOf(each.getValue()));
+                }
+            }
+        } else if (value instanceof Product product && !(value instanceof TreeNode<?>)
+                && !(value instanceof scala.collection.Iterable<?>)) {
+            for (int i = 0; i < product.productArity(); i++) {
+                inField(product.productElementName(i), plain(product.productElement(i)), found);
+            }
+        }
+    }
+
+    private static List<Map.Entry<?, ?>> entries(Object value) {
+        List<Map.Entry<?, ?>> found = new ArrayList<>();
+        if (value instanceof Map<?, ?> map) {
+            found.addAll(map.entrySet());
+        } else if (value instanceof scala.collection.Map<?, ?> map) {
+            found.addAll(CollectionConverters.asJava(map).entrySet());
+        } else if (value instanceof scala.collection.Seq<?> pairs) {
+            for (Object each : CollectionConverters.asJava(pairs)) {
+                if (each instanceof Tuple2<?, ?> pair) {
+                    found.add(Map.entry(pair._1(), pair._2()));
+                }
+            }
+        }
+        return found;
+    }
+
+    /** A path in its normal form: null names where it has none. */
+    private record Place(String scheme, String authority, List<String> names) {
+        private static final Place NONE = new Place("", "", null);
+
+        /** {@code /x} is one of the default file system, and another place than {@code file:/x}. */
+        static Place of(String path) {
+            if (UNCLEAR.matcher(path).find() || !path.equals(path.strip())) {
+                return NONE;
+            }
+            Matcher match = SCHEME.matcher(path);
+            boolean named = match.matches();
+            String scheme = named ? match.group(1).toLowerCase(Locale.ROOT) : "";
+            String rest = named ? match.group(2) : path;
+            String authority = "";
+            if (named && rest.startsWith("//")) {
+                int slash = rest.indexOf('/', 2);
+                authority = slash < 0 ? rest.substring(2) : rest.substring(2, slash);
+                rest = slash < 0 ? "" : rest.substring(slash);
+            }
+            return rest.startsWith("/") ? of(scheme, authority, rest) : NONE;
+        }
+
+        private static Place of(String scheme, String authority, String rest) {
+            List<String> names = new ArrayList<>();
+            boolean steps = false;
+            for (String name : rest.split("/")) {
+                if (name.equals("..")) {
+                    steps = true;
+                    if (names.isEmpty()) {
+                        return NONE;
+                    }
+                    names.remove(names.size() - 1);
+                } else if (!name.isEmpty() && !name.equals(".")) {
+                    names.add(name);
+                }
+            }
+            boolean matches = rest.contains("*") || rest.contains("?");
+            return steps && matches ? NONE : new Place(scheme, authority, names);
+        }
+
+        boolean isBelow(Place prefix) {
+            return names != null && prefix.names != null && scheme.equals(prefix.scheme)
+                    && authority.equals(prefix.authority)
+                    && names.size() >= prefix.names.size()
+                    && names.subList(0, prefix.names.size()).equals(prefix.names);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+"""Files that statements name, on a real Spark: only those that the operator allows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from haproc import protos
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Settings
+from haproc.engine.pools import READING_POOL, pool_of
+from haproc.engine.session import SparkSession
+from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.failure import ErrorClass
+from haproc.ring.spark import LocalSpark
+from tests.integration.conftest import address_of
+from tests.integration.engine_calls import rows
+
+pytestmark = pytest.mark.spark
+TIMEOUT_S = 120.0
+PREFIXES = ("/data/in", "s3a://bucket/in/", "FILE:/srv")
+ALLOWED = [
+    "/data/in/",
+    "/data//in/./x.csv",
+    "/data/x/../in/y",
+    "/data/in/*/part-?.parquet",
+    "file:/srv/x",
+    "File:///srv/x",
+]
+REFUSED = [
+    "/",
+    "/data/",
+    "/data/input",
+    "/data/in/../out",
+    "/data/in/../../etc/passwd",
+    "/../data/in",
+    "/data/in/*/../../../etc",
+    "/data/in/{x,../../../etc}",
+    "/data/in/[.][.]/x",
+    "/data/in/%2e%2e/%2e%2e/etc",
+    "/data/in\\..\\..",
+    " /data/in",
+    "data/in",
+    "file:/data/in",
+    "file://host/srv/x",
+    "/srv/x",
+    "s3a://other/in/x",
+    "s3a://bucket@evil/in",
+    "s3://bucket/in",
+    "s3a:bucket/in",
+    "hdfs:///data/in",
+]
+NAMING = [
+    "SELECT * FROM text.`{path}`",
+    "SELECT 1 WHERE EXISTS (SELECT * FROM range(3) WHERE id IN (SELECT k FROM delta.`{path}`))",
+    "WITH c AS (SELECT * FROM delta.`{path}`) SELECT count(*) FROM c",
+    "SELECT * FROM IDENTIFIER('delta.' || '`{path}`')",
+    "SELECT * FROM IDENTIFIER(concat_ws('.', 'delta', '`{path}`'))",
+    "SELECT * FROM spark_catalog.delta.`{path}`",
+    "SELECT * FROM `org.apache.spark.sql.delta.sources.DeltaDataSource`.`{path}`",
+    "SELECT * FROM table_changes_by_path('{path}', 0)",
+    "SELECT from_xml('<a/>', 'a INT', map('mode', 'FAST', 'rowValidationXSDPath', '{path}'))",
+    "SELECT from_xml('<a/>', 'a INT', map('rowValidationXSD' || 'Path', '{path}'))",
+    "EXPLAIN SELECT * FROM delta.`{path}`",
+    "EXPLAIN EXTENDED DELETE FROM delta.`{path}`",
+    "DESCRIBE HISTORY '{path}'",
+    "DESCRIBE DETAIL delta.`{path}`",
+    "DESCRIBE delta.`{path}`",
+    "SHOW COLUMNS IN delta.`{path}`",
+    "CREATE TEMPORARY VIEW f AS SELECT * FROM delta.`{path}`",
+    "CREATE TEMPORARY VIEW f USING text OPTIONS (path '{path}')",
+    "CACHE TABLE f AS SELECT * FROM delta.`{path}`",
+    "SET VAR v = (SELECT max(k) FROM delta.`{path}`)",
+]
+"""What sessions of users run."""
+WRITING = [
+    "DELETE FROM delta.`{path}`",
+    "MERGE INTO t USING delta.`{path}` s ON t.k = s.k WHEN MATCHED THEN DELETE",
+    "INSERT INTO t SELECT * FROM delta.`{path}`",
+    "INSERT INTO delta.`{path}` VALUES (1)",
+    "CREATE TABLE u (a INT) USING delta LOCATION '{path}'",
+    "CREATE TABLE u (a INT) USING csv OPTIONS (header 'true', path '{path}', sep '/')",
+    "CREATE TABLE u SHALLOW CLONE delta.`{path}`",
+    "CREATE DATABASE d LOCATION '{path}'",
+    "ALTER TABLE t SET LOCATION '{path}'",
+    "OPTIMIZE '{path}'",
+    "VACUUM '{path}'",
+    "REFRESH '{path}'",
+]
+"""What is read only."""
+
+
+@pytest.fixture
+async def beside(spark: LocalSpark, tmp_path: Path) -> AsyncIterator[SparkConnectEngine]:
+    """An engine whose operator allows PREFIXES, and the test's own folder."""
+    paths = (*PREFIXES, str(tmp_path))
+    made = SparkConnectEngine(address_of(spark), ring="files", cluster="a", paths=paths)
+    yield made
+    await made.aclose()
+
+
+async def session_of(engine: SparkConnectEngine, schema: str, pool: str) -> SparkSession:
+    session = engine.session(f"files-{uuid.uuid4().hex[:6]}", pool=pool)
+    await session.configure(Settings(schema=schema))
+    return session
+
+
+async def outcome(session: SparkSession, asked: Statement, *, reads: bool = False) -> str:
+    """Return the class of the error that a statement ends with; empty if it runs."""
+    try:
+        if reads:
+            assert isinstance(asked, SqlText)
+            await session.reading(asked, timeout_s=TIMEOUT_S)
+        else:
+            async for _ in await session.query(asked, timeout_s=TIMEOUT_S):
+                pass
+    except EngineError as error:
+        return error.error_class
+    return ""
+
+
+async def test_path_is_compared_in_its_normal_form(beside: SparkConnectEngine, schema: str) -> None:
+    session = await session_of(beside, schema, pool_of("ann"))
+    for path in ALLOWED:
+        found = await outcome(session, SqlText(f"SELECT * FROM text.`{path}`"))
+        assert found not in ("", ErrorClass.PATH), path  # it was looked for
+    for path in REFUSED:
+        found = await outcome(session, SqlText(f"SELECT * FROM text.`{path}`"))
+        assert found == ErrorClass.PATH, path
+
+
+@pytest.mark.parametrize("as_command", [False, True])
+async def test_files_are_looked_at_only_where_that_is_allowed(
+    beside: SparkConnectEngine,
+    engine: SparkConnectEngine,
+    schema: str,
+    tmp_path: Path,
+    as_command: bool,
+) -> None:
+    """By every way in which a text may name them; also as PySpark sends it."""
+    own = engine.session("own")
+    await rows(own, f"CREATE TABLE {schema}.t (k INT) USING delta")
+    for allowed, path in ((True, tmp_path / "d"), (False, tmp_path.parent / f"x{tmp_path.name}")):
+        await rows(own, f"CREATE TABLE delta.`{path}` (k INT) USING delta")
+        users = await session_of(beside, schema, pool_of("ann"))
+        await rows(users, "DECLARE VARIABLE v INT")
+        for sql in NAMING:
+            text = sql.format(path=path)
+            found = await outcome(users, command(text) if as_command else SqlText(text))
+            put_together = "'rowValidationXSD' ||" in sql
+            if found == ErrorClass.NO_QUERY and text.startswith("CREATE TEMP"):
+                found = ""
+            assert (found == ErrorClass.PATH) is (not allowed or put_together), (sql, found)
+            await outcome(users, SqlText("DROP VIEW IF EXISTS f"))
+    assert await rows(own, f"SELECT count(*) FROM {schema}.t") == [(0,)]
+
+
+async def test_reading_of_a_write_that_names_files_needs_their_prefix(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str, tmp_path: Path
+) -> None:
+    own = engine.session("own")
+    await rows(own, f"CREATE TABLE {schema}.t (k INT) USING delta")
+    for allowed, path in ((True, tmp_path / "e"), (False, tmp_path.parent / f"y{tmp_path.name}")):
+        await rows(own, f"CREATE TABLE delta.`{path}` (k INT) USING delta")
+        reads = await session_of(beside, schema, READING_POOL)
+        for sql in WRITING:
+            found = await outcome(reads, SqlText(sql.format(path=path)), reads=True)
+            assert (found == ErrorClass.PATH) is not allowed, (sql, found)
+
+
+async def test_name_like_a_format_is_one_of_files_unless_it_is_written(
+    beside: SparkConnectEngine, schema: str
+) -> None:
+    reads = await session_of(beside, schema, READING_POOL)
+    assert await outcome(reads, SqlText("SELECT * FROM json.t"), reads=True) == ErrorClass.PATH
+    for sql in ("SELECT * FROM spark_catalog.json.t", "INSERT INTO json.t VALUES (1)"):
+        assert await outcome(reads, SqlText(sql), reads=True) == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+async def test_guard_and_its_files_outlast_a_reset(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+) -> None:
+    """Its client's RESET takes the setting away before HAProc can set it again."""
+    users = await session_of(beside, schema, pool_of("ann"))
+    own = engine.session("own")
+    await rows(own, f"CREATE TABLE {schema}.t (k INT) USING delta")
+    remote = users._remote
+    await remote.unset_confs(["spark.sql.haproc.guarded"])
+    insert, files = f"INSERT INTO {schema}.t VALUES (1)", "SELECT * FROM text.`/etc/passwd`"
+    assert await outcome(users, command(insert)) == ErrorClass.NO_QUERY
+    assert await outcome(users, command(files)) == ErrorClass.PATH
+    assert await rows(own, f"SELECT count(*) FROM {schema}.t") == [(0,)]
+
+
+async def test_rows_of_our_own_tables_are_not_for_users(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+) -> None:
+    """By a name that is computed, which nobody finds in a text."""
+    own, table = engine.session("own"), "haproc_warm_up.mine"
+    await rows(own, "CREATE SCHEMA IF NOT EXISTS haproc_warm_up")
+    try:
+        await rows(own, f"CREATE TABLE {table} (k INT) USING delta")
+        users = await session_of(beside, schema, pool_of("ann"))
+        sql = "SELECT * FROM IDENTIFIER('haproc_' || 'warm_up.mine')"
+        for asked in (SqlText(sql), command(sql)):
+            assert await outcome(users, asked) == ErrorClass.NO_QUERY
+    finally:
+        await rows(own, "DROP SCHEMA haproc_warm_up CASCADE")
+
+
+def command(sql: str) -> SparkPlan:
+    """Return a statement as PySpark sends it."""
+    plan = protos.base.Plan()
+    plan.command.sql_command.input.sql.query = sql
+    return SparkPlan(plan.SerializeToString())
