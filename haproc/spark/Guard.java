@@ -59,8 +59,10 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
     private static final Set<String> TELLING = Set.of("Show", "Describe");
     /** Whose own field says whether it is the session's. */
     private static final Set<String> FLAGS = Set.of("isTemp", "viewType");
-    private static final Set<String> AROUND = Set.of(
-            ExplainCommand.class.getName(), CreateDataSourceTableAsSelectCommand.class.getName());
+    private static final Set<String> FILLING =
+            Set.of(CreateDataSourceTableAsSelectCommand.class.getName());
+    private static final Set<String> AROUND =
+            Set.of(ExplainCommand.class.getName(), FILLING.iterator().next());
     private static final ThreadLocal<Boolean> READING = ThreadLocal.withInitial(() -> false);
     private final SparkSession session;
 
@@ -101,7 +103,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
     public BoxedUnit apply(LogicalPlan plan) {
         if (!READING.get() && paths(session) != null) {
             TreeNode<?> found = effect(plan);
-            if (found != null && !isInside()) {
+            if (found != null && !isInside(AROUND)) {
                 throw new IllegalArgumentException(
                         NO_QUERY + found.getClass().getSimpleName());
             }
@@ -118,7 +120,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
                 continue;
             }
             if (Effects.isEffect(node) && !isOfSession(node) && !isStaging(node)
-                    || isOwnTable(node)) {
+                    || !Effects.isEffect(root) && isOwnTable(node)) {
                 return node;
             }
             if (node instanceof ExplainCommand) {
@@ -158,6 +160,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         return false;
     }
 
+    /** What fills such a table has it among its nodes; a view over one is read later. */
     private static boolean isOwnTable(TreeNode<?> node) {
         return node instanceof LogicalRelation relation && relation.catalogTable().isDefined()
                 && OWN.contains(relation.catalogTable().get().identifier().database().get());
@@ -184,9 +187,14 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         return false;
     }
 
+    /** Whether a table of HAProc's own is being filled: its place is Spark's business. */
+    static boolean isFilling() {
+        return isInside(FILLING);
+    }
+
     /** Whether it is a part of what was let pass before: of a table's filling, or of EXPLAIN. */
-    private static boolean isInside() {
+    private static boolean isInside(Set<String> commands) {
         return StackWalker.getInstance().walk(frames -> frames.anyMatch(
-                frame -> AROUND.contains(frame.getClassName())));
+                frame -> commands.contains(frame.getClassName())));
     }
 }

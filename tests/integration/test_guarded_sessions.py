@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
@@ -60,7 +59,6 @@ ITS_OWN = [
     "CLEAR CACHE",
     "CREATE TEMPORARY VIEW tv AS SELECT * FROM t",
     "CREATE OR REPLACE TEMPORARY VIEW tv AS SELECT 1 AS a",
-    "CREATE TEMPORARY VIEW tu (a INT) USING csv OPTIONS (path '{folder}')",
     "ALTER VIEW tv AS SELECT 2 AS a",
     "ALTER VIEW tv RENAME TO tw",
     "DROP VIEW tw",
@@ -130,10 +128,10 @@ async def test_session_of_a_user_changes_nothing_but_itself(
 
 
 async def test_session_of_a_user_may_change_itself_and_tell(
-    users: SparkSession, schema: str, tmp_path: Path
+    users: SparkSession, schema: str
 ) -> None:
     for sql in ITS_OWN:
-        await run(users, SqlText(sql.format(schema=schema, folder=tmp_path)))
+        await run(users, SqlText(sql.format(schema=schema)))
 
 
 async def test_session_of_a_user_reads_what_it_may_not_run(users: SparkSession) -> None:

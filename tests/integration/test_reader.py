@@ -334,8 +334,8 @@ async def test_statement_of_a_megabyte_is_read(engine: SparkConnectEngine) -> No
         ("haproc/read", b"", "not what HAProc sends"),
         ("haproc/read", b"{}", "not what HAProc sends: .*no plan"),
         ("haproc/read", b'{"plan": 5}', "not what HAProc sends: .*no plan"),
-        ("haproc/query", b'{"plan": "%%"}', "not what HAProc sends"),
-        ("haproc/query", b'{"plan": "AAAA"}', "not what HAProc sends"),
+        ("haproc/read", b'{"plan": "%%"}', "not what HAProc sends"),
+        ("haproc/read", b'{"plan": "AAAA"}', "not what HAProc sends"),
         ("haproc/nothing", b"{}", "NO_HANDLER_FOR_EXTENSION"),
     ],
 )
