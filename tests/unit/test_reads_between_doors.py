@@ -287,13 +287,13 @@ async def test_query_in_a_session_is_refused_where_another_would_be_forwarded(
 async def test_queries_that_wait_on_leave_with_their_clients_and_when_their_cluster_does(
     tmp_path: Path,
 ) -> None:
-    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.4)) as ring:
+    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=1.0)) as ring:
         a, b = ring.a, ring.b
         b.others = []
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
         asked = [asyncio.ensure_future(ring.ask(b, QUERY)) for _ in range(100)]
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.5)
         assert not [each.result() for each in asked if each.done()]
         for each in asked[:40]:
             each.cancel()
