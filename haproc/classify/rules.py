@@ -40,14 +40,19 @@ SYNCHRONOUS_KINDS = (
 )
 WRITING_KINDS = ASYNCHRONOUS_KINDS | SYNCHRONOUS_KINDS
 
-# What reads or writes the rows of tables, even if nobody can tell which.
-_TOUCHING_KINDS = WRITING_KINDS | {
+_NAMING_KINDS = frozenset(
+    {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.COMMENT, Kind.DROP_FUNCTION}
+)
+"""What makes, removes or describes a name, and touches no table but one that it names. Dropping a
+schema is none of it: that drops the schema's tables."""
+_TOUCHING_KINDS = (WRITING_KINDS - _NAMING_KINDS) | {
     Kind.SELECT,
     Kind.VALUES,
     Kind.EXPLAIN,
     Kind.TEMPORARY_VIEW,
     Kind.CACHE,
 }
+"""What reads or writes the rows of tables, even if nobody can tell which."""
 
 DEFAULT_CLASSES: dict[Kind, OperationClass] = {
     **dict.fromkeys(QUERY_KINDS, OperationClass.QUERY),

@@ -233,7 +233,10 @@ def with_part(
     confirm_query(part, context)
     found = judge_query(part, facts, moment)
     judged = replace(
-        judged, rests_on=judged.rests_on | found.rests_on, known=judged.known and found.known
+        judged,
+        reads=judged.reads | found.reads,
+        rests_on=judged.rests_on | found.rests_on,
+        known=judged.known and found.known,
     )
     if not found.reasons:
         return judged

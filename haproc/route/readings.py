@@ -166,6 +166,7 @@ class Readings:
             await self._lanes.confirm_alike((data, text), asked, settings, user)
         if found.function is not None:
             queries = await self.computed_by(found.function, settings, user)
+            judged = replace(judged, known=True)  # as far as these tell what it touches
         for query in queries:
             data = await self._asked(spark, SqlText(query), query, user)
             judged = await self._work(user, data, judged_part, query, judged, *values)

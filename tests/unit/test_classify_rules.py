@@ -91,6 +91,21 @@ def test_refusal_for_table_holds_for_writes_of_unknown_tables() -> None:
     assert classified(rules, "SHOW TABLES").kind is Kind.SHOW
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE SCHEMA secret",
+        "ALTER SCHEMA secret SET DBPROPERTIES ('a' = 'b')",
+        "COMMENT ON SCHEMA secret IS 'x'",
+        "DROP FUNCTION f",
+    ],
+)
+def test_refusal_for_table_is_not_about_what_can_touch_none(sql: str) -> None:
+    rules = "- {table: spark_catalog.secret.*, refuse: secret}"
+    assert not classified(rules, sql).tables_known
+    assert refused(rules, "COMMENT ON TABLE secret.t IS 'x'").message == "secret"
+
+
 def test_rule_for_text_and_user_needs_both() -> None:
     rules = '- {matches: "^drop\\\\s+table", user: "etl-*", class: synchronous_parallel}'
     parallel = OperationClass.SYNCHRONOUS_PARALLEL

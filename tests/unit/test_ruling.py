@@ -59,7 +59,7 @@ class ReadingSpark(ExplainingSpark):
             return said(view("spark_catalog.default.v", table(SECRET)))
         self.texts.append(statement.sql)
         self.meanwhile()
-        if statement.sql.startswith(("INSERT", "UPDATE", "CREATE")):
+        if statement.sql.startswith(("INSERT", "UPDATE", "CREATE", "DROP")):
             return recorded(statement.sql).data
         if "wrong" in statement.sql:
             raise EngineError(ErrorKind.APPLICATION, "no such table")
@@ -295,6 +295,31 @@ async def test_session_may_make_nothing_of_a_refused_table(
             assert "HAPROC_REFUSED_BY_RULE" in await response.text()
         assert spark.queries == []
         assert spark.looks == 1
+
+
+FUNCTION = "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)"
+
+
+async def test_function_is_refused_by_what_its_body_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
+        asked = await a.service._understood(Request("r", SentSql(FUNCTION), "f"))
+        made = await a.service._making.operation(asked)
+        assert not made.operation.tables_known  # who calls it is not told apart
+        assert made.operation.reads == {"spark_catalog.default.t"}
+    rules = "- {table: spark_catalog.default.t, refuse: secret}"
+    async with ring(tmp_path / "b", monkeypatch, rules) as (both, a, _):
+        assert error_of(await both.ask(a, FUNCTION)) == "HAPROC_REFUSED_BY_RULE"
+
+
+async def test_schema_is_made_whatever_tables_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, _):
+        asked = await a.service._understood(Request("r", SentSql("CREATE SCHEMA s"), "f"))
+        assert (await a.service._making.operation(asked)).operation.kind is Kind.CREATE_NAMESPACE
+        assert error_of(await both.ask(a, "DROP SCHEMA s CASCADE")) == "HAPROC_REFUSED_BY_RULE"
 
 
 async def test_plan_is_refused_by_what_its_dataframes_read(
