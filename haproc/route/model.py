@@ -217,8 +217,8 @@ def _always() -> bool:
 class Answer:
     """A request that succeeded; ``result`` must be read to its end or closed.
 
-    ``still``: whoever runs a query asks when Spark begins to answer; if not, it may have shown
-    tables that were not waited for.
+    ``still``: whoever runs a query asks when Spark begins to answer, and whoever changes a session
+    once that has run; if not, it may have read tables that were not waited for, or not asked about.
     """
 
     report: HaReport

@@ -6,8 +6,9 @@ the client's session where that holds temporary things. A DataFrame is read in p
 computes one of them, so that its reading has nothing but rows.
 
 Names may mean something else by the time a query runs. So whoever runs it looks again once Spark
-has begun to answer (`Ruled.still`). It fails closed: a definition of what it rests on that runs at
-either moment, or came between, counts as a change.
+has begun to answer (`Ruled.still`), and once a statement of a session has run: what that left is
+taken back then. It fails closed: a definition of what it rests on that runs at either moment, or
+came between, counts as a change.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from haproc.classify.model import Classified, Kind, RefusedError, Touched
 from haproc.classify.names import Context, qualified
 from haproc.classify.plans import delta
 from haproc.classify.plans.classifying import check_class
+from haproc.classify.plans.reading import Does
 from haproc.classify.rules import ASYNCHRONOUS_KINDS, CACHEABLE_KINDS
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
@@ -62,12 +64,17 @@ class Ruled:
         """Raise RequestError if Spark may have read other tables than the rules were asked for."""
         if not self.still():
             await result.aclose()
-            raise RequestError(
-                FailureKind.AVAILABILITY,
-                "what the query reads was defined anew while the rules were asked about it",
-                error_class=ErrorClass.NOT_FRESH,
-                hint="send it again",
-            )
+            raise defined_anew()
+
+
+def defined_anew() -> RequestError:
+    """Return what is told where Spark may have read other tables than the rules were asked for."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        "what the statement reads was defined anew while the rules were asked about it",
+        error_class=ErrorClass.NOT_FRESH,
+        hint="send it again",
+    )
 
 
 class Ruling:
@@ -97,7 +104,7 @@ class Ruling:
         """Return a query or a session statement as the rules decide about it."""
         if (known := self.remembered(asked)) is not None:
             return known
-        epoch, unchanged = self._readings.epoch(), _unchanged(asked.session)
+        epoch, unchanged = self._readings.epoch(), _unchanged(asked.session, _changes(asked))
         since = self._core.schedule.low
         try:
             found = await self._touches(asked)
@@ -118,13 +125,21 @@ class Ruling:
             raise refused(error) from error
         return Ruled(replace(asked, statement=statement), still)
 
-    async def of_session(self, statement: Classified, session: ClientSession) -> Classified:
+    async def of_session(
+        self, statement: Classified, session: ClientSession
+    ) -> tuple[Classified, Callable[[], bool]]:
         """Return a statement that changes its session as the rules decide about it.
 
-        Raises RefusedError, also for what makes something that runs code; EngineError.
+        And what tells, once it has run, and nothing else has changed the session, whether they
+        would again. Raises RefusedError, also for what makes something that runs code; EngineError.
         """
+        epoch, unchanged = self._readings.epoch(), session.unchanged(own=1)
+        since = self._core.schedule.low
         found = await self._readings.of_session(statement, session)
-        return ruled(statement, found.touched) if statement.rules else statement
+        if not statement.rules:
+            return statement, always
+        still = self._ground(found, epoch, since)
+        return ruled(statement, found.touched), lambda: unchanged() and still()
 
     async def written(self, asked: Understood, statement: Classified, seen: Touched) -> Classified:
         """Return a write as the rules decide about it; ``seen``: what its own reading shows.
@@ -232,5 +247,12 @@ def _is_own(session: ClientSession | None) -> bool:
     return session is not None and session.holds_temporaries
 
 
-def _unchanged(session: ClientSession | None) -> Callable[[], bool]:
-    return always if session is None else session.unchanged()
+def _unchanged(session: ClientSession | None, own: int = 0) -> Callable[[], bool]:
+    return always if session is None else session.unchanged(own)
+
+
+def _changes(asked: Understood) -> int:
+    """Return how many changes of its session a request is itself."""
+    sent = asked.request.statement
+    changes = isinstance(sent, SentPlan) and read_of(sent).reading.does is Does.CHANGES_SESSION
+    return int(changes)

@@ -237,7 +237,7 @@ class RingService:
         if found is not OperationClass.SESSION:
             return await self._write(asked, since)
         if request.relayed and not asked.statement.sql:
-            return self._fit((await self._ruling.settled(asked)).asked), WriteConcern.ONE
+            return self._fit(await self._ruling.settled(asked)), WriteConcern.ONE
         return await self._session_statements.run(asked), WriteConcern.ONE
 
     async def _read(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
@@ -273,7 +273,7 @@ class RingService:
                 return await self._run(ruled.asked, since)
             # Where it was changed meanwhile, everything was waited for.
             still = [*(unchanged for unchanged in narrowed if unchanged()), ruled.still]
-            answer = replace(self._fit(asked), still=lambda: all(each() for each in still))
+            answer = self._fit(replace(ruled, still=lambda: all(each() for each in still)))
         return answer, WriteConcern.ONE
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
@@ -391,11 +391,11 @@ class RingService:
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
         return Answer(report, result)
 
-    def _fit(self, asked: Understood) -> Answer:
-        """Answer for a query that whoever sent it runs in its session, where Spark guards it."""
-        after = self._core.schedule.high
-        report = HaReport(self._core.me, asked.statement.operation_class, after_offset=after)
-        return Answer(report, Collected(()))
+    def _fit(self, ruled: Ruled) -> Answer:
+        """Answer for what whoever sent it runs in its session, where Spark guards it."""
+        found, after = ruled.asked.statement.operation_class, self._core.schedule.high
+        report = HaReport(self._core.me, found, after_offset=after)
+        return Answer(report, Collected(()), still=ruled.still)
 
     async def _spark_session(
         self, settings: Settings, session: ClientSession | None, user: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from haproc.route.answering import failed
 from haproc.route.classifying import Classifying, Understood, as_it_runs
 from haproc.route.failing import refused
 from haproc.route.model import Answer, HaReport, Request, SentSql
-from haproc.route.ruling import Ruling
+from haproc.route.ruling import Ruling, defined_anew
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
 from haproc.sessions.client import BeginningIds, ClientSession
@@ -142,12 +142,12 @@ class SessionStatements:
         try:
             if session.has_recorded(request_id):
                 return []  # a retry, perhaps on another cluster than the one that ran it
-            statement = await self._ruling.of_session(statement, session)
+            statement, still = await self._ruling.of_session(statement, session)
             async with self._sessions.changing(session):
                 if session.has_recorded(request_id):
                     return []
                 if statement.kind not in WRITING_KINDS or await self._is_own(statement, session):
-                    return await self._run(session, statement, runs, request_id)
+                    return await self._run(session, statement, runs, request_id, still)
             raise _gone_meanwhile()
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.REJECTED) from error
@@ -155,17 +155,28 @@ class SessionStatements:
             raise refused(error) from error
 
     async def _run(
-        self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
+        self,
+        session: ClientSession,
+        statement: Classified,
+        runs: Statement,
+        request_id: str,
+        still: Callable[[], bool],
     ) -> list[bytes]:
+        """Run it; an error of what it did makes the session anew, without what is not recorded."""
         if statement.kind in _SETTINGS:
             async with session.settling:
                 return await self._set(session, statement, runs, request_id)
         run = partial(self._chunks, session, runs)
         assert isinstance(runs, SqlText)
         if not leaves_something(statement.kind, runs.sql):
-            return await run()
+            chunks = await run()
+            if not still():
+                raise defined_anew()
+            return chunks
         look = partial(left_by, session, runs.sql, self._core.timeouts.statement_s)
         chunks, entry = await session.leaving(run, look)
+        if not still():
+            raise defined_anew()
         await self._sessions.record(session, entry, request_id)
         return chunks
 

@@ -196,14 +196,16 @@ class ClientSession:
         """Whether the last step of its journal has room for the id of another one."""
         return bool(self.entries) and isinstance(self.entries[-1].entry, StateEntry)
 
-    def unchanged(self) -> Callable[[], bool]:
+    def unchanged(self, own: int = 0) -> Callable[[], bool]:
         """Return what tells whether no statement has begun to change it since now.
+
+        But for so many that are the asker's ``own``.
 
         Not by its entries: Spark runs a statement before it is recorded, and keeps what it did
         where that is refused, or where another HAProc goes on with the session.
         """
         now = None if self.changing.locked() else self.changes
-        return lambda: self.changes == now
+        return lambda: now is not None and self.changes == now + own
 
     def took(self, numbered: Numbered, defaults: Settings, gone: Sequence[Numbered]) -> None:
         """Take in an entry that counts, and stands for others, which are gone."""

@@ -15,7 +15,7 @@ import pytest
 
 from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
 from haproc import protos
-from haproc.classify.model import RefusedError
+from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import expressions
 from haproc.classify.plans.reading import Does, Found
 from haproc.config.limits import Limits
@@ -29,6 +29,8 @@ from haproc.engine.rewriting import Names
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.model import SentPlan
 from haproc.route.offload import LARGE_PLAN, Inline, Texts
+from haproc.sessions.journal import SqlEntry
+from tests.unit import session_rig
 
 T = TypeVar("T")
 base = protos.base
@@ -261,6 +263,44 @@ async def test_plan_of_too_many_expressions_is_refused(more: int, refused: bool)
         assert (await _read(request.SerializeToString(), limits=limits)).does is Does.QUERIES
 
 
+def _nowhere(behind: Any) -> Executing:
+    config: Any = SimpleNamespace(
+        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
+    )
+    nobody: Any = None
+    return Executing(config, behind, nobody, Inline())
+
+
+@pytest.mark.parametrize("still", [True, False])
+async def test_view_counts_only_if_its_names_mean_once_it_is_made_what_the_rules_were_asked_about(
+    still: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: Any) -> list[bytes]:
+        ran.append("made")
+        return [b"done"]
+
+    async def left(*_: Any) -> SqlEntry:
+        return SqlEntry("v")
+
+    ran: list[str] = []
+    monkeypatch.setattr(Executing, "_change", run)
+    monkeypatch.setattr("haproc.doors.connect.execute.left_by_plan", left)
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+    executing = _nowhere(SimpleNamespace(sessions=member.sessions))
+    asked: Any = SimpleNamespace(kind=Kind.TEMPORARY_VIEW, plan=b"")
+    request: Any = SimpleNamespace(id="r")
+    answer = executing._changed(session, asked, request, lambda: bool(ran) and still)
+    if still:
+        assert [piece async for piece in answer] == [b"done"]
+        assert len(session.entries) == 1 and session.spark.stands
+    else:
+        with pytest.raises(RequestError) as caught:
+            await anext(answer)
+        assert caught.value.error_class == ErrorClass.NOT_FRESH
+        assert not session.entries and not session.spark.stands
+
+
 @pytest.mark.parametrize("still", [True, False])
 async def test_answer_is_kept_back_if_the_session_was_changed_before_spark_read_the_query(
     still: bool,
@@ -278,13 +318,8 @@ async def test_answer_is_kept_back_if_the_session_was_changed_before_spark_read_
     relay = SimpleNamespace(execute=responses)
     session: Any = SimpleNamespace(spark=SimpleNamespace(ready=nothing, relay=relay))
     turns = SimpleNamespace(departures=lambda: 0, turn=lambda *args: nullcontext())
-    config: Any = SimpleNamespace(
-        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
-    )
-    behind: Any = SimpleNamespace(sessions=None, planning=turns)
-    nobody: Any = None
     request: Any = SimpleNamespace(timeout_s=9.0, statement=SentPlan(b""), user="u")
-    executing = Executing(config, behind, nobody, Inline())
+    executing = _nowhere(SimpleNamespace(sessions=None, planning=turns))
     told: Any = SimpleNamespace(request=b"")
     answer = executing._relayed(session, told, request, lambda: bool(asked) and next(said))
     if still:

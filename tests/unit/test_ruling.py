@@ -49,6 +49,7 @@ class ReadingSpark(ExplainingSpark):
 
     texts: list[str] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
+    epoch: int = 0
 
     async def ready(self) -> None: ...
 
@@ -378,6 +379,26 @@ async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(
         with pytest.raises(RequestError) as caught:
             await a.service.execute(Request("r", SentPlan(plan), "f", relayed=True))
         assert caught.value.error_class == "HAPROC_REFUSED_BY_RULE"
+
+
+async def test_plan_that_changes_its_session_counts_while_nothing_else_changes_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, "- {table: '*.other', refuse: no}") as (_, a, _s):
+        await a.service.open_session("s", "ann", [], afresh=True)
+        plan = plan_of(lambda s: s.table("t").createTempView("x")).SerializeToString()
+        request = Request("r", SentPlan(plan), "f", "ann", session_id="s", relayed=True)
+        answer = await a.service.execute(request)
+        session = await a.service.enter_session("s", "ann")
+        async with a.service.sessions.changing(session):
+            assert answer.still()
+            monkeypatch.setattr(a.core.heard.definitions, "unchanged", lambda names, since: False)
+            a.core.watermarks.defined()
+            assert not answer.still()
+            monkeypatch.undo()
+            assert answer.still()
+        async with a.service.sessions.changing(session):
+            assert not answer.still()
 
 
 # -- what is asked of Spark

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from haproc.classify.model import Classified, OperationClass
+from haproc.classify.model import Classified, OperationClass, Touched
+from haproc.classify.rules import Rule
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SqlText
-from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.reading.touched import Touches
 from haproc.route import session_statements
 from haproc.route.classifying import Classifying
 from haproc.route.offload import Inline
 from haproc.route.readings import Readings
 from haproc.route.ruling import Ruling
-from haproc.route.session_statements import SessionStatements
+from haproc.route.session_statements import SessionStatements, leaves_something
 from haproc.sessions.client import REQUESTS_REMEMBERED, BeginningIds, ClientSession
 from haproc.sessions.journal import SqlEntry
 from tests.unit import session_rig
@@ -32,11 +36,16 @@ READINGS = cast(Readings, SimpleNamespace(of_session=nothing, epoch=int))
 SETS = "SET spark.sql.shuffle.partitions=3"
 
 
-def statements_of(member: session_rig.Member) -> SessionStatements:
+def statements_of(
+    member: session_rig.Member, readings: Readings = READINGS, *, same: bool = True
+) -> SessionStatements:
+    """Return what runs them; ``same``: no name is defined anew behind what the log counts."""
     core = SimpleNamespace(
         timeouts=SimpleNamespace(statement_s=10.0),
         me="a",
         health=SimpleNamespace(suspect=lambda message: None),
+        schedule=SimpleNamespace(low=0, unfinished=lambda: iter(())),
+        heard=SimpleNamespace(definitions=SimpleNamespace(unchanged=lambda names, since: same)),
     )
 
     async def text(sql: str, *_: Any) -> Classified:
@@ -47,7 +56,7 @@ def statements_of(member: session_rig.Member) -> SessionStatements:
         cast(Any, core),
         member.sessions,
         classifying,
-        Ruling(cast(Any, core), READINGS, Inline()),
+        Ruling(cast(Any, core), readings, Inline()),
         session_rig.DEFAULTS,
     )
 
@@ -204,6 +213,54 @@ async def test_session_stays_as_it_is_where_a_name_came_to_mean_another_thing(
         await statements_of(member)._change(session, classified(sql), SqlText(sql), "r1")
     assert raised.value.outcome is WriteOutcome.NOT_SENT
     assert session.spark.stands
+
+
+VIEW = "CREATE TEMPORARY VIEW v AS SELECT * FROM u"
+
+
+@pytest.mark.parametrize("sql", [VIEW, "CACHE TABLE u", "CACHE TABLE v AS SELECT * FROM u"])
+@pytest.mark.parametrize("same", [True, False])
+async def test_what_a_statement_left_is_taken_back_if_its_names_were_defined_anew(
+    sql: str, same: bool
+) -> None:
+    """The rules were asked about what a name meant before the statement ran."""
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+
+    async def of_session(*_: Any) -> Touches:
+        return Touches(Touched(frozenset({"spark_catalog.default.u"})))
+
+    epochs = itertools.count()
+    readings = cast(Readings, SimpleNamespace(of_session=of_session, epoch=lambda: next(epochs)))
+    statement = replace(classified(sql), rules=(Rule("r", refuse="no", table="*.secret"),))
+    change = statements_of(member, readings, same=same)._change
+    if same:
+        await change(session, statement, SqlText(sql), "r1")
+        assert len(session.entries) == leaves_something(statement.kind, sql)
+        assert session.spark.stands
+        return
+    with pytest.raises(RequestError) as raised:
+        await change(session, statement, SqlText(sql), "r1")
+    assert raised.value.error_class == ErrorClass.NOT_FRESH
+    assert not session.entries and not session.spark.stands
+    assert not session.has_recorded("r1")
+
+
+async def test_what_a_statement_left_is_taken_back_if_another_changed_the_session_before_it() -> (
+    None
+):
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+
+    async def of_session(*_: Any) -> Touches:
+        async with member.sessions.changing(session):  # by another statement
+            return Touches(Touched())
+
+    readings = cast(Readings, SimpleNamespace(of_session=of_session, epoch=int))
+    statement = replace(classified(VIEW), rules=(Rule("r", refuse="no", table="*.secret"),))
+    with pytest.raises(RequestError) as raised:
+        await statements_of(member, readings)._change(session, statement, SqlText(VIEW), "r1")
+    assert raised.value.error_class == ErrorClass.NOT_FRESH
 
 
 async def test_view_that_a_beginning_dropped_before_is_the_sessions_own_still(

@@ -208,9 +208,9 @@ class Executing:
         if answer.report.operation_class is not OperationClass.SESSION:
             return _answered(asked, answer)
         if asked.does is Does.HOLDS:
-            return self._held(session, asked, request)
+            return self._held(session, asked, request, answer.still)
         if isinstance(asked.statement, SentPlan):
-            return self._changed(session, asked, request)
+            return self._changed(session, asked, request, answer.still)
         return _answered(asked, answer)
 
     async def _relayed(
@@ -218,7 +218,7 @@ class Executing:
         session: ClientSession,
         asked: Asked,
         request: Request,
-        still: Callable[[], bool] = lambda: True,
+        still: Callable[[], bool],
     ) -> AsyncGenerator[bytes, None]:
         """Run it in its session; ``still`` says, once Spark has read it, whether it may answer."""
         departures = self._behind.planning.departures()
@@ -241,8 +241,9 @@ class Executing:
                 yield response
 
     async def _changed(
-        self, session: ClientSession, asked: Asked, request: Request
+        self, session: ClientSession, asked: Asked, request: Request, still: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
+        """Run it, and record what it left; ``still`` says, once it has run, whether it counts."""
         settling = session.settling if asked.kind is Kind.USE else nullcontext()
         async with self._sessions.changing(session), settling:
             if session.has_recorded(request.id):
@@ -254,6 +255,7 @@ class Executing:
                 entry: Entry = SettingsEntry(now)
             else:
                 told, entry = await session.leaving(run, partial(left_by_plan, session, asked.plan))
+            check_still(still)  # else the session is made anew, without what it left
             await self._sessions.record(session, entry, request.id)
         for response in told:
             yield response
@@ -268,10 +270,10 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(
-        self, session: ClientSession, asked: Asked, request: Request
+        self, session: ClientSession, asked: Asked, request: Request, still: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
         """What only this Spark session has leaves no entry; broken off, it leaves nothing."""
-        async with aclosing(self._relayed(session, asked, request)) as responses:
+        async with aclosing(self._relayed(session, asked, request, still)) as responses:
             told = [response async for response in responses]
         session.handles |= answers.handles_in(told)
         for response in told:
@@ -346,12 +348,12 @@ class Executing:
 
 
 def check_still(still: Callable[[], bool]) -> None:
-    """Raise RequestError if what Spark has read of a query may be what was not waited for."""
+    """Raise RequestError if Spark may have read what was not waited for, or not asked about."""
     if not still():
         raise RequestError(
             FailureKind.AVAILABILITY,
-            "another statement changed the session while the query waited for its tables; it may "
-            "have read others than were waited for",
+            "the session was changed, or what the statement reads defined anew, before Spark had "
+            "read it; it may have read other tables than were asked about or waited for",
             error_class=ErrorClass.NOT_FRESH,
             hint="send it again",
         )
