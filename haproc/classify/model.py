@@ -127,10 +127,15 @@ class InsertShape:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The tables and views that a statement reads or writes; ``known``: none is missing."""
+    """The tables and views that a statement reads or writes; ``known``: none is missing.
+
+    ``schemas``: of which it tells what the catalog holds of any table; full names, as of tables;
+    an empty one stands for all.
+    """
 
     tables: frozenset[str] = frozenset()
     known: bool = True
+    schemas: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
 CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
 """Queries whose answers may be kept."""
 
+_WILD = re.compile(r"[*\[]")
+"""What may stand for any number of characters, or for some of many."""
 _OF_WRITES = frozenset({"write_concern", "apply_budget_s"})
 _OUTCOMES = frozenset({"class", "refuse", "cache"}) | _OF_WRITES
 _KEYS = _OUTCOMES | {"name", "kind", "table", "matches", "user"}
@@ -114,7 +116,15 @@ class Rule:
             return True
         # A refusal, a stronger write concern or a budget holds for what could touch the table.
         unclear = not touched.known and kind in _TOUCHING_KINDS
+        unclear |= any(_may_match_in(self.table, each) for each in touched.schemas)
         return unclear and self.operation_class is None and self.cache is not True
+
+
+def _may_match_in(pattern: str, schema: str) -> bool:
+    """Whether a pattern may match the name of a table in a schema; it does if that is in doubt."""
+    begins, within = _WILD.split(pattern, maxsplit=1)[0], schema and f"{schema}."
+    length = min(len(begins), len(within))
+    return fnmatchcase(within[:length], begins[:length])
 
 
 @dataclass(frozen=True, slots=True)

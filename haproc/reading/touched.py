@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from haproc.classify.model import RefusedError, Touched
-from haproc.classify.names import Context
+from haproc.classify.names import Context, completed, joined
 from haproc.classify.tokens import tokenize
 from haproc.reading.anatomy import anatomy
 from haproc.reading.definitions import function_of
+from haproc.reading.names import parts
 from haproc.reading.tree import Node, Reading
 
 _FURTHER: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST", "QUERY"})
+_SHOWING: Final = frozenset({"ShowTablesExtended", "ShowTablePartition"})
+_PLACES: Final = frozenset({"UnresolvedNamespace", "CurrentNamespace"})
 DESCRIBING: Final = "DescribeQueryCommand"
 
 
@@ -34,7 +37,9 @@ class Touches:
     def __or__(self, other: Touches) -> Touches:
         """Return what both touch."""
         one, two = self.touched, other.touched
-        touched = Touched(one.tables | two.tables, one.known and two.known)
+        touched = Touched(
+            one.tables | two.tables, one.known and two.known, one.schemas | two.schemas
+        )
         return Touches(touched, self.rests_on | other.rests_on)
 
 
@@ -46,8 +51,28 @@ def touches(reading: Reading, context: Context) -> Touches:
     if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
         return Touches(Touched(), inner=explained(reading.text))
     whole = anatomy(reading, context)
-    touched = Touched(whole.reads | whole.writes, whole.known and whole.refusal is None)
+    tables, schemas = _shown(reading.parsed, context)
+    tables |= whole.reads | whole.writes
+    touched = Touched(tables, whole.known and whole.refusal is None, schemas)
     return Touches(touched, whole.rests_on, function_of(reading), refusal=whole.refusal)
+
+
+def _shown(parsed: Node | None, context: Context) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the tables, or the schema, of which SHOW TABLE EXTENDED tells more than names."""
+    nothing = frozenset[str]()
+    if parsed is None or parsed.cls not in _SHOWING:
+        return nothing, nothing
+    if (table := parsed.node("table")) is not None:
+        return frozenset({joined(completed(parts(table), context))}), nothing
+    place = parsed.node("namespace")
+    if place is None or place.cls not in _PLACES:
+        return nothing, frozenset({""})
+    given = place["multipartIdentifier"] or (context.schema,)
+    *schema, _ = completed((*given, ""), context)
+    names = [each.strip() for each in str(parsed["pattern"] or "*").split("|")]
+    if all(each.isidentifier() for each in names):
+        return frozenset(joined((*schema, each)) for each in names), nothing
+    return nothing, frozenset({joined(schema)})
 
 
 def explained(text: str) -> str:

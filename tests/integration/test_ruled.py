@@ -29,6 +29,10 @@ REFUSED = [
     "EXPLAIN SELECT * FROM v",
     "DESCRIBE secret",
     "SHOW TBLPROPERTIES secret",
+    "SHOW COLUMNS IN secret",
+    "SHOW TABLE EXTENDED LIKE 'secret'",
+    "SHOW TABLE EXTENDED LIKE '*'",
+    "CREATE FUNCTION w() RETURNS INT RETURN SELECT max(a) FROM v",
     "INSERT INTO t SELECT * FROM v",
     "MERGE INTO t USING v ON t.a = v.a WHEN NOT MATCHED THEN INSERT *",
     "INSERT INTO secret VALUES (1)",
@@ -45,6 +49,11 @@ ALLOWED = [
     "EXPLAIN EXTENDED SELECT * FROM t",
     "DESCRIBE t",
     "SHOW TABLES",
+    "SHOW TABLE EXTENDED LIKE 't'",
+    "SHOW TABLE EXTENDED IN default LIKE '*'",
+    "CREATE SCHEMA IF NOT EXISTS default",
+    "CREATE FUNCTION w() RETURNS INT RETURN SELECT max(a) FROM t",
+    "DROP FUNCTION w",
     "INSERT INTO t SELECT a FROM t",
     "UPDATE t SET a = 2",
 ]
@@ -66,6 +75,9 @@ PLANS = {
         "INSERT INTO t SELECT count(*) FROM {df}", df=s.table("v").summary()
     ),
     "view of it": lambda s: s.table("v").createTempView("x"),
+    "columns": lambda s: s.catalog.listColumns("secret"),
+    "there": lambda s: s.catalog.tableExists("secret"),
+    "told of": lambda s: s.catalog.getTable("secret"),
 }
 HARMLESS = {
     "table": lambda s: s.table("t").select("a").collect(),
@@ -73,6 +85,8 @@ HARMLESS = {
     "summary": lambda s: s.table("t").summary().collect(),
     "shown": lambda s: s.table("t").show(),
     "text": lambda s: s.sql("SELECT * FROM t").filter("a > 0").collect(),
+    "told of": lambda s: s.catalog.getTable("t"),
+    "tables": lambda s: s.catalog.listTables(),
 }
 
 

@@ -18,6 +18,7 @@ from haproc.classify.plans.members import members
 from haproc.classify.plans.names import name_in
 from haproc.classify.plans.reading import Does, Found, PlanReading
 
+_CATALOG: Final = "spark_catalog"
 READING: Final = members(
     """
     current_database list_databases list_tables list_functions list_columns get_database
@@ -33,17 +34,34 @@ def read_nested(message: Any, found: Found) -> None:
     kind = message.WhichOneof("cat_type")
     if kind not in READING:
         raise refusals.nested(f"spark.catalog's {kind}")
-    found.names_known = False
+    _look(getattr(message, kind), found)
 
 
 def read_root(message: Any) -> PlanReading:
     """Return what a call does that is all of a plan."""
     kind = message.WhichOneof("cat_type")
     if kind in READING:
-        return Found(names_known=False).reading(Does.QUERIES, Kind.SHOW)
+        found = Found()
+        _look(getattr(message, kind), found)
+        return found.reading(Does.QUERIES, Kind.SHOW)
     if kind not in TOLD:
         raise refusals.unknown(f"the call {kind} of spark.catalog")
     return TOLD[kind](getattr(message, kind))
+
+
+def _look(message: Any, found: Found) -> None:
+    """Take the table that a call tells of; of all others it tells but their names."""
+    found.names_known = False
+    fields = message.DESCRIPTOR.fields_by_name
+    if "table_name" not in fields:
+        return
+    if "db_name" in fields and message.HasField("db_name"):  # neither is parsed by Spark
+        found.names.add((_CATALOG, message.db_name, message.table_name))
+        return
+    name = name_in(message.table_name, "is asked about")
+    found.names.add(name)
+    if len(name) == 2:  # Spark looks there first, whatever the session's catalog is
+        found.names.add((_CATALOG, *name))
 
 
 def _written(kind: Kind, name: str, found: Found | None = None) -> PlanReading:

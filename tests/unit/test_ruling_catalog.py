@@ -1,0 +1,95 @@
+"""Rules that name tables are asked about those of which the catalog is asked to tell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haproc.classify.model import Kind, Touched
+from haproc.classify.names import Context
+from haproc.classify.rules import Rule
+from haproc.failure import RequestError
+from haproc.reading.touched import touches
+from haproc.reading.tree import read
+from haproc.route.model import Request, SentPlan
+from tests.unit.made_readings import node
+from tests.unit.recorded_plans import recorded as plan_of
+from tests.unit.test_ruling import REFUSE, ring
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of names of schemas apart
+@pytest.mark.parametrize(
+    ("call", "refused"),
+    [
+        (lambda c: c.listColumns("t", "secret"), True),
+        (lambda c: c.listColumns("secret.t"), True),
+        (lambda c: c.getTable("spark_catalog.secret.t"), True),
+        (lambda c: c.tableExists("secret.t"), True),
+        (lambda c: c.isCached("secret.t"), True),
+        (lambda c: c.getTable("t"), False),
+        (lambda c: c.tableExists("t", "s"), False),
+        (lambda c: c.listTables("secret"), False),
+        (lambda c: c.databaseExists("secret"), False),
+    ],
+)
+async def test_call_that_tells_of_a_table_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], Any], refused: bool
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
+        plan = plan_of(lambda s: call(s.catalog)).SerializeToString()
+        request = Request("r", SentPlan(plan), "f", relayed=True)
+        with pytest.raises(RequestError, match="secret") if refused else contextlib.nullcontext():
+            await a.service.execute(request)
+
+
+@pytest.mark.parametrize(
+    ("place", "pattern", "touched"),
+    [
+        (["s"], "T | u", Touched(frozenset({"spark_catalog.s.t", "spark_catalog.s.u"}), False)),
+        ([], "t", Touched(frozenset({"spark_catalog.here.t"}), False)),
+        (["other", "s"], "t*", Touched(frozenset(), False, frozenset({"other.s"}))),
+        (None, "t", Touched(frozenset(), False, frozenset({""}))),
+    ],
+)
+def test_show_table_extended_touches_what_it_tells_of(
+    place: list[str] | None, pattern: str, touched: Touched
+) -> None:
+    namespace = node("Another")
+    if place is not None:
+        namespace = node("UnresolvedNamespace", multipartIdentifier=place)
+    shown = node("ShowTablesExtended", namespace=namespace, pattern=pattern)
+    reading = read(json.dumps({"parsed": shown, "analyzed": shown}), "SHOW TABLE EXTENDED")
+    assert touches(reading, Context(schema="here")).touched == touched
+
+
+def test_show_table_extended_of_a_partition_touches_its_table() -> None:
+    table_ = node("UnresolvedTable", multipartIdentifier=["s", "t"])
+    shown = node("ShowTablePartition", table=table_)
+    reading = read(json.dumps({"parsed": shown, "analyzed": shown}), "SHOW TABLE EXTENDED")
+    assert touches(reading, Context()).touched.tables == {"spark_catalog.s.t"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("spark_catalog.secret.*", True),
+        ("spark_catalog.s?cret.t", True),
+        ("*.t", True),
+        ("spark_catalog.[rst]ecret.t", True),
+        ("spark_catalog.secret2.*", False),
+        ("spark_catalog.sec", True),  # in doubt
+        ("other.*", False),
+    ],
+)
+def test_refusal_holds_where_the_catalog_may_tell_of_its_tables(pattern: str, fits: bool) -> None:
+    rule = Rule("r", refuse="no", table=pattern)
+    shown = Touched(known=False, schemas=frozenset({"spark_catalog.secret"}))
+    assert rule.fits(Kind.SHOW, shown) is fits
+    assert rule.fits(Kind.SHOW, replace(shown, schemas=frozenset({""})))
+    assert not rule.fits(Kind.SHOW, replace(shown, schemas=frozenset()))
