@@ -1,5 +1,7 @@
 """From a statement's text to its class: recognise, then rules, then the request's own wish.
 
+What a statement writes its text says; what it reads, Spark says (`haproc.reading`).
+
 Fails closed: what nothing recognises, what would be read differently by Spark than here, and what
 hides another statement is refused, never run as a query.
 """
@@ -12,7 +14,7 @@ from dataclasses import replace
 from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_text
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
-from haproc.classify.names import Context
+from haproc.classify.names import Context, refuse_own_named
 from haproc.classify.reader import Reader, Recognised, Refusal
 from haproc.classify.recognise import recognise
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules, about, first
@@ -52,8 +54,11 @@ def classify(
         recognised = Recognised(Kind.INSERT, writes=table, insert=insert.shape, bare=bare)
     else:
         text, tokens = one_statement(sql, bounds)
+        refuse_own_named(tokens, context)
         reader = Reader(text, tokens, context)
         recognised = recognise(reader)
+        if recognised.kind in QUERY_KINDS:  # Spark may run it as it stands, and nobody read it
+            reader.check_names(rules.paths)
     return decided(recognised, text, context, rules, override)
 
 
@@ -72,7 +77,6 @@ def decided(
     rule decides may rest on the tables that Spark reads: then that is left open, see `ruled`.
     """
     kind = recognised.kind
-    rules.paths.check(recognised.paths)
     statement = Classified(
         sql=text if sql is None else sql,
         kind=kind,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haproc.classify.model import RefusedError
+from haproc.classify.strings import decoded
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 from haproc.failure import ErrorClass
 
@@ -118,6 +119,20 @@ def refuse_own_schema(schema: Sequence[str]) -> None:
             f"the schema {schema[0]} is HAProc's own, and dropped whenever a cluster starts",
             "use another schema",
         )
+
+
+def refuse_own_named(tokens: Sequence[Token], context: Context) -> None:
+    """Raise RefusedError if a schema of HAProc's own could be meant anywhere in a text.
+
+    All words, names and strings are put together, so that a name in pieces is found, too. A text
+    that only says such a name is refused as well.
+    """
+    said = "".join(
+        decoded(each.text) if each.kind is TokenKind.STRING else plain(each)
+        for each in tokens
+        if each.kind is not TokenKind.SYMBOL
+    ).lower()
+    refuse_own_schema((*(name for name in sorted(OWN_SCHEMAS) if name in said), context.schema))
 
 
 def refuse_global(parts: Sequence[str]) -> None:

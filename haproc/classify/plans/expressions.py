@@ -37,7 +37,7 @@ _EXTENSION: Final = bytes((0xBA, 0x3E))
 _JVM_OBJECT: Final = bytes((0xAC, 0xED, 0x00, 0x05))
 """How an object of the JVM begins when it is serialized: a function in Scala."""
 _SUSPECT: Final = (
-    *(b"reflect", b"java_method", b"_xml", b"avro", b"protobuf", b"identifier"),
+    *(b"reflect", b"java_method", b"_xml", b"avro", b"protobuf", b"identifier", b"haproc_"),
     *(_EXTENSION, _JVM_OBJECT),
 )
 """What stands in the bytes of every plan that calls any of these, or holds such."""
