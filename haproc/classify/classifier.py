@@ -1,5 +1,7 @@
 """From a statement's text to its class: recognise, then rules, then the request's own wish.
 
+What a statement writes its text says; what it reads, Spark says (`haproc.reading`).
+
 Fails closed: what nothing recognises, what would be read differently by Spark than here, and what
 hides another statement is refused, never run as a query.
 """
@@ -52,8 +54,7 @@ def classify(
         recognised = Recognised(Kind.INSERT, writes=table, insert=insert.shape, bare=bare)
     else:
         text, tokens = one_statement(sql, bounds)
-        reader = Reader(text, tokens, context)
-        recognised = recognise(reader)
+        recognised = recognise(Reader(text, tokens, context))
     return decided(recognised, text, context, rules, override)
 
 
@@ -72,7 +73,6 @@ def decided(
     rule decides may rest on the tables that Spark reads: then that is left open, see `ruled`.
     """
     kind = recognised.kind
-    rules.paths.check(recognised.paths)
     statement = Classified(
         sql=text if sql is None else sql,
         kind=kind,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from haproc.classify.model import Kind
-from haproc.classify.names import FILE_SOURCES, refuse_global, refuse_own_schema, target
-from haproc.classify.reader import Reader, Recognised, unknown
-from haproc.classify.relations import name_at
+from haproc.classify.names import FILE_SOURCES, refuse_global, target
+from haproc.classify.reader import Reader, Recognised, name_at, unknown
 
 _NAMESPACE = ("SCHEMA", "DATABASE", "NAMESPACE")
 _QUERY_BEGINS = ("SELECT", "FROM", "VALUES", "TABLE", "MAP", "REDUCE", "WITH")
@@ -34,13 +33,8 @@ def recognise_create(reader: Reader) -> Recognised:
             reader.own_name()
         return _create_function(reader, temporary)
     if what in _NAMESPACE and not temporary:
-        return _namespace(reader, Kind.CREATE_NAMESPACE)
+        return reader.recognised(Kind.CREATE_NAMESPACE, known=False)
     return unknown(f"CREATE {what} is not recognised")
-
-
-def _namespace(reader: Reader, kind: Kind) -> Recognised:
-    refuse_own_schema(reader.parts()[-1:])
-    return reader.recognised(kind, known=False)
 
 
 def _create_function(reader: Reader, temporary: bool) -> Recognised:
@@ -49,7 +43,6 @@ def _create_function(reader: Reader, temporary: bool) -> Recognised:
     language = words.index("LANGUAGE") + 1 if "LANGUAGE" in words[:-1] else None
     if "RETURN" not in words or (language and words[language] != "SQL"):
         return unknown("the function runs code that HAProc cannot look into")
-    reader.query()
     kind = Kind.TEMPORARY_VIEW if temporary else Kind.CREATE_FUNCTION
     return reader.recognised(kind, known=temporary)
 
@@ -59,20 +52,14 @@ def _create_table(reader: Reader) -> Recognised:
         return unknown("CREATE TABLE names no table")
     reader.write_table(new=True)
     if reader.take("LIKE"):
-        reader.read_table()
         return reader.recognised(Kind.CREATE_TABLE)
     if reader.take("CLONE") or reader.take("SHALLOW", "CLONE") or reader.take("DEEP", "CLONE"):
-        reader.read_table()
         return reader.recognised(Kind.CREATE_TABLE_AS)
     query = _query_start(reader)
     source = _source(reader, query)
     if source:
         return unknown(f"HAProc doesn't know what a table of {source} reads or writes")
-    if query is None:
-        return reader.recognised(Kind.CREATE_TABLE)
-    reader.at = query
-    reader.query()
-    return reader.recognised(Kind.CREATE_TABLE_AS)
+    return reader.recognised(Kind.CREATE_TABLE if query is None else Kind.CREATE_TABLE_AS)
 
 
 def _query_start(reader: Reader) -> int | None:
@@ -123,14 +110,9 @@ def _temporary_view(reader: Reader) -> Recognised:
 
 
 def _view_body(reader: Reader, kind: Kind) -> Recognised:
-    query = _query_start(reader)
-    source = _source(reader, query)
+    source = _source(reader, _query_start(reader))
     if source:
         return unknown(f"HAProc doesn't know what a view of {source} reads")
-    if query is None:
-        return reader.recognised(kind, known=False)
-    reader.at = query
-    reader.query()
     return reader.recognised(kind)
 
 
@@ -140,7 +122,7 @@ def recognise_alter(reader: Reader) -> Recognised:
     what = reader.word()
     reader.at += 1
     if what in _NAMESPACE:
-        return _namespace(reader, Kind.ALTER_NAMESPACE)
+        return reader.recognised(Kind.ALTER_NAMESPACE, known=False)
     if what not in ("TABLE", "VIEW"):
         return unknown(f"ALTER {what} is not recognised")
     kind = Kind.ALTER_TABLE if what == "TABLE" else Kind.ALTER_VIEW
@@ -156,11 +138,6 @@ def recognise_alter(reader: Reader) -> Recognised:
         # An unqualified new name stays in the old one's schema, wherever the session is.
         name = (*source[:-1], *renamed) if len(renamed) == 1 else renamed
         reader.writes.add(target(name, reader.context))
-        return reader.recognised(kind)
-    if what == "VIEW":
-        reader.take("AS")
-        if reader.word() in _QUERY_BEGINS or reader.is_symbol("("):
-            reader.query()
     return reader.recognised(kind)
 
 
@@ -180,7 +157,7 @@ def recognise_drop(reader: Reader) -> Recognised:
     if what == "FUNCTION":
         return reader.recognised(Kind.DROP_FUNCTION, known=False)
     if what in _NAMESPACE:
-        return _namespace(reader, Kind.DROP_NAMESPACE)
+        return reader.recognised(Kind.DROP_NAMESPACE, known=False)
     return unknown(f"DROP {what} is not recognised")
 
 
@@ -229,10 +206,7 @@ def recognise_administration(reader: Reader) -> Recognised:
             return reader.recognised(Kind.OTHER_DDL)
     verb = reader.word()
     reader.at += 1
-    if verb == "REFRESH" and reader.is_string():
-        reader.read_files()
-        return reader.recognised(Kind.OTHER_DDL)
-    if verb == "REFRESH" and reader.take("FUNCTION"):
+    if verb == "REFRESH" and (reader.is_string() or reader.take("FUNCTION")):
         return reader.recognised(Kind.OTHER_DDL, known=False)
     if verb == "GENERATE" and reader.is_name():
         reader.at += 1

@@ -144,8 +144,8 @@ class Classified:
 
     ``sql`` is one statement without its closing semicolon. Table names are
     ``catalog.schema.table`` in lower case, completed from the session's catalog and schema, each
-    part in plain text (a dot or backquote inside a part is kept backquoted). ``reads`` does not
-    repeat ``writes`` unless the statement reads its target through another reference.
+    part in plain text (a dot or backquote inside a part is kept backquoted). ``reads`` are the
+    tables that a DataFrame's plan names itself: what a text reads, Spark's reading of it tells.
     """
 
     sql: str
@@ -154,7 +154,8 @@ class Classified:
     reads: frozenset[str]
     writes: frozenset[str]
     tables_known: bool
-    """False: the tables could not be determined; the statement conflicts with every other."""
+    """False: what is written (or named by a plan) could not be determined; a write conflicts with
+    every other then. Of a text that writes nothing it means nothing."""
     rule: str
     """Which rule decided the class, for people."""
     insert: InsertShape | None = None
@@ -165,12 +166,12 @@ class Classified:
     cache: bool | None = None
     """What a rule says of whether a query's answer may be kept."""
     bare: frozenset[str] = frozenset()
-    """Those of the tables whose names a session's temporary view would take."""
+    """Those of the written tables whose names a session's temporary view would take."""
     rules: tuple[Rule, ...] = ()
     """The rules about it, in order. The first one that fits what Spark reads decides; until then
     class, write concern and the like are the defaults. Empty: all is decided."""
 
     @property
     def touched(self) -> Touched:
-        """What the text says of its tables."""
-        return Touched(self.reads | self.writes, self.tables_known)
+        """What it touches if it reads nothing."""
+        return Touched(self.writes, self.tables_known)

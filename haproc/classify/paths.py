@@ -1,4 +1,4 @@
-"""Files that statements name: where they are named, and which of them the operator allows.
+"""Files that statements name: which of them the operator allows.
 
 Files lie outside the ring's tables: what is read there is not the same on every cluster, no rule by
 table is asked, and what is written there may be written by every cluster in turn. So a statement
@@ -9,15 +9,10 @@ compared in one normal form; one that can't be brought into it is below no prefi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from haproc.classify.model import RefusedError
-from haproc.classify.names import plain
-from haproc.classify.strings import adjacent
-from haproc.classify.tokens import Token, TokenKind
 from haproc.failure import ErrorClass
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
@@ -25,14 +20,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _UNCLEAR = re.compile(r"[\x00-\x1f\\%#\[\]{}^;]")
 # Options of a source that say where something lies: path, basePath, avroSchemaUrl …
 _LOCATING = re.compile(r"(?:path|paths|location|uri|url|dir|directory)$", re.IGNORECASE)
-_READING_FUNCTIONS = frozenset(
-    {"from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro"}
-    | {"from_protobuf", "to_protobuf"}
-)
-"""Their options, a map, may name files: rowValidationXSDPath, avroSchemaUrl, descriptors."""
-_PIECES_MAX = 8
-"""Strings side by side in an option without an equals sign; chosen, not measured."""
-_OPTIONS = frozenset({"OPTIONS", "SERDEPROPERTIES", "WITH"})
 
 
 def locates(option: str) -> bool:
@@ -87,17 +74,6 @@ class Paths:
         place = place_of(path)
         return place is not None and any(_below(place, place_of(each)) for each in self.prefixes)
 
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """How a path below one of the prefixes may begin; it may lie beside one, too."""
-        found = dict[str, None]()
-        for prefix in self.prefixes:
-            found[prefix] = None
-            if (place := place_of(prefix)) is not None and place.scheme and not place.authority:
-                path = "/".join(place.names)
-                found |= dict.fromkeys(f"{place.scheme}:{slash}{path}" for slash in ("/", "///"))
-        return tuple(found)
-
     def check(self, paths: frozenset[str]) -> None:
         """Raise RefusedError for the first of these paths that isn't allowed."""
         for path in sorted(paths):
@@ -114,67 +90,6 @@ def _below(place: Place, prefix: Place | None) -> bool:
     if prefix is None or place[:2] != prefix[:2]:
         return False
     return place.names[: len(prefix.names)] == prefix.names
-
-
-def paths_in(tokens: Sequence[Token], closing: Mapping[int, int]) -> Iterator[str]:
-    """Yield the paths in LOCATION clauses and in lists of options, wherever they stand."""
-    reading_to = 0  # calls inside such a call are looked at with it
-    for index, token in enumerate(tokens[:-1]):
-        following = tokens[index + 1]
-        is_call = index >= reading_to and following.is_symbol("(")
-        if is_call and plain(token).lower() in _READING_FUNCTIONS:
-            reading_to = closing[index + 1]
-            yield from _read_by_function(tokens[index + 2 : reading_to])
-        if token.upper == "LOCATION" and following.kind is TokenKind.STRING:
-            yield adjacent(tokens, index + 1)[0]
-        elif token.upper in _OPTIONS and following.is_symbol("("):
-            for item in _items(tokens, index + 2, closing[index + 1]):
-                yield from _located(item)
-
-
-def _read_by_function(arguments: Sequence[Token]) -> Iterator[str]:
-    """Yield what a function's options say of files; a name that is put together may be any."""
-    texts = [adjacent(arguments, at)[0] for at, token in enumerate(arguments) if _is_text(token)]
-    for text, behind in pairwise([*texts, ""]):
-        if locates(text):
-            yield behind or text
-    if any(token.is_symbol("||") for token in arguments) and any(map(_is_map, arguments)):
-        yield "options that are put together"
-
-
-def _is_text(token: Token) -> bool:
-    return token.kind is TokenKind.STRING
-
-
-def _is_map(token: Token) -> bool:
-    return token.kind in (TokenKind.WORD, TokenKind.QUOTED_NAME) and "map" in plain(token).lower()
-
-
-def _items(tokens: Sequence[Token], start: int, end: int) -> Iterator[Sequence[Token]]:
-    """Yield the parts between commas of a list of options."""
-    begin = start
-    for index in range(start, end + 1):
-        if index == end or tokens[index].is_symbol(","):
-            if index > begin:
-                yield tokens[begin:index]
-            begin = index + 1
-
-
-def _located(item: Sequence[Token]) -> Iterator[str]:
-    """Yield the value of an option, ``key = value`` or ``key value``, that says where things lie.
-
-    Without the sign, Spark decides which of several strings are the key: any of them may be.
-    """
-    sign = next((at for at, token in enumerate(item) if token.text in ("=", "==")), None)
-    cuts = range(1, len(item)) if sign is None else (sign,)
-    for cut in cuts:
-        if cut > _PIECES_MAX or locates(_text(item[:cut])):
-            yield _text(item[cut + (sign is not None) :])
-            return
-
-
-def _text(tokens: Sequence[Token]) -> str:
-    return adjacent(tokens, 0)[0] or "".join(plain(token) for token in tokens)
 
 
 NO_PATHS = Paths()

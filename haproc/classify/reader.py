@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from haproc.classify.model import InsertShape, Kind, RefusedError
-from haproc.classify.names import Context, may_be_temporary, target
-from haproc.classify.relations import Relations, Scope, identifier_clause, name_at
+from haproc.classify.names import Context, may_be_temporary, parts_of, plain, target
 from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind
 from haproc.failure import ErrorClass
+
+_NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What the tokens say of a statement, before rules decide its class."""
+    """What a statement's words say of it, before rules decide its class: see `Classified`."""
 
     kind: Kind
     reads: frozenset[str] = frozenset()
@@ -32,9 +34,6 @@ class Recognised:
     insert: InsertShape | None = None
     refusal: Refusal | None = None
     bare: frozenset[str] = frozenset()
-    """Those of the tables whose names a session's temporary view would take."""
-    paths: frozenset[str] = frozenset()
-    """The files that the statement names, as it writes them."""
 
 
 _UNCLASSIFIED_HINT = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"
@@ -47,11 +46,7 @@ def unknown(message: str, hint: str = _UNCLASSIFIED_HINT) -> Recognised:
 
 
 class Reader:
-    """Reads one statement's tokens from left to right.
-
-    Names that can't be told for certain make ``known`` False; what was read stays in ``reads``
-    and ``writes``.
-    """
+    """Reads one statement's tokens from left to right; keeps the names of what is written."""
 
     def __init__(self, sql: str, tokens: list[Token], context: Context) -> None:
         self.sql = sql
@@ -60,10 +55,7 @@ class Reader:
         self.closing = _closing(tokens)
         self.at = 0
         self.writes: set[str] = set()
-        self.paths: set[str] = set()
-        self._known = True
         self._bare: set[str] = set()
-        self._relations = Relations(tokens, self.closing, context)
 
     @property
     def end(self) -> int:
@@ -85,7 +77,7 @@ class Reader:
         index = self.at + ahead
         if index >= len(self.tokens):
             return False
-        return self.tokens[index].kind in (TokenKind.WORD, TokenKind.QUOTED_NAME)
+        return self.tokens[index].kind in _NAMES
 
     def is_string(self) -> bool:
         """Whether a string is at the position."""
@@ -144,37 +136,24 @@ class Reader:
         if not new and may_be_temporary(parts):
             self._bare.add(table)
 
-    def read_table(self) -> None:
-        """Read the name of a table that is read, or of files."""
-        parts = self.parts()
-        if parts:
-            self._relations.add(parts)
-        else:
-            self._known = False
-
-    def read_files(self) -> None:
-        """Take the path in the string at the position."""
-        path, self.at = adjacent(self.tokens, self.at)
-        self.paths.add(path)
-        self._known = False
-
-    def common_tables(self) -> Scope:
-        """Step over a WITH clause, if there is one; return the names it defines."""
-        if self.word() != "WITH":
-            return frozenset()
-        self.at, scope = self._relations.common_tables(self.at, self.end, frozenset())
-        return scope
-
-    def query(self, scope: Scope = frozenset(), end: int | None = None) -> None:
-        """Scan from the position to ``end`` (the statement's) for tables that are read."""
-        end = self.end if end is None else end
-        self._relations.query(self.at, end, scope)
-        self.at = end
-
-    def relation(self, scope: Scope = frozenset()) -> None:
-        """Scan from the position, where a relation stands, to the statement's end."""
-        self._relations.query(self.at, self.end, scope, relation=True)
-        self.at = self.end
+    def common_tables(self) -> None:
+        """Step over a WITH clause, ``WITH a AS (…), b (columns) AS (…)``, if there is one."""
+        if not self.take("WITH"):
+            return
+        if self.word() == "RECURSIVE" and self.is_name(1):
+            self.at += self.word(1) != "AS"  # else it is a name
+        while self.is_name():
+            self.at += 1
+            if self.is_symbol("("):
+                behind = self.closing[self.at] + 1 - self.at
+                is_columns = self.is_symbol("(", behind) or self.word(behind) in ("AS", "MAX")
+                self.at += behind if is_columns else 0
+            if self.word() == "MAX":
+                self.at += 4  # MAX RECURSION LEVEL n
+            self.take("AS")
+            if not (self.skip_parentheses() and self.is_symbol(",")):
+                return
+            self.at += 1
 
     def depth_zero(self) -> list[int]:
         """Return the indexes from the position on that lie in no parentheses."""
@@ -185,15 +164,51 @@ class Reader:
         return indexes
 
     def recognised(self, kind: Kind, *, known: bool = True) -> Recognised:
-        """Return what was read as a statement of this kind."""
+        """Return what was read as a statement of this kind; ``known``: with all that it writes."""
         return Recognised(
             kind,
-            reads=frozenset(self._relations.found),
             writes=frozenset(self.writes),
-            tables_known=known and self._known and self._relations.known,
-            bare=frozenset(self._bare | self._relations.bare),
-            paths=frozenset(self.paths | self._relations.paths),
+            tables_known=known,
+            bare=frozenset(self._bare),
         )
+
+
+def name_at(tokens: Sequence[Token], index: int) -> tuple[tuple[str, ...], int]:
+    """Read the name ``a.b.c`` at ``index``; return its parts (none if no name) and what follows."""
+    parts: list[str] = []
+    while index < len(tokens) and tokens[index].kind in _NAMES:
+        parts.append(plain(tokens[index]))
+        index += 1
+        if not (
+            index + 1 < len(tokens)
+            and tokens[index].is_symbol(".")
+            and tokens[index + 1].kind in _NAMES
+        ):
+            break
+        index += 1
+    return tuple(parts), index
+
+
+def identifier_clause(
+    tokens: Sequence[Token], closing: Mapping[int, int], index: int
+) -> tuple[str, ...]:
+    """Return the name in ``IDENTIFIER('…')`` at ``index``, also ``'…' || '…'``.
+
+    RefusedError where it has to be computed: it may be any table, any function, or a path.
+    """
+    text, at = adjacent(tokens, index + 2)
+    while tokens[at].is_symbol("||") and tokens[at + 1].kind is TokenKind.STRING:
+        more, at = adjacent(tokens, at + 1)
+        text += more
+    continues = at + 1 < len(tokens) and tokens[at + 1].is_symbol(".")
+    parts = parts_of(text) if at == closing[index + 1] and not continues else None
+    if parts is None:
+        raise RefusedError(
+            ErrorClass.TABLE_NAME,
+            "a name in IDENTIFIER(…) has to be computed, so that it may be any, also a path",
+            "write the name, or bind it as a parameter: IDENTIFIER(:name)",
+        )
+    return parts
 
 
 def _closing(tokens: list[Token]) -> dict[int, int]:

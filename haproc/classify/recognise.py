@@ -1,25 +1,19 @@
 """Recognises a statement from its leading tokens: a whitelist, everything else is unknown.
 
-The first word chooses a recogniser; each reads on only as far as it needs to tell the kind and the
-tables. Statements that only look at things are recognised here, the others in `dml`, `ddl` and
-`settings`.
+The first word chooses a recogniser; each reads on only as far as it needs to tell the kind, and the
+table that is written: what a statement reads, Spark tells. Statements that only look at things are
+recognised here, the others in `dml`, `ddl` and `settings`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from difflib import get_close_matches
 
 from haproc.classify import ddl, dml, settings
 from haproc.classify.model import Kind, RefusedError
-from haproc.classify.paths import paths_in
 from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.failure import ErrorClass
-
-_NO_TABLE_DESCRIBED = frozenset(
-    ["CATALOG", "CONNECTION", "DATABASE", "FUNCTION", "NAMESPACE", "PROCEDURE", "SCHEMA", "VOLUME"]
-)
 
 
 def recognise(reader: Reader) -> Recognised:
@@ -29,14 +23,7 @@ def recognise(reader: Reader) -> Recognised:
         recogniser: Callable[[Reader], Recognised] | None = dml.recognise_query
     else:
         recogniser = RECOGNISERS.get(first)
-    if recogniser is None:
-        return _misspelt(reader.tokens[0].text)
-    found = recogniser(reader)
-    if found.kind in (Kind.SET, Kind.RESET):  # what they hold is text, not SQL
-        return found
-    hidden = dml.hidden_effect(reader.tokens, reader.closing)
-    paths = found.paths | frozenset(paths_in(reader.tokens, reader.closing))
-    return replace(unknown(hidden) if hidden else found, paths=paths)
+    return _misspelt(reader.tokens[0].text) if recogniser is None else recogniser(reader)
 
 
 def _misspelt(text: str) -> Recognised:
@@ -46,57 +33,13 @@ def _misspelt(text: str) -> Recognised:
     return unknown(message, f"did you mean {near[0]}?") if near else unknown(message)
 
 
-def _show(reader: Reader) -> Recognised:
-    """``SHOW …``: about one table, or about what there is (then any DDL may change its answer)."""
-    reader.take("SHOW")
-    about_table = (
-        reader.take("CREATE", "TABLE")
-        or reader.take("TBLPROPERTIES")
-        or reader.take("PARTITIONS")
-        or reader.take("COLUMNS", "FROM")
-        or reader.take("COLUMNS", "IN")
-    )
-    if not about_table:
-        return reader.recognised(Kind.SHOW, known=False)
-    start = reader.at
-    parts = reader.parts()
-    if reader.take_one("FROM", "IN"):  # SHOW COLUMNS IN table IN schema
-        return reader.recognised(Kind.SHOW, known=False)
-    reader.at = start
-    reader.read_table()
-    return reader.recognised(Kind.SHOW, known=bool(parts))
-
-
-def _describe(reader: Reader) -> Recognised:
-    """``DESCRIBE …``: a table, its history, a query, or something else."""
-    reader.at += 1
-    follows = reader.end - reader.at > 1 and not reader.is_symbol(".", 1)
-    if reader.word() in _NO_TABLE_DESCRIBED and follows:
-        return reader.recognised(Kind.DESCRIBE, known=False)
-    if reader.word() == "QUERY" and follows:
-        reader.at += 1
-        return _described_query(reader)
-    if reader.word() in ("SELECT", "WITH", "VALUES", "FROM") and follows:
-        return _described_query(reader)
-    if reader.is_symbol("("):
-        return _described_query(reader)
-    for option in ("TABLE", "HISTORY", "DETAIL", "EXTENDED", "FORMATTED"):
-        if reader.word() == option and reader.end - reader.at > 1 and not reader.is_symbol(".", 1):
-            reader.at += 1
-    if reader.is_string():
-        reader.read_files()
-        return reader.recognised(Kind.DESCRIBE)
-    reader.read_table()
-    return reader.recognised(Kind.DESCRIBE)
-
-
-def _described_query(reader: Reader) -> Recognised:
-    reader.query()
-    return reader.recognised(Kind.DESCRIBE)
+def _tells(kind: Kind) -> Callable[[Reader], Recognised]:
+    """``SHOW …``, ``DESCRIBE …``: what they tell of, Spark finds out."""
+    return lambda reader: reader.recognised(kind)
 
 
 def _explain(reader: Reader) -> Recognised:
-    """``EXPLAIN <statement>``: has no effect, whatever the statement; it depends on its tables."""
+    """``EXPLAIN <statement>``: has no effect, whatever the statement."""
     while reader.take("EXPLAIN"):
         if reader.word(1) or reader.is_symbol("(", 1):
             reader.take_one("LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST")
@@ -105,20 +48,13 @@ def _explain(reader: Reader) -> Recognised:
     if reader.word() in ("EXECUTE", "BEGIN"):
         # Spark runs the statement inside EXECUTE IMMEDIATE while it analyses it.
         return _execute(reader)
-    rest = Reader(reader.sql, reader.tokens[reader.at :], reader.context)
-    explained = recognise(rest)
-    return Recognised(
-        Kind.EXPLAIN,
-        reads=explained.reads | explained.writes,
-        tables_known=explained.tables_known,
-        paths=explained.paths,
-    )
+    return reader.recognised(Kind.EXPLAIN)
 
 
 def _list(reader: Reader) -> Recognised:
     """``LIST JAR|FILE|ARCHIVE``."""
     if reader.word(1) in ("JAR", "JARS", "FILE", "FILES", "ARCHIVE", "ARCHIVES"):
-        return reader.recognised(Kind.SHOW, known=False)
+        return reader.recognised(Kind.SHOW)
     return unknown("this form of LIST is not recognised")
 
 
@@ -151,9 +87,8 @@ RECOGNISERS: dict[str, Callable[[Reader], Recognised]] = {
     **dict.fromkeys(
         ("SELECT", "VALUES", "WITH", "FROM", "TABLE", "MAP", "REDUCE"), dml.recognise_query
     ),
-    "SHOW": _show,
-    "DESCRIBE": _describe,
-    "DESC": _describe,
+    "SHOW": _tells(Kind.SHOW),
+    **dict.fromkeys(("DESCRIBE", "DESC"), _tells(Kind.DESCRIBE)),
     "EXPLAIN": _explain,
     "LIST": _list,
     "INSERT": dml.recognise_insert,

@@ -47,7 +47,6 @@ def recognise_set(reader: Reader) -> Recognised:
     word, following = reader.word(), reader.word(1)
     assigns = reader.is_symbol("=", 1) or reader.is_symbol(".", 1)
     if word in ("VAR", "VARIABLE") and not assigns:
-        reader.query()
         return reader.recognised(Kind.TEMPORARY_VIEW)
     if word == "CATALOG" and not assigns:
         return reader.recognised(Kind.USE)
@@ -81,13 +80,10 @@ def recognise_declare(reader: Reader) -> Recognised:
     reader.take_one("VARIABLE", "VAR")
     if not reader.is_name() or reader.word(1) in ("CONDITION", "CURSOR", "HANDLER"):
         return unknown("this form of DECLARE belongs into a script")
-    start = reader.at
     reader.own_name()
     while reader.is_symbol(","):
         reader.at += 1
         reader.own_name()
-    reader.at = start
-    reader.query()
     return reader.recognised(Kind.TEMPORARY_VIEW)
 
 
@@ -109,12 +105,7 @@ def _cache_table(reader: Reader) -> Recognised:
     refuse_global(reader.parts())
     if reader.take("OPTIONS"):
         reader.skip_parentheses()
-    named_query = reader.take("AS") or reader.at < reader.end
-    after, reader.at = reader.at, start
-    if named_query:
+    if reader.at < reader.end:  # a query's
+        reader.at = start
         reader.own_name()
-        reader.at = after
-    else:
-        reader.read_table()
-    reader.query()
     return reader.recognised(Kind.CACHE)

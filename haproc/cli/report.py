@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from haproc.classify.classifier import classify, ruled
 from haproc.classify.described import described
-from haproc.classify.model import Classified, OperationClass, RefusedError
+from haproc.classify.model import Classified, OperationClass, RefusedError, Touched
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 
@@ -50,10 +50,15 @@ def report(
     rules: Rules,
     override: OperationClass | None = None,
 ) -> Report:
-    """Classify a statement by its text alone and report on it, also if it is refused."""
+    """Classify a statement by its text alone and report on it, also if it is refused.
+
+    Which rule decides is told if that does not rest on what the statement reads.
+    """
     try:
         found = classify(sql, context, rules, override)
-        return Report(sql, ruled(found, found.touched, override) if found.rules else found)
+        written = Touched(found.writes)
+        is_told = bool(found.rules) and found.rules[0].fits(found.kind, written)
+        return Report(sql, ruled(found, written, override) if is_told else found)
     except RefusedError as error:
         return Report(sql, refused=error)
 

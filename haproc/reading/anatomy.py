@@ -39,7 +39,7 @@ _UNBOUND: Final = frozenset(
     | {Kind.DROP_FUNCTION, Kind.GRANT}
 )
 """Kinds that may touch any table."""
-_BY_TEXT: Final = frozenset(
+BY_TEXT: Final = frozenset(
     {Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.COMMENT}
     | {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.DROP_FUNCTION}
 )
@@ -128,7 +128,7 @@ def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
     limits.check_text(reading.text)
     parsed = _proper(reading.parsed)
     kind = _kind(parsed)
-    if kind not in _BY_TEXT:
+    if kind not in BY_TEXT:
         return None
     _check_hidden(reading)
     computed([parsed])

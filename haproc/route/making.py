@@ -58,6 +58,9 @@ class Made:
 class Making:
     """See the module. ``ground`` returns what stands here when something is looked up.
 
+    It is taken before the look, by what is written: what is read is not known yet. If this cluster
+    is far behind with that, the operation turns out stale, and is made again once it no longer is.
+
     ``foresee`` is told of each statement, as far as it is known before Spark has looked at it.
     """
 
@@ -143,7 +146,7 @@ class Making:
         if own_of(asked.settings):
             statement = replace(statement, insert=None)
             asked = replace(asked, statement=statement)
-        ground = None if statement.insert else await self._ground(_named(statement))
+        ground = None if statement.insert else await self._ground(statement.writes)
         self._foresee(self._made(asked, statement, SqlText(statement.sql)))
         if statement.insert is not None:  # of literals
             verdict = Verdict(Treatment.REPLICATE)
@@ -156,18 +159,19 @@ class Making:
         if taken.stands_alone:
             write = SparkPlan(taken.plan.SerializeToString())
             return self._plain(asked, write, evolves=evolves)
-        ground = await self._ground(_named(asked.statement))
+        ground = await self._ground(asked.statement.writes)
         statement, columns = await self._plans.target(asked, taken)
         self._foresee(self._made(asked, statement, SparkPlan(data)))
         found = await self._plans.examined(asked, taken, statement, columns)
-        touched = Touched(found.verdict.reads | statement.writes, found.verdict.known)
+        names = found.verdict.reads | statement.reads | statement.writes
+        touched = Touched(names, found.verdict.known)
         statement = await self._ruling.written(asked, statement, touched)
         made = self._resting(asked, statement, found.write, found.verdict, ground)
         return replace(made, operation=replace(made.operation, evolves=evolves))
 
     async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Made:
         """A SQL text that reads DataFrames which came with it: judged like any other text."""
-        ground = await self._ground(_named(asked.statement))
+        ground = await self._ground(asked.statement.writes)
         self._foresee(self._made(asked, asked.statement, SparkPlan(data)))
         return await self._judged(asked, ground, await self._plans.with_frames(asked))
 
@@ -267,10 +271,6 @@ def _moment(asked: Understood) -> Moment:
         catalog=settings.catalog,
         schema=settings.schema,
     )
-
-
-def _named(statement: Classified) -> frozenset[str]:
-    return statement.reads | statement.writes
 
 
 def _budget_s(*allowed: float | None) -> float | None:

@@ -141,6 +141,4 @@ def query_in(asked: Understood) -> SparkPlan | None:
         return None
     if reading.user_code or reading.paths or reading.blobs or reading.handles or reading.options:
         return None
-    if not asked.statement.tables_known:
-        return None
     return SparkPlan(plan.SerializeToString()) if only_selects(reading, settings) else None

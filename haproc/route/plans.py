@@ -36,7 +36,7 @@ from haproc.reading.frames import hidden, hidden_in
 from haproc.reading.judge import JudgedQuery
 from haproc.reading.model import Verdict
 from haproc.replicate.records.rows import ComputedPlan, SessionRef, Write
-from haproc.route.classifying import Classifying, Understood, read_of
+from haproc.route.classifying import Classifying, Understood, only_selects, read_of
 from haproc.route.local_rows import has_texts, local_rows
 from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
@@ -294,7 +294,8 @@ class _Look:
         Raises RefusedError, EngineError.
         """
         rests_on = self.statement.reads | self.statement.writes
-        verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on)
+        known = only_selects(self.reading, self.asked.settings)
+        verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on, known=known)
         rows: ColumnTypes = ()
         if (query := input_question(self.plan)) is not None:
             found = await self._ask(query, only_there=self.of_session, keeps=not self.hidden)

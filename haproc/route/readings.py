@@ -23,6 +23,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
+from haproc.reading.anatomy import BY_TEXT
 from haproc.reading.definitions import function_queries, schemas
 from haproc.reading.judge import (
     Definition,
@@ -145,7 +146,7 @@ class Readings:
         own = session is not None and session.holds_temporaries
         vouched = statement.kind is Kind.UNKNOWN
         has_own = bool(own_of(settings))
-        by_text = not (own or has_own or statement.reads or carried or vouched)
+        by_text = statement.kind in BY_TEXT and not (own or has_own or carried)
         asked = carried(text) if carried else SqlText(text)
         context = Context(settings.catalog, settings.schema, user)
         values = (context, Facts(is_legacy(settings)), moment)

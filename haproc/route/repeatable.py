@@ -53,7 +53,7 @@ class Repeatable:
         strange = [*found.elsewhere, *(each for each in found.reads if not each.startswith(OURS))]
         if strange:
             return Reading(since, reason=f"{min(strange)} is no managed Delta table of {CATALOG}")
-        return Reading(since, found.reads | statement.reads)
+        return Reading(since, found.reads)
 
     def holds(self, reading: Reading) -> bool:
         """Whether nothing may have been defined anew since."""

@@ -79,7 +79,11 @@ class Showing:
         user, readings = asked.request.user, self._readings
         if statement.operation_class is OperationClass.QUERY:
             query = await readings.query(SqlText(statement.sql), settings, user)
-            return {"same_everywhere": not query.reasons, "reasons": [*query.reasons]}
+            return {
+                **_read(query.reads, query.known),
+                "same_everywhere": not query.reasons,
+                "reasons": [*query.reasons],
+            }
         is_plain = statement.insert is not None and not own_of(settings)
         if statement.operation_class is OperationClass.SESSION or is_plain:
             return {}
@@ -92,6 +96,7 @@ class Showing:
         touched = Touched(found.reads | found.writes, found.known)
         return {
             **described(await self._ruling.written(asked, statement, touched)),
+            **_read(found.reads, statement.tables_known and found.known),
             "travels": found.treatment.value,
             "becomes": found.sql,
             "replaced": [_replaced(statement.sql, at, literal) for at, literal in found.literals],
@@ -99,6 +104,10 @@ class Showing:
             "reasons": [*found.reasons],
             "hint": found.hint,
         }
+
+
+def _read(reads: frozenset[str], known: bool) -> dict[str, Json]:
+    return {"reads": [*sorted(reads)], "tables_known": known}
 
 
 def _replaced(text: str, at: Place, literal: str) -> dict[str, Json]:

@@ -16,37 +16,24 @@ from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
 
 _MEANS_EITHER = frozenset({Kind.DROP_VIEW, Kind.DROP_TABLE, Kind.ALTER_VIEW, Kind.ALTER_TABLE})
-_BY_ROWS = frozenset(
-    {
-        Kind.CREATE_TABLE_AS,
-        Kind.INSERT,
-        Kind.INSERT_OVERWRITE,
-        Kind.UPDATE,
-        Kind.DELETE,
-        Kind.MERGE,
-    }
-)
-"""What reads a temporary view as its rows, or is refused when it is pinned."""
 
 
 def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
     """Whether a write means one of the session's temporary views, of these names, alone.
 
     Spark takes the temporary view wherever a name could mean one: then dropping or altering it
-    changes the session. Anything else with such a name would do something else on the other
-    clusters, which don't have the view: RefusedError.
+    changes the session. Anything else that writes to such a name would do something else on the
+    other clusters, which don't have the view: RefusedError.
     """
     hidden = {table for table in statement.bare if last_part(table) in temporary}
-    if hidden & statement.writes and statement.kind in _MEANS_EITHER:
-        return True
-    if hidden & statement.writes or (hidden and statement.kind not in _BY_ROWS):
+    if hidden and statement.kind not in _MEANS_EITHER:
         name = last_part(min(hidden))
         raise RefusedError(
             ErrorClass.TEMPORARY_VIEW,
             f"{name} is a temporary view of this session, which the other clusters do not have",
             f"write the schema in front of {name} to mean a table or a permanent view",
         )
-    return False
+    return bool(hidden)
 
 
 async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:

@@ -15,11 +15,13 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedArgumentExpression;
 import org.apache.spark.sql.catalyst.plans.logical.Command;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.types.AtomicType;
 import scala.Option;
 import scala.Product;
 import scala.Tuple2;
@@ -47,9 +49,10 @@ final class Files extends Rule<LogicalPlan> {
     private static final Set<String> READING = Set.of(
             "from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro",
             "from_protobuf", "to_protobuf");
-    private static final Set<String> JOINING = Set.of("concat", "concat_ws", "||");
     private static final Set<String> OF_FILES = Set.of(
             "cloud_files", "read_files", "read_statestore", "table_changes_by_path");
+    /** Likewise, its table's name is a text. */
+    private static final String OF_TABLES = "table_changes";
     private static final Set<String> OPTIONS = Set.of("options", "serdeProperties");
     private static final Set<String> PLACES = Set.of("path", "location");
     private static final Pattern LOCATING = Pattern.compile(
@@ -67,12 +70,12 @@ final class Files extends Rule<LogicalPlan> {
 
     @Override
     public LogicalPlan apply(LogicalPlan plan) {
-        check(plan, session);
+        check(plan);
         return plan;
     }
 
     /** Throw if a plan that is yet to be analyzed names files that the session must not. */
-    static void check(LogicalPlan plan, SparkSession session) {
+    void check(LogicalPlan plan) {
         List<String> allowed = Guard.paths(session);
         if (allowed == null) {
             return;
@@ -86,7 +89,7 @@ final class Files extends Rule<LogicalPlan> {
         }
     }
 
-    private static List<String> named(LogicalPlan plan) {
+    private List<String> named(LogicalPlan plan) {
         List<String> found = new ArrayList<>();
         List<TreeNode<?>> nodes = Trees.all(plan);
         Set<Object> written = Collections.newSetFromMap(new IdentityHashMap<>());
@@ -145,11 +148,30 @@ final class Files extends Rule<LogicalPlan> {
         return CollectionConverters.asJava(given).stream().map(String::valueOf).toList();
     }
 
-    private static void byFunction(UnresolvedTableValuedFunction function, List<String> found) {
+    private void byFunction(UnresolvedTableValuedFunction function, List<String> found) {
         String name = last(texts(function.name()));
-        if (OF_FILES.contains(name)) {
-            List<String> given = literals(CollectionConverters.asJava(function.functionArgs()));
-            found.add(given.isEmpty() ? name + "(…)" : given.get(0));
+        List<Expression> given = CollectionConverters.asJava(function.functionArgs());
+        if (!OF_FILES.contains(name) && !name.equals(OF_TABLES)) {
+            return;
+        }
+        String said = given.isEmpty() || !(given.get(0) instanceof Literal literal)
+                || literal.value() == null ? "" : literal.value().toString();
+        if (said.isEmpty()) {
+            found.add(name + "(…)");
+        } else if (OF_FILES.contains(name)) {
+            found.add(said);
+        } else {
+            String path = path(parts(said), true);
+            found.addAll(path.isEmpty() ? List.of() : List.of(path));
+        }
+    }
+
+    private List<String> parts(String name) {
+        try {
+            return texts(((org.apache.spark.sql.classic.SparkSession) session).sessionState()
+                    .sqlParser().parseMultipartIdentifier(name));
+        } catch (Exception error) {  // Scala's are not declared
+            return List.of(name);
         }
     }
 
@@ -194,19 +216,20 @@ final class Files extends Rule<LogicalPlan> {
                 found.add(text);
             }
         }
-        boolean joins = false;
-        boolean maps = false;
-        for (Expression argument : arguments) {
-            for (TreeNode<?> node : inOrder(argument, new ArrayList<>())) {
-                String called = node instanceof UnresolvedFunction inner
-                        ? last(texts(inner.nameParts())) : node.nodeName().toLowerCase(Locale.ROOT);
-                joins |= JOINING.contains(called);
-                maps |= called.contains("map");
+        for (int i = name.startsWith("schema_of") ? 1 : 2; i < arguments.size(); i++) {
+            if (!inOrder(arguments.get(i), new ArrayList<>()).stream().allMatch(Files::isPlain)) {
+                found.add("options that are put together");
             }
         }
-        if (joins && maps) {
-            found.add("options that are put together");
+    }
+
+    /** Whether what an option says stands there, so that all of its texts were seen. */
+    private static boolean isPlain(TreeNode<?> node) {
+        if (node instanceof Literal literal) {
+            return literal.dataType() instanceof AtomicType;
         }
+        return node instanceof UnresolvedFunction map && last(texts(map.nameParts())).equals("map")
+                || node instanceof NamedArgumentExpression;
     }
 
     private static void inField(String name, Object value, List<String> found) {

@@ -183,7 +183,7 @@ public final class Reader implements RelationPlugin {
 
         private LogicalPlan parsed() {
             LogicalPlan parsed = sqlParser(root.getSql().getQuery());
-            Files.check(parsed, session);  // also where nothing is analyzed
+            new Files(session).check(parsed);  // also where nothing is analyzed
             return frames.isEmpty() ? parsed : parsed.transformDownWithSubqueries(new InPlace());
         }
 

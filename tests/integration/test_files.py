@@ -19,6 +19,7 @@ from haproc.failure import ErrorClass
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import rows
+from tests.unit.statement_table import unread
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 120.0
@@ -64,7 +65,10 @@ NAMING = [
     "SELECT * FROM `org.apache.spark.sql.delta.sources.DeltaDataSource`.`{path}`",
     "SELECT * FROM table_changes_by_path('{path}', 0)",
     "SELECT from_xml('<a/>', 'a INT', map('mode', 'FAST', 'rowValidationXSDPath', '{path}'))",
+    "SELECT * FROM table_changes('delta.`{path}`', 0)",
     "SELECT from_xml('<a/>', 'a INT', map('rowValidationXSD' || 'Path', '{path}'))",
+    "SELECT from_xml('<a/>', 'a INT', map(v, '{path}'))",
+    "SELECT * FROM table_changes_by_path(concat('{path}', ''), 0)",
     "EXPLAIN SELECT * FROM delta.`{path}`",
     "EXPLAIN EXTENDED DELETE FROM delta.`{path}`",
     "DESCRIBE HISTORY '{path}'",
@@ -74,9 +78,11 @@ NAMING = [
     "CREATE TEMPORARY VIEW f AS SELECT * FROM delta.`{path}`",
     "CREATE TEMPORARY VIEW f USING text OPTIONS (path '{path}')",
     "CACHE TABLE f AS SELECT * FROM delta.`{path}`",
-    "SET VAR v = (SELECT max(k) FROM delta.`{path}`)",
+    "SET VAR v = (SELECT string(max(k)) FROM delta.`{path}`)",
 ]
 """What sessions of users run."""
+PUT_TOGETHER = ("'rowValidationXSD' ||", "map(v", "concat(")
+"""In such, whose files nobody knows before they are looked at: they may be none."""
 WRITING = [
     "DELETE FROM delta.`{path}`",
     "MERGE INTO t USING delta.`{path}` s ON t.k = s.k WHEN MATCHED THEN DELETE",
@@ -147,11 +153,13 @@ async def test_files_are_looked_at_only_where_that_is_allowed(
     for allowed, path in ((True, tmp_path / "d"), (False, tmp_path.parent / f"x{tmp_path.name}")):
         await rows(own, f"CREATE TABLE delta.`{path}` (k INT) USING delta")
         users = await session_of(beside, schema, pool_of("ann"))
-        await rows(users, "DECLARE VARIABLE v INT")
+        await rows(users, "DECLARE VARIABLE v STRING")
         for sql in NAMING:
             text = sql.format(path=path)
             found = await outcome(users, command(text) if as_command else SqlText(text))
-            put_together = "'rowValidationXSD' ||" in sql
+            put_together = any(
+                each in sql for each in ("'rowValidationXSD' ||", "map(v", "concat(")
+            )
             if found == ErrorClass.NO_QUERY and text.startswith("CREATE TEMP"):
                 found = ""
             assert (found == ErrorClass.PATH) is (not allowed or put_together), (sql, found)
@@ -170,6 +178,18 @@ async def test_reading_of_a_write_that_names_files_needs_their_prefix(
         for sql in WRITING:
             found = await outcome(reads, SqlText(sql.format(path=path)), reads=True)
             assert (found == ErrorClass.PATH) is not allowed, (sql, found)
+
+
+async def test_statement_of_the_table_that_names_files_is_refused_as_it_is_read(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+) -> None:
+    for sql in ("CREATE TABLE t (a INT) USING delta", "CREATE TABLE u (a INT) USING delta"):
+        await rows(engine.session("own"), sql.replace("TABLE ", f"TABLE {schema}."))
+    reads = await session_of(beside, schema, READING_POOL)
+    naming = [each.sql for each in unread() if each.error_class == ErrorClass.PATH]
+    assert len(naming) > 15
+    for sql in naming:
+        assert await outcome(reads, SqlText(sql), reads=True) == ErrorClass.PATH, sql
 
 
 async def test_name_like_a_format_is_one_of_files_unless_it_is_written(

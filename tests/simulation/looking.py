@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -20,6 +21,8 @@ from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService
 from tests.simulation.directed import Stage
 from tests.simulation.reads import Doors
+
+_READ: Final = re.compile(r"(?<!DELETE )FROM (\w+)")
 
 
 async def at_once() -> None:
@@ -68,13 +71,14 @@ class Looking:
         self.looks += 1
         await self._spark.travel()
         await self._meanwhile()
-        rests_on = statement.reads | statement.writes
+        reads = frozenset(f"spark_catalog.default.{name}" for name in _READ.findall(statement.sql))
         return Judged(
             statement.kind,
             statement.writes,
             Treatment.REPLICATE,
             statement.sql,
-            rests_on=rests_on,
+            reads=reads,
+            rests_on=reads | statement.writes,
         )
 
     definition = judged

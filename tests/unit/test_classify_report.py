@@ -13,7 +13,7 @@ import pytest
 
 from haproc.classify.model import OperationClass
 from haproc.classify.names import Context
-from haproc.classify.rules import Rules
+from haproc.classify.rules import Rules, parse_rules
 from haproc.classify.session_settings import RESERVED, TRAVELLING, Group, is_own, reserved, travels
 from haproc.classify.settings import assigned
 from haproc.cli.report import report
@@ -28,9 +28,7 @@ def test_report_of_insert_says_all_about_it() -> None:
         "class": "asynchronous",
         "kind": "insert",
         "rule": "default for insert",
-        "reads": [],
         "writes": ["spark_catalog.default.t"],
-        "tables_known": True,
         "write_concern": None,
         "apply_budget_s": None,
         "cache": None,
@@ -38,6 +36,21 @@ def test_report_of_insert_says_all_about_it() -> None:
     }
     assert "class:         asynchronous" in made.as_text()
     json.dumps(made.as_dict())
+
+
+def test_report_says_which_rules_rest_on_what_is_read() -> None:
+    text = """rules:
+    - {name: secrets, table: spark_catalog.secret.*, refuse: secret}
+    - {name: slowly, kind: delete, class: synchronous}
+    """
+    for sql, rule in (
+        ("DELETE FROM t", "Spark's reading tells: secrets or slowly"),
+        ("SELECT * FROM t", "Spark's reading tells: secrets"),
+        ("USE s", "default for use"),
+    ):
+        assert report(sql, Context(), parse_rules(text)).as_dict()["rule"] == rule
+    refused = report("DELETE FROM secret.t", Context(), parse_rules(text)).refused
+    assert refused is not None and refused.message == "secret"
 
 
 def test_report_of_refused_statement_says_why() -> None:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, WriteConcern
+from haproc.classify.classifier import classify, ruled
+from haproc.classify.model import (
+    Classified,
+    Kind,
+    OperationClass,
+    RefusedError,
+    Touched,
+    WriteConcern,
+)
 from haproc.classify.names import Context
 from haproc.classify.rules import (
     ASYNCHRONOUS_KINDS,
@@ -19,25 +27,24 @@ from haproc.classify.rules import (
     load_rules,
     parse_rules,
 )
-from haproc.cli.report import report
 
-UNCLEAR = "SELECT * FROM a select, b"
-"""Of which the text alone does not tell the tables."""
+NOTHING = Touched()
+UNCLEAR = Touched(known=False)
+LEDGER = Touched(frozenset({"spark_catalog.ledger.book"}))
+SECRET = Touched(frozenset({"spark_catalog.secret.u"}))
 SHIPPED = Path(__file__).parents[2] / "conf" / "rules.yaml"
 
 
-def classified(rules: str, sql: str, user: str = "") -> Classified:
-    """Return what a statement's text alone comes to."""
-    found = report(sql, Context(user=user), parse_rules(f"rules:\n{rules}"))
-    if found.refused is not None:
-        raise found.refused
-    assert found.statement is not None
-    return found.statement
+def classified(rules: str, sql: str, user: str = "", reads: Touched = NOTHING) -> Classified:
+    """Return what a statement comes to; ``reads``: what it reads, as its reading tells."""
+    found = classify(sql, Context(user=user), parse_rules(f"rules:\n{rules}"))
+    known = found.tables_known and reads.known
+    return ruled(found, Touched(found.writes | reads.tables, known)) if found.rules else found
 
 
-def refused(rules: str, sql: str, user: str = "") -> RefusedError:
+def refused(rules: str, sql: str, user: str = "", reads: Touched = NOTHING) -> RefusedError:
     with pytest.raises(RefusedError) as caught:
-        classified(rules, sql, user)
+        classified(rules, sql, user, reads)
     return caught.value
 
 
@@ -80,7 +87,7 @@ def test_first_matching_rule_decides() -> None:
 
 def test_rule_for_table_matches_read_tables_too() -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}"
-    assert refused(rules, "SELECT * FROM t JOIN secret.u").message == "secret"
+    assert refused(rules, "SELECT * FROM t JOIN v", reads=SECRET).message == "secret"
     assert refused(rules, "INSERT INTO Secret.U VALUES (1)").message == "secret"
     assert classified(rules, "SELECT * FROM t").kind is Kind.SELECT
 
@@ -165,7 +172,7 @@ def test_rule_for_write_concern_leaves_the_class() -> None:
         assert (statement.write_concern, statement.rule) == (WriteConcern.ALL, "at once")
     assert classified(rules, "INSERT INTO other.t VALUES (1)").write_concern is None
     # a query has no write concern, and a rule without a class lets nothing unknown pass
-    assert classified(rules, "SELECT * FROM ledger.book").write_concern is None
+    assert classified(rules, "SELECT * FROM ledger.book", reads=LEDGER).write_concern is None
     assert refused("- {write_concern: all}", "KILL 3").error_class == "HAPROC_UNCLASSIFIED"
 
 
@@ -178,9 +185,10 @@ def test_rule_for_write_concern_holds_for_a_write_that_could_touch_the_table() -
 
 def test_rule_that_refuses_a_table_refuses_a_query_whose_tables_are_not_told() -> None:
     rules = "- {table: spark_catalog.ledger.*, refuse: nobody reads this}"
-    for sql in ("SELECT * FROM IDENTIFIER('led' || 'ger.x')", UNCLEAR):
-        assert refused(rules, sql).error_class == "HAPROC_REFUSED_BY_RULE"
-    assert classified(rules, "SELECT * FROM other.x").kind is Kind.SELECT
+    for reads in (LEDGER, UNCLEAR):
+        error = refused(rules, "SELECT * FROM x", reads=reads)
+        assert error.error_class == "HAPROC_REFUSED_BY_RULE"
+    assert classified(rules, "SELECT * FROM x", reads=SECRET).kind is Kind.SELECT
     assert classified(rules, "SHOW TABLES").kind is Kind.SHOW
 
 
@@ -191,15 +199,16 @@ def test_rule_for_the_cache_is_about_queries() -> None:
     """
     assert classified(rules, "SELECT * FROM t", "dash").cache is True
     assert classified(rules, "SELECT * FROM t", "ann").cache is None
-    assert classified(rules, "SELECT * FROM ledger.book", "dash").cache is False
+    assert classified(rules, "SELECT * FROM ledger.book", "dash", LEDGER).cache is False
     for sql in ("INSERT INTO t VALUES (1)", "SHOW TABLES", "DROP TABLE ledger.book"):
         assert classified(rules, sql, "dash").cache is None
 
 
 def test_rule_against_the_cache_holds_for_a_query_that_could_read_the_table() -> None:
     against = "- {table: spark_catalog.ledger.*, cache: false}"
-    assert classified(against, UNCLEAR).cache is False
-    assert classified(against.replace("false", "true"), UNCLEAR).cache is None
+    sql = "SELECT * FROM t"
+    assert classified(against, sql, reads=UNCLEAR).cache is False
+    assert classified(against.replace("false", "true"), sql, reads=UNCLEAR).cache is None
 
 
 def test_rule_may_set_class_and_write_concern() -> None:

@@ -20,13 +20,13 @@ from haproc.replicate.archive.showing import SCHEMA
 @pytest.mark.parametrize("by", BY)
 def test_report_is_a_query_of_one_table(by: str) -> None:
     found = classify(query(by, 24), Context(), Rules.builtin())
-    assert (found.kind, found.reads) == (Kind.SELECT, frozenset({tables.USAGE}))
+    assert found.kind is Kind.SELECT and f"FROM {tables.USAGE}" in found.sql
 
 
 def test_usage_is_a_query_of_the_archive() -> None:
     span = Span(datetime(2026, 1, 1, 10, tzinfo=UTC), 17)
     found = classify(summed(span), Context(), Rules.builtin())
-    assert (found.kind, found.reads) == (Kind.SELECT, frozenset({tables.OPERATIONS}))
+    assert found.kind is Kind.SELECT and f"FROM {tables.OPERATIONS}" in found.sql
 
 
 @pytest.mark.parametrize(

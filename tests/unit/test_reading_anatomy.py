@@ -1,4 +1,4 @@
-"""What a statement is, told by recorded readings: held against the table of the classifier.
+"""What a statement is, told by recorded readings: held against the table of statements.
 
 The readings are Spark's answers about tables that have the columns which a statement needs: each
 was read in one of the schemas w1, w2, w3, so that ``t`` stands for ``spark_catalog.w2.t``.
@@ -44,7 +44,11 @@ def reading(sql: str, where: str = "more") -> Reading:
 
 def told(sql: str, where: str = "more") -> Anatomy:
     """What the statement is; raises RefusedError also for one of unknown kind."""
-    found = anatomy(reading(sql, where), Context(schema=golden()[where][sql]["schema"]))
+    return accepted(reading(sql, where), golden()[where][sql]["schema"])
+
+
+def accepted(said: Reading, schema: str) -> Anatomy:
+    found = anatomy(said, Context(schema=schema))
     if found.refusal is not None:
         raise found.refusal
     return found
@@ -72,6 +76,11 @@ def recorded() -> list[Expected]:
     ]
 
 
+def unread_alone() -> list[Expected]:
+    """The lines that a reading refuses; files Spark itself does, see integration/test_files.py."""
+    return [expected for expected in unread() if expected.error_class != "HAPROC_PATH"]
+
+
 ONLY_PARSED = {"EXPLAIN", "DESCRIBE QUERY SELECT", "DESCRIBE SELECT", "DESC WITH"}
 """What is explained is not analyzed: which names are views is not known."""
 BETTER: dict[str, tuple[set[str], bool]] = {
@@ -80,10 +89,10 @@ BETTER: dict[str, tuple[set[str], bool]] = {
     "FROM as INSERT INTO t SELECT 1": ({"w1.as"}, True),
     "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)": (set(), False),
 }
-"""Where the words don't tell what is read and the trees do; a function's body is read by itself."""
+"""Where the line has what the words seem to say; a function's body is read by itself."""
 
 
-@pytest.mark.parametrize("expected", unread(), ids=lambda expected: expected.sql[:60])
+@pytest.mark.parametrize("expected", unread_alone(), ids=lambda expected: expected.sql[:60])
 def test_statement_that_its_text_does_not_refuse_is_refused_once_it_is_read(
     expected: Expected,
 ) -> None:
@@ -92,12 +101,12 @@ def test_statement_that_its_text_does_not_refuse_is_refused_once_it_is_read(
         assert said.error
         return
     with pytest.raises(RefusedError) as caught:
-        anatomy(said.reading(expected.sql), Context(schema=said.world))
+        accepted(said.reading(expected.sql), said.world)
     assert caught.value.error_class == expected.error_class
 
 
 @pytest.mark.parametrize("expected", recorded(), ids=lambda expected: expected.sql[:60])
-def test_anatomy_of_statement_in_table_is_what_the_words_say(expected: Expected) -> None:
+def test_anatomy_of_statement_in_table_is_its_line(expected: Expected) -> None:
     sql = expected.sql
     if expected.error_class:
         assert refused(sql, "table").error_class == expected.error_class

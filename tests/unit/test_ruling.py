@@ -15,6 +15,7 @@ import pytest
 from haproc import protos
 from haproc.classify.model import Kind, OperationClass, RefusedError, Touched, WriteConcern
 from haproc.classify.names import Context
+from haproc.classify.plans.delta_messages import DeltaCommand
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.statement import SparkPlan, SqlText
@@ -367,6 +368,19 @@ async def test_rules_decide_about_a_dataframe_of_rows_that_nobody_reads(
         made = await a.service._making.operation(await a.service._understood(request))
         assert made.operation.operation_class is OperationClass.SYNCHRONOUS
     async with ring(tmp_path / "b", monkeypatch, "- {table: '*.t', refuse: secret}") as (_, a, _s):
+        with pytest.raises(RefusedError, match="secret"):
+            await a.service._making.operation(await a.service._understood(request))
+
+
+async def test_clone_is_refused_by_the_table_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, plan = DeltaCommand(), protos.base.Plan()
+    command.clone_table.table.table_or_view_name = "secret.x"
+    command.clone_table.target = "t"
+    plan.command.extension.Pack(command)
+    request = Request("r", SentPlan(plan.SerializeToString()), "f", relayed=True)
+    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
         with pytest.raises(RefusedError, match="secret"):
             await a.service._making.operation(await a.service._understood(request))
 

@@ -44,13 +44,13 @@ def test_drop_or_alter_of_a_name_that_a_temporary_view_hides_changes_the_session
         "ALTER VIEW w RENAME TO v",
         "CREATE TABLE v (a INT) USING delta",
         "CREATE OR REPLACE VIEW v AS SELECT 1",
-        "CREATE VIEW w AS SELECT * FROM default.v",
         "INSERT INTO t SELECT * FROM v",
         "CREATE TABLE t AS SELECT * FROM v",
+        "CREATE VIEW w AS SELECT * FROM v",
         "DELETE FROM default.v",
     ],
 )
-def test_other_names_and_reads_by_rows_are_writes_as_ever(sql: str) -> None:
+def test_other_names_and_what_is_read_are_writes_as_ever(sql: str) -> None:
     assert not changes(sql)
 
 
@@ -64,10 +64,6 @@ def test_other_names_and_reads_by_rows_are_writes_as_ever(sql: str) -> None:
         "TRUNCATE TABLE v",
         "OPTIMIZE v",
         "COMMENT ON TABLE v IS 'x'",
-        "CREATE VIEW w AS SELECT * FROM v",
-        "CREATE TABLE w LIKE v",
-        "CREATE FUNCTION f() RETURNS INT RETURN (SELECT max(a) FROM v)",
-        "ALTER VIEW w AS SELECT * FROM v",
     ],
 )
 def test_write_that_would_mean_something_else_elsewhere_is_refused(sql: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 from haproc.classify.bounds import Bounds
 from haproc.classify.classifier import classify, decided
@@ -12,7 +11,6 @@ from haproc.classify.names import (
     Context,
     may_be_temporary,
     path_of,
-    plain,
     qualified,
     refuse_own,
     refuse_own_schema,
@@ -22,11 +20,9 @@ from haproc.classify.plans import refusals
 from haproc.classify.plans.reading import Does, PlanReading, SqlPart
 from haproc.classify.reader import Recognised
 from haproc.classify.rules import Rules
-from haproc.classify.tokens import TokenKind, tokenize
 from haproc.failure import ErrorClass
 
 _BOUNDS = Bounds()
-_NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 _NAMESPACES = frozenset({Kind.CREATE_NAMESPACE, Kind.DROP_NAMESPACE})
 _NOT_WRITING = frozenset({OperationClass.QUERY, OperationClass.SESSION})
 _CLASSES = {
@@ -51,21 +47,15 @@ def classify_plan(
     ``there``: the table that it writes exists already, which makes some saves plain INSERTs. Where
     the plan is a SQL text (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
     """
-    parts = _parts(reading)
-    read = _read(reading, [_query(part, context, rules, bounds) for part in parts], context)
-    text = text_of(reading)
+    for part in _parts(reading):
+        _check_query(part, context, rules, bounds)
+    read, text = _read(reading, context, rules), text_of(reading)
     if reading.sql is None:
         return _decided(reading, read, text, context, rules, override, there)
     decided(read, text, context, rules)
-    stated = _without_references(
-        classify(reading.sql.text, context, rules, override, bounds), reading.sql, context
-    )
-    return replace(
-        stated,
-        reads=stated.reads | read.reads,
-        bare=stated.bare | read.bare,
-        tables_known=stated.tables_known and read.tables_known,
-    )
+    stated = classify(reading.sql.text, context, rules, override, bounds)
+    known = stated.tables_known and read.tables_known
+    return replace(stated, reads=read.reads, tables_known=known)
 
 
 def text_of(reading: PlanReading) -> str:
@@ -78,22 +68,16 @@ def _parts(reading: PlanReading) -> list[SqlPart]:
     return [*reading.sqls, *expressions]
 
 
-def _read(reading: PlanReading, queries: list[Classified], context: Context) -> Recognised:
-    """Return what all relations and texts of a plan read, as one query."""
+def _read(reading: PlanReading, context: Context, rules: Rules) -> Recognised:
+    """Return what a plan itself names, as one query; RefusedError for files that it may not."""
     for name in reading.names:
         refuse_own(name, context)
-    names = {name: qualified(name, context) for name in reading.names}
     found = {path_of(name) for name in reading.names} - {""}
+    rules.paths.check(reading.paths | found)
     return Recognised(
         Kind.SELECT,
-        reads=frozenset(names.values()).union(*(each.reads for each in queries)),
-        bare=frozenset(full for name, full in names.items() if may_be_temporary(name)).union(
-            *(each.bare for each in queries)
-        ),
-        paths=reading.paths | found,
-        tables_known=reading.names_known
-        and not found
-        and all(each.tables_known for each in queries),
+        reads=frozenset(qualified(name, context) for name in reading.names),
+        tables_known=reading.names_known and not found,
     )
 
 
@@ -131,33 +115,13 @@ def _writing(recognised: Recognised, reading: PlanReading, context: Context) -> 
     if recognised.kind in _NAMESPACES:
         refuse_own_schema(reading.target[-1:])
         return replace(recognised, tables_known=False)
-    table = target(reading.target, context)
-    bare = recognised.bare
-    if may_be_temporary(reading.target) and recognised.kind is not Kind.CREATE_TABLE:
-        bare |= {table}
-    return replace(recognised, writes=frozenset({table}), bare=bare)
+    table = frozenset({target(reading.target, context)})
+    is_bare = may_be_temporary(reading.target) and recognised.kind is not Kind.CREATE_TABLE
+    return replace(recognised, writes=table, bare=table if is_bare else frozenset())
 
 
-def _query(part: SqlPart, context: Context, rules: Rules, bounds: Bounds) -> Classified:
-    """Return what a text inside a plan is; RefusedError if it is no query."""
+def _check_query(part: SqlPart, context: Context, rules: Rules, bounds: Bounds) -> None:
+    """Raise RefusedError if a text inside a plan is no query."""
     found = classify(part.text, context, rules, bounds=bounds)
     if found.operation_class is not OperationClass.QUERY:
         raise refusals.nested(f"the statement {part.text[:60]!r}")
-    return _without_references(found, part, context)
-
-
-def _without_references(found: Classified, part: SqlPart, context: Context) -> Classified:
-    """Leave out the names by which a text calls DataFrames that came with it.
-
-    One that stands behind a dot, too, may also be a table's.
-    """
-    if not part.references:
-        return found
-    tokens = list(tokenize(part.text))
-    dotted = {
-        plain(token).lower()
-        for before, token in pairwise(tokens)
-        if token.kind in _NAMES and before.is_symbol(".")
-    }
-    gone = {qualified((name,), context) for name in part.references - dotted}
-    return replace(found, reads=found.reads - gone, bare=found.bare - gone)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any, Final
 
 from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.classify.names import parts_of
-from haproc.classify.paths import locates
 from haproc.classify.plans import refusals
 from haproc.classify.plans.members import members
 from haproc.classify.plans.reading import Found
@@ -27,17 +26,12 @@ _EXPRESSION = protos.expressions.Expression.DESCRIPTOR.full_name
 _LITERAL = protos.expressions.Expression.Literal.DESCRIPTOR.full_name
 HIDING: Final = frozenset({"java_method", "reflect", "try_reflect"})
 """Functions that run any code by its name."""
-NAMING: Final = frozenset(
-    {"from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro"}
-    | {"from_protobuf", "to_protobuf"}
-)
-"""Functions whose arguments may name files."""
 _EXTENSION: Final = bytes((0xBA, 0x3E))
 """How a field of number 999 that holds a message begins: an extension."""
 _JVM_OBJECT: Final = bytes((0xAC, 0xED, 0x00, 0x05))
 """How an object of the JVM begins when it is serialized: a function in Scala."""
 _SUSPECT: Final = (
-    *(b"reflect", b"java_method", b"_xml", b"avro", b"protobuf", b"identifier"),
+    *(b"reflect", b"java_method", b"identifier"),
     *(_EXTENSION, _JVM_OBJECT),
 )
 """What stands in the bytes of every plan that calls any of these, or holds such."""
@@ -186,8 +180,6 @@ def called(message: Any, found: Found) -> None:
     name = parts[-1].lower()
     if name in HIDING:
         raise refusals.hiding(name)
-    if name in NAMING:
-        found.paths.update(_named_files(message))
     found.functions.add(name if len(parts) == 1 else ".".join(parts).lower())
 
 
@@ -195,25 +187,3 @@ def check_code(function: Any) -> None:
     """Refuse a function of the user's that is not in Python."""
     if function.WhichOneof("function") not in ("python_udf", "python_udtf"):
         raise refusals.jvm_code(f"the function {function.function_name[:100]}")
-
-
-def _named_files(call: Any) -> Iterator[str]:
-    """Yield what the options of a call say of files; a name that is put together may be any."""
-    for argument in call.arguments[1:]:
-        texts, told = [], True
-        for each in _below(argument):
-            if each.DESCRIPTOR.full_name != _EXPRESSION:
-                continue
-            kind = each.WhichOneof("expr_type")
-            if kind == "literal":
-                texts.append(each.literal.string)
-                told = told and not each.literal.HasField("map")
-            elif kind == "unresolved_function":
-                told = told and each.unresolved_function.function_name.lower() == "map"
-            else:
-                told = told and kind == "alias"
-        for text, behind in pairwise([*texts, ""]):
-            if locates(text):
-                yield behind or text
-        if not told:
-            yield f"{call.function_name}(…), whose options are put together"

@@ -54,13 +54,11 @@ class SqlPart:
     """A SQL text in a plan, and the protocol buffers that are its arguments.
 
     ``positional`` and ``named`` hold messages ``Expression`` or ``Expression.Literal``.
-    ``references`` are the names by which the text calls the DataFrames that came with it.
     """
 
     text: str
     positional: tuple[Any, ...] = ()
     named: tuple[tuple[str, Any], ...] = ()
-    references: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

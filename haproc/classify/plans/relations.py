@@ -20,7 +20,6 @@ from haproc.classify.plans import catalog, delta, expressions, models, refusals
 from haproc.classify.plans.members import members
 from haproc.classify.plans.names import name_in
 from haproc.classify.plans.reading import Found, SqlPart
-from haproc.classify.relations import READING_FUNCTIONS
 from haproc.failure import ErrorClass
 
 _RELATION = protos.relations.Relation.DESCRIPTOR.full_name
@@ -49,6 +48,10 @@ USER_CODE: Final = members(
     """
 )
 """These run Python functions of the user's on their rows."""
+READING_FUNCTIONS: Final = frozenset(
+    ["cloud_files", "read_files", "read_statestore", "table_changes", "table_changes_by_path"]
+)
+"""Table functions whose first argument is a table's name, or a path."""
 _TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"})
 COMPUTED_RANGE: Final = "range of computed values"
 """Named among a plan's relations: the rest of them are the protocol's."""
@@ -126,10 +129,13 @@ def has_sql(relation: Any) -> bool:
 
 def sql_of(relation: Any) -> SqlPart:
     """Return the text that such a relation is; its references are to be read by themselves."""
-    references = relation.with_relations.references
     inner = relation.with_relations.root if relation.HasField("with_relations") else relation
-    names = [each.subquery_alias.alias.lower() for each in references]
-    return _sql_part(inner.sql, frozenset(filter(None, names)))
+    message = inner.sql
+    return SqlPart(
+        message.query,
+        (*message.pos_args, *message.pos_arguments),
+        (*message.args.items(), *message.named_arguments.items()),
+    )
 
 
 @cache
@@ -191,15 +197,6 @@ def _changes(message: Any, found: Found) -> None:
     if message.is_streaming:
         raise refusals.streaming("a stream of changes")
     _named(message, found)
-
-
-def _sql_part(message: Any, references: frozenset[str]) -> SqlPart:
-    return SqlPart(
-        message.query,
-        (*message.pos_args, *message.pos_arguments),
-        (*message.args.items(), *message.named_arguments.items()),
-        references,
-    )
 
 
 def _table_function(message: Any, found: Found) -> None:
