@@ -91,7 +91,9 @@ final class Files extends Rule<LogicalPlan> {
 
     private List<String> named(LogicalPlan plan) {
         List<String> found = new ArrayList<>();
-        List<TreeNode<?>> nodes = Trees.all(plan);
+        // What was analyzed before was looked at then, and has the places of tables in it.
+        List<TreeNode<?>> nodes = Trees.all(
+                plan, node -> node instanceof LogicalPlan part && part.analyzed());
         Set<Object> written = Collections.newSetFromMap(new IdentityHashMap<>());
         for (TreeNode<?> node : nodes) {
             if ((node instanceof Command || node instanceof ParsedStatement)

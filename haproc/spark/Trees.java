@@ -16,6 +16,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
+import java.util.function.Predicate;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -382,12 +383,17 @@ final class Trees {
 
     /** Return all nodes of a plan: operators, expressions, and the plans that those hold. */
     static List<TreeNode<?>> all(TreeNode<?> root) {
+        return all(root, node -> false);
+    }
+
+    /** Return the same without what is left out, and what that holds. */
+    static List<TreeNode<?>> all(TreeNode<?> root, Predicate<TreeNode<?>> leftOut) {
         List<TreeNode<?>> found = new ArrayList<>();
         Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());
         List<TreeNode<?>> waiting = new ArrayList<>(List.of(root));
         while (!waiting.isEmpty()) {
             TreeNode<?> node = waiting.remove(waiting.size() - 1);
-            if (!seen.add(node)) {
+            if (!seen.add(node) || leftOut.test(node)) {
                 continue;
             }
             found.add(node);

@@ -201,6 +201,31 @@ async def test_name_like_a_format_is_one_of_files_unless_it_is_written(
         assert await outcome(reads, SqlText(sql), reads=True) == "TABLE_OR_VIEW_NOT_FOUND"
 
 
+async def test_table_of_files_is_read_by_its_name_in_all_ways(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+) -> None:
+    """Its plan has the path in it once it was analyzed, which Spark does again with more around."""
+    own = engine.session("own")
+    await rows(own, f"CREATE TABLE {schema}.p USING parquet AS SELECT id AS k FROM range(9)")
+    users = await session_of(beside, schema, pool_of("ann"))
+    relation = protos.relations.Relation()
+    relation.read.named_table.unparsed_identifier = f"{schema}.p"
+    plans = [protos.base.Plan() for _ in range(4)]
+    plans[0].root.show_string.input.CopyFrom(relation)
+    plans[0].root.show_string.num_rows = 3
+    plans[1].root.describe.input.CopyFrom(relation)
+    plans[2].root.sample_by.input.CopyFrom(relation)
+    plans[2].root.sample_by.col.unresolved_attribute.unparsed_identifier = "k"
+    plans[3].command.create_dataframe_view.input.CopyFrom(relation)
+    plans[3].command.create_dataframe_view.name = "seen"
+    plans[3].command.create_dataframe_view.replace = True
+    for plan in plans:
+        assert await outcome(users, SparkPlan(plan.SerializeToString())) == ""
+    for sql in ("SELECT * FROM seen", "CACHE TABLE c AS SELECT * FROM p", "SELECT * FROM c, seen"):
+        assert await outcome(users, SqlText(sql)) == ""
+    await outcome(users, SqlText("UNCACHE TABLE c"))
+
+
 async def test_guard_and_its_files_outlast_a_reset(
     beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
 ) -> None:
