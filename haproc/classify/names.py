@@ -72,7 +72,9 @@ def path_of(parts: Sequence[str]) -> str:
     """
     if any("/" in part for part in parts):
         return parts[-1] if "/" in parts[-1] else joined(parts)
-    is_format = len(parts) == 2 and (parts[0].lower() in PATH_FORMATS or "." in parts[0])
+    # As Spark compares them: ſ and ı are letters of such names, too.
+    plain_first = parts[0].upper().lower()
+    is_format = len(parts) == 2 and (plain_first in PATH_FORMATS or "." in parts[0])
     return parts[1] if is_format else ""
 
 

@@ -8,6 +8,8 @@ is allowed. Names are compared as Spark reads them, whatever way they are spelt.
 
 from __future__ import annotations
 
+import re
+
 from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass
 
@@ -17,6 +19,12 @@ _WRITE_OPTIONS = frozenset(
 """Of Delta's writer: how the files of an INSERT are made, and whether its columns may be new."""
 _MARKS = frozenset(["usermetadata", "txnappid", "txnversion"])
 """Of Delta's writer: by these HAProc knows its writes again."""
+_OF_FORMATS = re.compile(
+    r"(?:avro|collection|colelction|delta|escape|field|input|line|mapkey|orc|parquet|quote|serialization)"
+    r"\.(?!crypto|encryption)",
+    re.IGNORECASE,
+)
+"""How options with a dot may begin; others are Hadoop's settings."""
 _DELTAS = """appendonly autooptimize autooptimize.autocompact autooptimize.optimizewrite
     checkpoint.writestatsasjson checkpoint.writestatsasstruct checkpointinterval checkpointpolicy
     checkpointretentionduration columnmapping.mode dataskippingnumindexedcols
@@ -49,9 +57,24 @@ def check_write_option(key: str) -> None:
         )
 
 
+def check_read_option(key: str) -> None:
+    """Refuse an option of what is read that is a setting of Hadoop's, such as ``fs.file.impl``.
+
+    It could change where files are found, or which code reads them.
+    """
+    if "." in key and not _OF_FORMATS.match(key):
+        raise RefusedError(
+            ErrorClass.OPTION,
+            f"the option {key[:80]} may change where files are found, or which code reads them",
+            "leave it out",
+        )
+
+
 def check_property(key: str) -> None:
     """Refuse a property of a table, its name in lower case, that could cost it its marks."""
-    key = key.removeprefix("option.")
+    if key.startswith("option."):
+        key = key.removeprefix("option.")
+        check_read_option(key)
     if key in _MARKS:
         raise _reserved(key)
     space, _, name = key.partition(".")

@@ -26,8 +26,11 @@ from haproc.spark_error import NO_DETAILS, Context, Details, details
 _MESSAGE_CUT_AT = 2000
 """Spark cuts a status message at 2,048 characters; longer ones are asked for in full."""
 _DETAILS = "grpc-status-details-bin"
-_REFUSALS = (ErrorClass.NO_QUERY, ErrorClass.PATH)
-"""How the plugin's messages begin: for what is no query, and names files (haproc/spark)."""
+_REFUSALS = (
+    *(ErrorClass.NO_QUERY, ErrorClass.PATH, ErrorClass.OPTION, ErrorClass.TABLE_NAME),
+    ErrorClass.NONDETERMINISTIC,
+)
+"""How the plugin's messages begin (haproc/spark)."""
 _OF_PLUGIN = ("java.lang.IllegalArgumentException",)
 _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 

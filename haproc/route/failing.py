@@ -31,7 +31,7 @@ def timed_out(
 def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
     """Return what a client is told of a cluster's error."""
     if error.kind is ErrorKind.APPLICATION:
-        is_ours = error.error_class == ErrorClass.PATH
+        is_ours = error.error_class.startswith("HAPROC_")
         return RequestError(
             FailureKind.REFUSED if is_ours else FailureKind.APPLICATION,
             error.message,

@@ -7,9 +7,12 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.Callable;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.analysis.ExpressionWithUnresolvedIdentifier;
+import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
@@ -29,18 +32,27 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Lets statements name no files but those that the operator allows, in the sessions that {@link
- * Guard} is for.
+ * Guard} is for, and nothing that would reach files otherwise.
  *
  * <p>Files lie outside the ring's tables: what is read there is not the same on every cluster, and
  * no rule by table is asked. Spark applies this rule before it looks for anything that a plan names,
  * also to what stands in views, in IDENTIFIER(…), in expressions and in texts inside texts. Paths
  * are compared in one normal form; one that can't be brought into it is below no prefix.
+ *
+ * <p>A table's version that a query tells is refused where a statement is only read: the analyzer
+ * runs that query, before anybody could judge it.
  */
 final class Files extends Rule<LogicalPlan> {
-    /** What it begins with is its class for HAProc. */
+    /** What they begin with is their class for HAProc. */
     private static final String REFUSED = "HAPROC_PATH: the statement names files, at %s, that "
             + "belong to no table of the ring: name a table (catalog.schema.table if its schema is "
             + "called like a format), or have the operator allow the path's beginning in paths";
+    private static final String OPTION_REFUSED = "HAPROC_OPTION: the option %s may change where "
+            + "files are found, or which code reads them: leave it out";
+    private static final String NAME_REFUSED = "HAPROC_TABLE_NAME: the name of a function in "
+            + "IDENTIFIER(…) has to be computed, so that it may be any: write the name";
+    private static final String MOMENT_REFUSED = "HAPROC_NONDETERMINISTIC: TIMESTAMP AS OF takes "
+            + "its moment from a query, whose tables nothing shows: look it up first, and write it";
     /** A name of two parts that begins so is one of files. */
     private static final Set<String> FORMATS = Set.of(
             "avro", "binaryfile", "csv", "delta", "iceberg", "image", "json", "libsvm", "orc",
@@ -54,6 +66,11 @@ final class Files extends Rule<LogicalPlan> {
     /** Likewise, its table's name is a text. */
     private static final String OF_TABLES = "table_changes";
     private static final Set<String> OPTIONS = Set.of("options", "serdeProperties");
+    /** How options with a dot may begin; others, such as fs.…, are Hadoop's settings. */
+    private static final Pattern OF_FORMATS = Pattern.compile(
+            "(?:avro|collection|colelction|delta|escape|field|input|line|mapkey|orc|parquet|quote"
+            + "|serialization)\\.(?!crypto|encryption).*", Pattern.CASE_INSENSITIVE);
+    private static final Set<String> NAMES = Set.of("multipartIdentifier", "nameParts");
     private static final Set<String> PLACES = Set.of("path", "location");
     private static final Pattern LOCATING = Pattern.compile(
             ".*(?:path|paths|location|uri|url|dir|directory)", Pattern.CASE_INSENSITIVE);
@@ -61,7 +78,7 @@ final class Files extends Rule<LogicalPlan> {
     private static final Pattern UNCLEAR = Pattern.compile("[\\x00-\\x1f\\\\%#\\[\\]{}^;]");
     private static final Pattern SCHEME =
             Pattern.compile("([A-Za-z][A-Za-z0-9+.-]*):(.*)", Pattern.DOTALL);
-    private static final String UNRESOLVED = "Unresolved";
+    private static final ThreadLocal<Boolean> ASKED = ThreadLocal.withInitial(() -> false);
     private final SparkSession session;
 
     Files(SparkSession session) {
@@ -106,42 +123,56 @@ final class Files extends Rule<LogicalPlan> {
                 byFunction(function, found);
             } else if (node instanceof UnresolvedFunction function) {
                 inOptions(function, found);
-            } else if (node.getClass().getSimpleName().startsWith(UNRESOLVED)) {
-                byName(node, !written.contains(node), found);
+            } else if (node instanceof ExpressionWithUnresolvedIdentifier named
+                    && !CollectionConverters.asJava(named.otherExprs()).isEmpty()) {
+                throw new IllegalArgumentException(NAME_REFUSED);
+            } else if (node instanceof RelationTimeTravel travel && ASKED.get()
+                    && travel.timestamp().exists(each -> holdsQuery((Expression) each))) {
+                throw new IllegalArgumentException(MOMENT_REFUSED);
             }
+            boolean isRead = node instanceof UnresolvedRelation && !written.contains(node);
             for (int i = 0; i < node.productArity(); i++) {
-                inField(node.productElementName(i), plain(node.productElement(i)), found);
+                String field = node.productElementName(i);
+                if (node instanceof LogicalPlan && NAMES.contains(field)
+                        && node.productElement(i) instanceof scala.collection.Seq<?> name) {
+                    String path = path(texts(name), isRead);
+                    found.addAll(path.isEmpty() ? List.of() : List.of(path));
+                }
+                inField(field, plain(node.productElement(i)), found);
             }
         }
         return found;
+    }
+
+    /** Return what is told by a work in which statements are only read. */
+    static <T> T asked(Callable<T> work) throws Exception {
+        boolean before = ASKED.get();
+        ASKED.set(true);
+        try {
+            return work.call();
+        } finally {
+            ASKED.set(before);
+        }
+    }
+
+    private static boolean holdsQuery(Expression moment) {
+        return Trees.all(moment).stream().anyMatch(each -> each instanceof LogicalPlan);
     }
 
     private static Object plain(Object value) {
         return value instanceof Option<?> option ? option.isDefined() ? option.get() : "" : value;
     }
 
-    /** The name of a table that is yet to be found, or a path. */
-    private static void byName(TreeNode<?> node, boolean isRead, List<String> found) {
-        for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
-            if (each instanceof scala.collection.Seq<?> given && node instanceof LogicalPlan) {
-                List<String> parts = texts(given);
-                String path = isRead ? path(parts, node instanceof UnresolvedRelation)
-                        : path(parts, false);
-                if (!path.isEmpty()) {
-                    found.add(path);
-                }
-                return;
-            }
-        }
-    }
-
     private static String path(List<String> parts, boolean mayBeFormat) {
+        if (parts.size() < 2) {
+            return "";
+        }
         if (parts.stream().anyMatch(each -> each.contains("/") || each.contains("\\"))) {
             String last = parts.get(parts.size() - 1);
             return last.contains("/") ? last : String.join(".", parts);
         }
         boolean isFormat = mayBeFormat && parts.size() == 2
-                && (FORMATS.contains(parts.get(0).toLowerCase(Locale.ROOT))
+                && (FORMATS.stream().anyMatch(parts.get(0)::equalsIgnoreCase)  // as Spark does
                         || parts.get(0).contains("."));
         return isFormat ? parts.get(1) : "";
     }
@@ -214,9 +245,10 @@ final class Files extends Rule<LogicalPlan> {
             String text = given.get(i);
             if (LOCATING.matcher(text).matches()) {
                 found.add(i + 1 < given.size() ? given.get(i + 1) : text);
-            } else if (name.endsWith("protobuf") && text.contains("/")) {
-                found.add(text);
             }
+        }
+        if (name.endsWith("protobuf") && arguments.size() > 2) {  // a descriptor's file
+            found.addAll(literals(List.of(arguments.get(2))));
         }
         for (int i = name.startsWith("schema_of") ? 1 : 2; i < arguments.size(); i++) {
             if (!inOrder(arguments.get(i), new ArrayList<>()).stream().allMatch(Files::isPlain)) {
@@ -240,6 +272,10 @@ final class Files extends Rule<LogicalPlan> {
         } else if (OPTIONS.contains(name) || name.equals("properties")) {
             for (Map.Entry<?, ?> each : entries(value)) {
                 String key = String.valueOf(each.getKey());
+                if (OPTIONS.contains(name) && key.contains(".")
+                        && !OF_FORMATS.matcher(key).matches() && !Guard.isFilling()) {
+                    throw new IllegalArgumentException(OPTION_REFUSED.formatted(key));
+                }
                 boolean locates = name.equals("properties") ? key.equals("location")
                         : LOCATING.matcher(key).matches();
                 if (locates) {

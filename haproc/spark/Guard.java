@@ -10,10 +10,12 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.WeakHashMap;
+import java.util.function.Predicate;
 import java.util.function.Supplier;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.plans.QueryPlan;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -102,8 +104,12 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
     @Override
     public BoxedUnit apply(LogicalPlan plan) {
         if (!READING.get() && paths(session) != null) {
-            TreeNode<?> found = effect(plan);
-            if (found != null && !isInside(AROUND)) {
+            TreeNode<?> found = effect(plan, node -> true);
+            if (found != null && isInside(AROUND)) {
+                // It is not run, but Spark may compute what expressions come to as it plans.
+                found = effect(plan, node -> node instanceof Expression || isOwnTable(node));
+            }
+            if (found != null) {
                 throw new IllegalArgumentException(
                         NO_QUERY + found.getClass().getSimpleName());
             }
@@ -111,7 +117,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         return BoxedUnit.UNIT;
     }
 
-    private static TreeNode<?> effect(LogicalPlan root) {
+    private static TreeNode<?> effect(LogicalPlan root, Predicate<TreeNode<?>> counts) {
         Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());
         Deque<TreeNode<?>> waiting = new ArrayDeque<>(Set.of(root));
         while (!waiting.isEmpty()) {
@@ -119,8 +125,9 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
             if (!seen.add(node)) {
                 continue;
             }
-            if (Effects.isEffect(node) && !isOfSession(node) && !isStaging(node)
-                    || !Effects.isEffect(root) && isOwnTable(node)) {
+            boolean isFound = Effects.isEffect(node) && !isOfSession(node) && !isStaging(node)
+                    || !Effects.isEffect(root) && isOwnTable(node);
+            if (isFound && counts.test(node)) {
                 return node;
             }
             if (node instanceof ExplainCommand) {

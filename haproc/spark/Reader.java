@@ -39,6 +39,7 @@ import org.sparkproject.connect.protobuf.CodedInputStream;
 import scala.Function1;
 import scala.Option;
 import scala.collection.immutable.Seq;
+import scala.collection.immutable.Vector$;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
@@ -80,7 +81,7 @@ public final class Reader implements RelationPlugin {
                         Standing.of(planner.session(), said(any)), planner.session()));
                 default -> Optional.empty();
             };
-        } catch (IOException error) {
+        } catch (Exception error) {
             throw sneaky(error);  // the analyzer's is one that the statement itself would meet
         }
     }
@@ -153,7 +154,11 @@ public final class Reader implements RelationPlugin {
             root = given;
         }
 
-        String reading() throws IOException {
+        String reading() throws Exception {
+            return Files.asked(this::read);
+        }
+
+        private String read() throws IOException {
             String text = root.hasSql() ? root.getSql().getQuery() : "";
             // Places are counted in what ${…} was replaced in: they would lie elsewhere in the text.
             boolean replaced = !new VariableSubstitution().substitute(text).equals(text);
@@ -228,7 +233,8 @@ public final class Reader implements RelationPlugin {
                 }
             }
             try {
-                Seq<NamedExpression> items = CollectionConverters.asScala(found).toSeq();
+                Seq<NamedExpression> items =
+                        Vector$.MODULE$.from(CollectionConverters.asScala(found));
                 return found.isEmpty() ? null : analyzed(new Project(items, new OneRowRelation()));
             } catch (Exception error) {
                 return null;
@@ -242,7 +248,7 @@ public final class Reader implements RelationPlugin {
                     found.addAll(CollectionConverters.asJava(row));
                 }
             } else if (node instanceof UnresolvedTableValuedFunction function
-                    && function.name().last().equalsIgnoreCase("range")) {
+                    && called(function).equalsIgnoreCase("range")) {
                 found.addAll(CollectionConverters.asJava(function.functionArgs()));
             }
             return found;
@@ -281,6 +287,11 @@ public final class Reader implements RelationPlugin {
     // Scala's own methods of sequences are ambiguous for Eclipse's compiler.
     private static List<String> name(UnresolvedRelation relation) {
         return CollectionConverters.asJava(relation.multipartIdentifier());
+    }
+
+    private static String called(UnresolvedTableValuedFunction function) {
+        List<String> name = CollectionConverters.asJava(function.name());
+        return name.get(name.size() - 1);
     }
 
     @SuppressWarnings("unchecked")

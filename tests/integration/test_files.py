@@ -100,6 +100,34 @@ WRITING = [
 """What is read only."""
 
 
+EVERYDAY = [
+    "WITH c AS (SELECT a / 2 AS x FROM t) SELECT * FROM c",
+    "WITH c AS (SELECT a FROM t WHERE s = 'a/b') INSERT INTO t SELECT a, 's' FROM c",
+    "INSERT INTO t WITH c AS (SELECT date_format(now(), 'yyyy/MM/dd') AS d) SELECT 1, d FROM c",
+    r"CREATE VIEW w AS WITH c AS (SELECT regexp_replace(s, '[^\\w]', '') AS r FROM t) TABLE c",
+    "MERGE INTO t USING (WITH c AS (SELECT 4 / 2 AS x) TABLE c) u ON u.x = t.a "
+    "WHEN MATCHED THEN DELETE",
+    "EXPLAIN WITH c AS (SELECT a / 2 AS x FROM t) SELECT * FROM c",
+    "SELECT * FROM (SELECT 1) AS q(`km/h`)",
+    "WITH c(`km/h`) AS (SELECT 1) SELECT * FROM c",
+    "WITH `a/b` AS (SELECT 1) SELECT * FROM `a/b`",
+    "SELECT 'a/b' AS `c/d`, map('path', '/x')",
+]
+"""What has slashes, and no files."""
+AROUND = {
+    "SELECT IDENTIFIER('from_' || 'xml')('<a/>', 'a INT', "
+    "map('rowValidationXSDPath', '/etc/passwd'))": ErrorClass.TABLE_NAME,
+    "SELECT from_protobuf(CAST('a' AS BINARY), 'M', 'x.desc')": ErrorClass.PATH,
+    "SELECT * FROM `cſv`.`*`": ErrorClass.PATH,
+    "SELECT path FROM `bınaryfile`.`..`": ErrorClass.PATH,
+    "SELECT * FROM pq WITH ('fs.file.impl' = 'x')": ErrorClass.OPTION,
+    "SELECT * FROM pq WITH ('parquet.crypto.factory.class' = 'x')": ErrorClass.OPTION,
+    "CREATE TEMPORARY VIEW z USING text OPTIONS ('path' '/data/in/f', 'fs.defaultFS' 'x:///')": (
+        ErrorClass.OPTION
+    ),
+}
+
+
 @pytest.fixture
 async def beside(spark: LocalSpark, tmp_path: Path) -> AsyncIterator[SparkConnectEngine]:
     """An engine whose operator allows PREFIXES, and the test's own folder."""
@@ -224,6 +252,75 @@ async def test_table_of_files_is_read_by_its_name_in_all_ways(
     for sql in ("SELECT * FROM seen", "CACHE TABLE c AS SELECT * FROM p", "SELECT * FROM c, seen"):
         assert await outcome(users, SqlText(sql)) == ""
     await outcome(users, SqlText("UNCACHE TABLE c"))
+
+
+async def test_name_or_text_with_a_slash_is_no_file(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+) -> None:
+    own = engine.session("own")
+    await rows(own, f"CREATE TABLE {schema}.t (a INT, s STRING) USING delta")
+    users = await session_of(beside, schema, pool_of("ann"))
+    reads = await session_of(beside, schema, READING_POOL)
+    for sql in EVERYDAY:
+        if not any(each in sql for each in ("INSERT", "CREATE VIEW", "MERGE")):
+            assert await outcome(users, SqlText(sql)) == "", sql
+        assert await outcome(reads, SqlText(sql), reads=True) == "", sql
+    plan = protos.base.Plan()
+    plan.root.to_df.input.sql.query = "SELECT 1"
+    plan.root.to_df.column_names.append("km/h")
+    assert await outcome(users, SparkPlan(plan.SerializeToString())) == ""
+
+
+async def test_way_around_to_files_is_refused(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str, tmp_path: Path
+) -> None:
+    own = engine.session("own")
+    await rows(own, f"CREATE TABLE {schema}.pq (s STRING) USING csv")
+    users = await session_of(beside, schema, pool_of("ann"))
+    for sql, error_class in AROUND.items():
+        assert await outcome(users, SqlText(sql)) == error_class, sql
+        assert await outcome(users, command(sql)) == error_class, sql
+    for option in ("'header' = 'true'", "'orc.compress' = 'NONE'"):
+        assert await outcome(users, SqlText(f"SELECT * FROM pq WITH ({option})")) == ""
+
+
+async def test_version_that_a_query_tells_is_refused_before_it_is_looked_up(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+) -> None:
+    """The analyzer would run that query, and an error shows what came out."""
+    own = engine.session("own")
+    await rows(own, f"CREATE TABLE {schema}.t (a INT) USING delta")
+    reads = await session_of(beside, schema, READING_POOL)
+    users = await session_of(beside, schema, pool_of("ann"))
+    moment = "t TIMESTAMP AS OF (SELECT timestamp'2099-01-01')"
+    for sql in (f"SELECT * FROM {moment}", f"INSERT INTO t SELECT * FROM {moment}"):
+        for session in (reads, users):
+            found = await outcome(session, SqlText(sql), reads=True)
+            assert found == ErrorClass.NONDETERMINISTIC
+    frame = protos.base.Plan()
+    frame.root.limit.input.sql.query = f"SELECT * FROM {moment}"
+    with pytest.raises(EngineError) as caught:
+        await users.reading(SparkPlan(frame.SerializeToString()), timeout_s=TIMEOUT_S)
+    assert caught.value.error_class == ErrorClass.NONDETERMINISTIC
+    found = await outcome(users, SqlText(f"SELECT * FROM {moment}"))
+    assert found.startswith("DELTA_")  # nobody has to judge what it touches
+
+
+async def test_code_is_not_run_to_explain_it(
+    beside: SparkConnectEngine, engine: SparkConnectEngine, schema: str
+) -> None:
+    users, own = await session_of(beside, schema, pool_of("ann")), engine.session("own")
+    key = uuid.uuid4().hex
+    call = f"java_method('java.lang.System', 'setProperty', '{key}', b)"
+    for sql in (
+        f"EXPLAIN SELECT {call} FROM VALUES ('ran') AS v(b)",
+        f"EXPLAIN FORMATTED INSERT INTO t SELECT {call} FROM VALUES ('ran') AS v(b)",
+        f"EXPLAIN SELECT * FROM t TIMESTAMP AS OF (SELECT if({call} IS NULL, now(), now()) "
+        "FROM VALUES ('ran') AS v(b))",
+    ):
+        await outcome(users, SqlText(sql))
+        told = f"SELECT java_method('java.lang.System', 'getProperty', '{key}')"
+        assert await rows(own, told) in ([(None,)], [("null",)]), sql
 
 
 async def test_guard_and_its_files_outlast_a_reset(

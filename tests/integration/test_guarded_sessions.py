@@ -51,7 +51,6 @@ CHANGING = [
     "BEGIN INSERT INTO t VALUES (6); END",
     "INSERT OVERWRITE DIRECTORY '/tmp/nowhere' USING parquet SELECT 1",
     "SELECT java_method('java.util.UUID', 'randomUUID')",
-    "SELECT IDENTIFIER('java_' || 'method')('java.util.UUID', 'randomUUID')",
     "DECLARE VARIABLE w STRING DEFAULT reflect('java.util.UUID', 'randomUUID')",
     "CREATE TEMPORARY VIEW w AS SELECT reflect('java.util.UUID', 'randomUUID')",
     "SELECT TRANSFORM (id) USING 'cat' FROM t",

@@ -15,6 +15,7 @@ from haproc import protos
 from haproc.classify.bounds import COLUMNS_MAX
 from haproc.classify.model import RefusedError
 from haproc.classify.names import PATH_FORMATS
+from haproc.classify.options import check_read_option
 from haproc.classify.paths import locates
 from haproc.classify.plans import catalog, delta, expressions, models, refusals
 from haproc.classify.plans.members import members
@@ -189,6 +190,8 @@ def _data_source(message: Any, found: Found) -> None:
 
 def _take_options(options: Any, found: Found) -> None:
     """Take the names of options, and the values of those that say where something lies."""
+    for key in options:
+        check_read_option(key)
     found.options.update(map(str.lower, options))
     found.paths.update(value for key, value in options.items() if locates(key))
 

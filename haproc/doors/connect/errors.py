@@ -130,7 +130,7 @@ def as_given(error: RelayedError) -> Told | None:
     These are about a session that the client does not know, or HAProc's plugin's, or there are
     none.
     """
-    is_ours = error.error_class in (ErrorClass.NO_QUERY, ErrorClass.PATH)
+    is_ours = error.error_class.startswith("HAPROC_")
     if not error.packed or session_lost(error.error_class) or is_ours:
         return None
     return Told(error.code, error.status_message, error.packed)
