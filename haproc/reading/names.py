@@ -23,7 +23,6 @@ _CLIENTS_CODE: Final = """PythonUDF PythonUDAF PythonUDTF UnresolvedPolymorphicP
     PythonFuncExpression ScalaUDF ScalaAggregator ScalaUDAF SimpleTypedAggregateExpression"""
 _OF_CLIENTS: Final = frozenset(_CLIENTS_CODE.split())
 _TRAVELLING: Final = ("RelationTimeTravel", "TimeTravel")
-_SUBQUERIES: Final = frozenset({"ScalarSubquery", "Exists", "ListQuery", "InSubquery"})
 _HOLDING: Final = {
     **dict.fromkeys(_RELATIONS, ("catalogTable", "tableMeta")),
     **dict.fromkeys(_TRAVELLING, ("relation",)),
@@ -196,18 +195,8 @@ class Uses:
 
 
 def computed(roots: Iterable[Node]) -> None:
-    """Raise RefusedError if a name has to be computed from more than constant texts.
-
-    Or a table's version by a query: the analyzer runs that, and shows nothing of what it reads.
-    """
+    """Raise RefusedError if a name has to be computed from more than constant texts."""
     for node in below(roots):
-        moment = node.node("timestamp") if node.cls in _TRAVELLING else None
-        if moment is not None and any(each.cls in _SUBQUERIES for each in moment.walk()):
-            raise RefusedError(
-                ErrorClass.NONDETERMINISTIC,
-                "TIMESTAMP AS OF takes its moment from a query, whose tables nothing shows",
-                "look the moment up first, and write it",
-            )
         if node.cls not in ("PlanWithUnresolvedIdentifier", "ExpressionWithUnresolvedIdentifier"):
             continue
         expression = node.node("identifierExpr")

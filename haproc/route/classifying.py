@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import assert_never
 
 from haproc import protos
@@ -23,7 +22,6 @@ from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import PlanReading
 from haproc.classify.rules import CACHEABLE_KINDS, Rules, about, first
-from haproc.classify.tokens import tokenize
 from haproc.engine.interface import Settings
 from haproc.engine.statement import (
     ArrowRows,
@@ -41,8 +39,6 @@ from haproc.route.failing import refused
 from haproc.route.model import ReadPlan, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
 from haproc.sessions.client import ClientSession
-
-_QUERY_BEGINS = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "MAP", "REDUCE", "WITH"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,21 +185,10 @@ def _as_insert(table: str) -> str:
 
 
 def only_selects(reading: PlanReading, settings: Settings) -> bool:
-    """Whether no SQL text in a plan is run by Spark as it reads the plan.
-
-    Such as SHOW; or a query in it that finds a table's version: ``TIMESTAMP AS OF (SELECT …)``.
-    """
+    """Whether no SQL text in a plan is run by Spark as it reads the plan, such as SHOW."""
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
-    texts = [part.text for part in reading.sqls]
-    kinds = {classify(text, context, rules).kind for text in texts}
-    return kinds <= CACHEABLE_KINDS and not any(map(_finds_version, [*texts, *reading.expressions]))
-
-
-def _finds_version(text: str) -> bool:
-    """Whether a query may stand in ``AS OF …``: any that comes later in the text counts."""
-    words = [token.upper or token.text for token in tokenize(text)]
-    of = next((at for at, pair in enumerate(pairwise(words)) if pair == ("AS", "OF")), len(words))
-    return "(" in words[of:] and not _QUERY_BEGINS.isdisjoint(words[of:])
+    kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
+    return kinds <= CACHEABLE_KINDS
 
 
 def read_of(sent: SentPlan) -> ReadPlan:

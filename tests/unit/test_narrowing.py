@@ -11,7 +11,6 @@ import pytest
 
 from haproc import protos
 from haproc.classify.model import Classified, Kind, OperationClass
-from haproc.classify.plans.commands import read_opened
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
@@ -22,7 +21,7 @@ from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
-from haproc.route.classifying import Understood, only_selects
+from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
 from haproc.route.narrowing import Narrowing
 from haproc.route.readings import judged_query
@@ -250,7 +249,6 @@ def test_plan_in_a_session_waits_for_its_own_tables_alone(query: Any) -> None:
         counted(table_plan()),
         over_text("SHOW TABLES"),
         over_text("DESCRIBE x"),
-        over_text("SELECT a FROM x TIMESTAMP AS OF (SELECT max(at) FROM y)"),
         protos.base.Plan(),
     ],
 )
@@ -275,27 +273,3 @@ def test_query_of_a_session_that_is_changed_meanwhile_waits_for_everything() -> 
     assert told is not None and told() == 1
     cluster.session.changes += 1
     assert told() == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "only"),
-    [
-        ("SELECT * FROM x VERSION AS OF 3", True),
-        ("SELECT (SELECT 1) FROM x TIMESTAMP AS OF date_sub(current_date(), 1)", True),
-        ("SELECT * FROM x TIMESTAMP AS OF (/* c */ SELECT max(at) FROM y)", False),
-        ("SELECT * FROM x for timestamp as of least(now(), (with c as (table y) table c))", False),
-        ("SHOW TABLES", False),
-    ],
-)
-def test_query_that_finds_a_table_s_version_is_run_while_the_plan_is_read(
-    text: str, only: bool
-) -> None:
-    assert only_selects(read_opened(over_text(text)), Settings()) is only
-
-
-def test_query_in_an_expression_that_finds_a_table_s_version_is_run_likewise() -> None:
-    plan = table_plan()
-    plan.root.filter.input.range.end = 1
-    said = "id IN (SELECT a FROM x TIMESTAMP AS OF (SELECT max(at) FROM y))"
-    plan.root.filter.condition.expression_string.expression = said
-    assert not only_selects(read_opened(plan), Settings())

@@ -23,8 +23,8 @@ from haproc.classify.tokens import tokenize
 from haproc.reading.anatomy import Anatomy, anatomy
 from haproc.reading.cut import Cut, cut
 from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES
-from haproc.reading.names import Uses, computed
-from haproc.reading.tree import Node, Reading, read
+from haproc.reading.names import Uses
+from haproc.reading.tree import Reading, read
 from tests.readings.golden import recorded as spark_says
 from tests.unit.statement_table import Expected, statements, unread
 
@@ -414,14 +414,3 @@ def test_every_kind_has_classes_and_no_query_is_an_effect() -> None:
     assert set(ANALYZED) == set(Kind) - without
     assert set(PARSED.values()) | without == set(Kind)
     assert not QUERIES & EFFECTS
-
-
-def test_moment_of_a_table_that_a_query_gives_is_refused_as_its_tables_are_not_seen() -> None:
-    query = Node("ScalarSubquery", {"plan": Node("Project", {})})
-    for moment in (query, Node("Cast", {"child": query})):
-        with pytest.raises(RefusedError, match="TIMESTAMP AS OF"):
-            computed(
-                [Node("Project", {"child": Node("RelationTimeTravel", {"timestamp": moment})})]
-            )
-    computed([Node("RelationTimeTravel", {"timestamp": Node("Literal", {})})])
-    computed([Node("TimestampAdd", {"timestamp": query})])
