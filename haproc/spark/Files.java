@@ -122,10 +122,10 @@ final class Files extends Rule<LogicalPlan> {
             if (node instanceof UnresolvedTableValuedFunction function) {
                 byFunction(function, found);
             } else if (node instanceof UnresolvedFunction function) {
-                inOptions(function, found);
-            } else if (node instanceof ExpressionWithUnresolvedIdentifier named
-                    && !CollectionConverters.asJava(named.otherExprs()).isEmpty()) {
-                throw new IllegalArgumentException(NAME_REFUSED);
+                inOptions(last(texts(function.nameParts())),
+                        CollectionConverters.asJava(function.arguments()), found);
+            } else if (node instanceof ExpressionWithUnresolvedIdentifier named) {
+                byIdentifier(named, found);
             } else if (node instanceof RelationTimeTravel travel && ASKED.get()
                     && travel.timestamp().exists(each -> holdsQuery((Expression) each))) {
                 throw new IllegalArgumentException(MOMENT_REFUSED);
@@ -234,12 +234,22 @@ final class Files extends Rule<LogicalPlan> {
         return found;
     }
 
-    private static void inOptions(UnresolvedFunction function, List<String> found) {
-        String name = last(texts(function.nameParts()));
+    /** The call of a function by IDENTIFIER(…); what it resolves to does not come here again. */
+    private void byIdentifier(ExpressionWithUnresolvedIdentifier named, List<String> found) {
+        List<Expression> arguments = CollectionConverters.asJava(named.otherExprs());
+        if (arguments.isEmpty()) {
+            return;  // a column
+        }
+        if (!(named.identifierExpr() instanceof Literal name) || name.value() == null) {
+            throw new IllegalArgumentException(NAME_REFUSED);
+        }
+        inOptions(last(parts(name.value().toString())), arguments, found);
+    }
+
+    private static void inOptions(String name, List<Expression> arguments, List<String> found) {
         if (!READING.contains(name)) {
             return;
         }
-        List<Expression> arguments = CollectionConverters.asJava(function.arguments());
         List<String> given = literals(arguments);
         for (int i = 0; i < given.size(); i++) {
             String text = given.get(i);

@@ -112,9 +112,13 @@ EVERYDAY = [
     "WITH c(`km/h`) AS (SELECT 1) SELECT * FROM c",
     "WITH `a/b` AS (SELECT 1) SELECT * FROM `a/b`",
     "SELECT 'a/b' AS `c/d`, map('path', '/x')",
+    "SELECT IDENTIFIER('abs')(-1), IDENTIFIER('from_json')('{}', 'a INT', map('mode', 'FAILFAST'))",
 ]
 """What has slashes, and no files."""
 AROUND = {
+    "SELECT IDENTIFIER('from_xml')('<a/>', 'a INT', map('rowValidationXSDPath', '/etc/passwd'))": (
+        ErrorClass.PATH
+    ),
     "SELECT IDENTIFIER('from_' || 'xml')('<a/>', 'a INT', "
     "map('rowValidationXSDPath', '/etc/passwd'))": ErrorClass.TABLE_NAME,
     "SELECT from_protobuf(CAST('a' AS BINARY), 'M', 'x.desc')": ErrorClass.PATH,
