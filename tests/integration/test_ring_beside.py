@@ -20,9 +20,11 @@ QUERY = (
     "SELECT sum(a.id % 7 + b.id % 5) AS s FROM range(0, {n}, 1, {tasks}) a "
     "CROSS JOIN range(0, {n}, 1, 1) b"
 )
-"""A hundred million rows, from which one comes; interpreted, they take two cores a while. Of many
+"""Millions of rows, from which one comes; interpreted, they take two cores a while. Of many
 short tasks: what runs is not interrupted for another pool's turn."""
 TASKS = 400
+N = 5_000
+"""Of a side: each of three clusters computes it, and 10,000 took them ten minutes of two cores."""
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def computing(rig: Rig, order: str, n: int) -> Iterator[tuple[str, threading.Thr
 
 def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
     table = rig.table()
-    with computing(rig, "a", 10_000) as (name, client):
+    with computing(rig, "a", N) as (name, client):
         for number, order in enumerate("ab"):
             rig.run(f"INSERT INTO {table} VALUES ({number}, 'x')", order=order, timeout_s=120)
             count = f"SELECT count(*) FROM {table}"
@@ -56,7 +58,7 @@ def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
         assert client.is_alive(), "it was over too soon: this shows nothing"
     assert not client.is_alive()
     [(total,)] = rig.everywhere(f"SELECT s FROM {name}")
-    assert total == sum(i % 7 for i in range(10_000)) * 10_000 + 20_000 * 10_000
+    assert total == sum(i % 7 for i in range(N)) * N + 2 * N * N
     rig.check_equal(table, name)
 
 
@@ -65,7 +67,7 @@ def test_long_computation_holds_up_no_read_of_pyspark(rig: Rig) -> None:
     rig.run(f"INSERT INTO {table} VALUES (1, 'x')")
     with program(rig, "b") as spark:
         spark.run('spark.conf.set("haproc.consistency", "linearizable")')
-        with computing(rig, "a", 10_000) as (name, client):
+        with computing(rig, "a", N) as (name, client):
             assert spark.run(f'spark.table("{table}").count()') == 1
             assert spark.run(f'spark.sql("SELECT count(*) FROM {table}").collect()') == [[1]]
             spark.run(f'spark.table("{table}").show()')
