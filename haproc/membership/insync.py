@@ -5,7 +5,7 @@ records at most: what it has applied behind a record that takes long is no lag. 
 service (its Spark is down, it is stuck, cut off, leaving) is not: no client is served there, and
 nobody should wait for it. One that recovers is as soon as its lag is within the limit, which is
 before it serves: what is acknowledged from then on has waited for it. One of which nothing can be
-known yet counts, too: a HAProc that just began must not take those it has not heard of for gone.
+known yet counts, too: a HAProc that just began must not take those it has hardly heard for gone.
 
 The *high watermark* is the offset below which every cluster in sync has applied everything.
 """
@@ -51,7 +51,7 @@ def places(
 ) -> dict[str, Place]:
     """Return every cluster's place; ``own`` is what this HAProc tells of itself.
 
-    ``unheard``: peers of which this HAProc cannot know anything yet.
+    ``unheard``: peers that this HAProc has not listened to for long enough to call them gone.
     """
     end = end_of_log(own.log_end, peers.values())
     lag = own.lag + end - own.log_end
@@ -62,7 +62,7 @@ def places(
         lag = peer.report.lag_at(end) if peer.report is not None else 0
         if told is None:
             found[name] = Place(name in unheard)
-        elif peer.alive:
+        elif peer.alive or name in unheard:
             found[name] = _place(told.state, at, lag, lag_max)
         else:
             found[name] = Place(False, at, told.state not in HOPELESS)

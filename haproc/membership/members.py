@@ -113,12 +113,8 @@ class Members:
         return self._view.peers
 
     def unheard(self) -> frozenset[str]:
-        """Return the peers of which this process cannot know anything yet: it just began."""
-        return frozenset(
-            name
-            for name, peer in self._view.peers.items()
-            if peer.beat is None and not self.given_up(name)
-        )
+        """Return the peers that this process, which just began, cannot call gone yet."""
+        return self._view.unheard(self._clock())
 
     def given_up(self, peer: str) -> bool:
         """Return whether nobody has heard of a peer for a whole window."""

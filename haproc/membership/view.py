@@ -28,6 +28,8 @@ class Peer:
     """When it last told its state and progress."""
     beat: Beat | None = None
     report: Report | None = None
+    met: bool = False
+    """Whether it was alive at any time, as far as this process knows."""
 
     @property
     def alive(self) -> bool:
@@ -98,6 +100,7 @@ class RingView:
                 if (standing is Standing.DOWN) != (peer.standing is Standing.DOWN):
                     peer.changed_at = now_s
                 peer.standing = standing
+                peer.met |= peer.alive
         return changed
 
     def hears(self, now_s: float) -> tuple[str, ...]:
@@ -113,6 +116,17 @@ class RingView:
         if peer is None:
             return True
         return not peer.alive and peer.detector.silent_s(now_s) >= self._rules.window_s
+
+    def unheard(self, now_s: float) -> frozenset[str]:
+        """Return the peers that were never alive here, and have not been silent for long.
+
+        One heartbeat makes no peer alive: until one was, its silence has to last for a window.
+        """
+        return frozenset(
+            name
+            for name, peer in self.peers.items()
+            if not peer.met and not self.given_up(name, now_s)
+        )
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:
         """Return what speaks for this HAProc's own isolation."""

@@ -96,6 +96,10 @@ def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
     for unheard, expected in ((("b",), True), ((), False)):
         found = places("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
         assert found["b"] == Place(expected)
+    once = peer(standing=Standing.DOWN)  # it told, and was not heard a second time yet
+    for unheard, expected in ((("b",), True), ((), False)):
+        found = places("a", says(State.READY, 100, 100), {"b": once}, unheard, LAG_MAX)
+        assert found["b"].in_sync is expected
 
 
 def test_high_watermark_is_the_lowest_cursor_of_those_in_sync() -> None:

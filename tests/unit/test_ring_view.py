@@ -68,6 +68,20 @@ def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_oth
     assert listener.standing("c") is Standing.DOWN
 
 
+def test_view_peer_heard_once_is_not_called_gone_before_a_window_has_passed() -> None:
+    listener = Listener()
+    listener.go_on(0.1, beat("b"))
+    assert not listener.view.peers["b"].alive
+    assert listener.view.unheard(listener.now) == {"b", "c"}
+    listener.go_on(0.4, beat("b"))
+    assert listener.view.unheard(listener.now) == {"c"}
+    listener.go_on(0.6)
+    assert not listener.view.peers["b"].alive  # was alive, and is down now
+    assert listener.view.unheard(listener.now) == {"c"}
+    listener.go_on(2.0)
+    assert not listener.view.unheard(listener.now)
+
+
 def test_view_peer_given_up_after_a_whole_window() -> None:
     listener = Listener()
     assert not listener.view.given_up("c", listener.now)
