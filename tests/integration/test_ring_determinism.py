@@ -20,14 +20,11 @@ MOMENT = "current_timestamp(), current_date()"
 
 
 @pytest.mark.thorough
-def test_random_and_time_in_values_are_pinned_alike_on_all_clusters(rig: Rig) -> None:
+def test_random_and_time_are_pinned_alike_on_all_clusters(rig: Rig) -> None:
     table = rig.table(COLUMNS)
     before = datetime.now(UTC)
     with rig.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {table} VALUES (1, rand(), uuid(), {MOMENT}), "
-            f"(2, rand(), uuid(), {MOMENT})"
-        )
+        cursor.execute(f"INSERT INTO {table} SELECT id + 1, rand(), uuid(), {MOMENT} FROM range(2)")
         assert cursor.rowcount == 2
         cursor.execute(f"INSERT INTO {table} SELECT 3, rand(), uuid(), {MOMENT} FROM range(3)")
         cursor.execute(f"UPDATE {table} SET at = now() WHERE id = 1")
@@ -168,7 +165,7 @@ def test_statements_from_all_three_clusters_at_once_leave_equal_tables(rig: Rig)
     connections = [rig.connect(order) for order in ("abc", "bca", "cab")]
     try:
         for number, connection in enumerate(connections):
-            connection.execute(f"INSERT INTO {table} VALUES (?, uuid())", [number])
+            connection.execute(f"INSERT INTO {table} SELECT ?, uuid()", [number])
         for number, connection in enumerate(connections):
             connection.execute(f"UPDATE {table} SET name = concat(name, '{number}')")
             assert connection.server == rig.url("abc"[number])

@@ -106,7 +106,7 @@ def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else
         # With its schema, the name means the permanent view although a temporary one hides it.
         cursor.execute(f"CREATE VIEW {name} AS SELECT 2 AS n")
         cursor.execute(f"CREATE TEMPORARY VIEW {name} AS SELECT 1 AS n")
-        with pytest.raises(haclient.DatabaseError, match="temporary view of this session"):
+        with pytest.raises(haclient.DatabaseError, match=f"it rests on the temporary view {name}"):
             cursor.execute(f"CREATE VIEW {name}_w AS SELECT * FROM {name}")
         cursor.execute(f"DROP VIEW default.{name}")
         assert cursor.ha["outcomes"] == dict.fromkeys("abc", "applied")
