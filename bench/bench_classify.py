@@ -1,6 +1,7 @@
 """How long classification takes: ``python -m bench.bench_classify``.
 
-It stands in front of every statement. Bars are chosen: a small part of what Spark takes for one.
+It stands in front of every query, and of INSERTs of literals. Bars are chosen: a small part of what
+Spark takes for one.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ _STATEMENTS = {
     "SELECT with a join": (
         "SELECT a, count(*) FROM t JOIN u ON t.x = u.x WHERE b > 3 GROUP BY a ORDER BY a LIMIT 10"
     ),
-    "UPDATE with a subquery": "UPDATE t SET a = (SELECT max(a) FROM u) WHERE b = 'x'",
-    "CREATE TABLE": "CREATE TABLE t (a INT, b STRING) USING delta",
 }
 _STATEMENT_BAR_US = 1_000.0
 _ONE_ROW = "INSERT INTO s.t (a, b, c) VALUES (1, 'abc', 2.50)"

@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.report import Row, report
 from dmq import MemoryKeyedStore, MemoryLog, MemoryStore
+from haproc.classify.model import Recognised
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.engine.connect import SparkConnectEngine
@@ -58,10 +59,18 @@ class Timed:
 
     async def judged(self, *given: Any) -> Judged:
         """Have a statement read and judged."""
+        judged: Judged = await self._timed(self._readings.judged(*given))
+        return judged
+
+    async def recognised(self, *given: Any) -> Recognised:
+        """Have a statement parsed."""
+        recognised: Recognised = await self._timed(self._readings.recognised(*given))
+        return recognised
+
+    async def _timed(self, work: Awaitable[Any]) -> Any:
         started = time.perf_counter()
         try:
-            judged: Judged = await self._readings.judged(*given)
-            return judged
+            return await work
         finally:
             self.taken_s += time.perf_counter() - started
 
@@ -94,6 +103,7 @@ async def _measured(folder: Path, rounds: int) -> list[Row]:
 async def _compared(service: RingService, schema: str, rounds: int) -> list[Row]:
     timed: Any = Timed(service._making.readings)
     service._making.readings = timed
+    service._classifying._recognised = timed.recognised
     rows = []
     for name, text in STATEMENTS.items():
         whole: dict[str, list[float]] = {"repeated": [], "never seen": []}

@@ -1,22 +1,30 @@
-"""From a statement's text to its class: recognise, then rules, then the request's own wish.
+"""From a statement to its class: what it is, then rules, then the request's own wish.
 
-What a statement writes its text says; what it reads, Spark says (`haproc.reading`).
+Words tell an INSERT of literals, and what may be a query: Spark runs that only if it is one. What
+anything else is and writes, Spark's parser tells (`haproc.reading.recognise`); what it reads, the
+analyzer.
 
-Fails closed: what nothing recognises, what would be read differently by Spark than here, and what
-hides another statement is refused, never run as a query.
+Fails closed: what nothing recognises, and what hides another statement, is refused.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_text
 from haproc.classify.insert import plain_insert
-from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
+from haproc.classify.model import (
+    Classified,
+    Kind,
+    OperationClass,
+    Recognised,
+    RefusedError,
+    Touched,
+)
 from haproc.classify.names import Context
-from haproc.classify.reader import Reader, Recognised, Refusal
-from haproc.classify.recognise import recognise
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules, about, first
 from haproc.classify.tokens import LexicalError, Token
 from haproc.failure import ErrorClass
@@ -28,6 +36,24 @@ _VARIABLE = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
 _BOUNDS = Bounds()
 _OF_NO_TABLE = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.UNKNOWN})
 """What has no table that Spark could tell of."""
+_QUERIES: Final = frozenset({"SELECT", "VALUES", "FROM", "TABLE", "MAP", "REDUCE", "WITH"})
+_LOOKS: Final = {
+    "SHOW": Kind.SHOW,
+    "DESCRIBE": Kind.DESCRIBE,
+    "DESC": Kind.DESCRIBE,
+    "EXPLAIN": Kind.EXPLAIN,
+}
+_MAY_WRITE: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+"""Words without which nothing that begins like a query writes; with one, Spark is asked."""
+_MAY_RUN: Final = frozenset({"EXECUTE", "BEGIN"})
+"""Likewise, what the analyzer would run under EXPLAIN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unparsed:
+    """One statement, without its closing semicolon, of which its words do not tell what it is."""
+
+    sql: str
 
 
 def classify(
@@ -36,8 +62,12 @@ def classify(
     rules: Rules,
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
-) -> Classified:
-    """Return what ``sql``, one statement, is and how it travels; raises RefusedError."""
+    parsed: Mapping[str, Recognised] | None = None,
+) -> Classified | Unparsed:
+    """Return what ``sql``, one statement, is and how it travels; raises RefusedError.
+
+    ``parsed``: what Spark's parser made of statements that came out as `Unparsed`.
+    """
     check_text(sql, bounds)
     if _has_variable(sql):
         raise RefusedError(
@@ -52,10 +82,21 @@ def classify(
         table = frozenset({insert.table})
         bare = table if insert.bare else frozenset()
         recognised = Recognised(Kind.INSERT, writes=table, insert=insert.shape, bare=bare)
-    else:
-        text, tokens = one_statement(sql, bounds)
-        recognised = recognise(Reader(text, tokens, context))
-    return decided(recognised, text, context, rules, override)
+        return decided(recognised, text, context, rules, override)
+    text, tokens = _one_statement(sql, bounds)
+    kind = _kind(tokens)
+    found = Recognised(kind) if kind is not None else (parsed or {}).get(text)
+    return Unparsed(text) if found is None else decided(found, text, context, rules, override)
+
+
+def _kind(tokens: list[Token]) -> Kind | None:
+    """Return the kind of what may be a query, for all that its words tell; None of all else."""
+    begins, words = tokens[0].upper, {token.upper for token in tokens}
+    if begins in _LOOKS:
+        return None if words & _MAY_RUN else _LOOKS[begins]
+    if words & _MAY_WRITE or not (begins in _QUERIES or tokens[0].is_symbol("(")):
+        return None
+    return Kind.VALUES if begins == "VALUES" else Kind.SELECT
 
 
 def decided(
@@ -85,8 +126,8 @@ def decided(
         bare=recognised.bare,
         rules=about(rules, kind, text, context.user),
     )
-    by_table = any(rule.table is not None for rule in statement.rules)
-    if by_table and recognised.insert is None and kind not in _OF_NO_TABLE:
+    by_reading = any(rule.by_reading for rule in statement.rules)
+    if by_reading and recognised.insert is None and kind not in _OF_NO_TABLE:
         return statement
     return ruled(statement, statement.touched, override, recognised.refusal)
 
@@ -95,7 +136,7 @@ def ruled(
     statement: Classified,
     touched: Touched,
     override: OperationClass | None = None,
-    refusal: Refusal | None = None,
+    refusal: RefusedError | None = None,
 ) -> Classified:
     """Return a statement as decided by the first of its rules that fits what it touches.
 
@@ -115,7 +156,7 @@ def ruled(
     )
 
 
-def one_statement(sql: str, bounds: Bounds = _BOUNDS) -> tuple[str, list[Token]]:
+def _one_statement(sql: str, bounds: Bounds) -> tuple[str, list[Token]]:
     """Return the one statement in ``sql`` and its tokens; raises RefusedError if it isn't one."""
     tokens = _tokens(sql, bounds)
     while tokens and tokens[-1].is_symbol(";"):
@@ -134,13 +175,7 @@ def one_statement(sql: str, bounds: Bounds = _BOUNDS) -> tuple[str, list[Token]]
             "there is more than one statement in the text",
             "send them one by one, each as a request of its own",
         )
-    start = tokens[0].start
-    if start:
-        tokens = [
-            Token(token.kind, token.text, token.start - start, token.end - start)
-            for token in tokens
-        ]
-    return sql[start : start + tokens[-1].end], tokens
+    return sql[tokens[0].start : tokens[-1].end], tokens
 
 
 def _has_variable(sql: str) -> bool:
@@ -158,7 +193,7 @@ def _tokens(sql: str, bounds: Bounds) -> list[Token]:
 
 
 def _decide(
-    statement: Classified, rule: Rule | None, refusal: Refusal | None
+    statement: Classified, rule: Rule | None, refusal: RefusedError | None
 ) -> tuple[OperationClass, str]:
     """Return the class that the rules give, and which rule did; raises RefusedError."""
     if rule is not None and rule.operation_class is not None:

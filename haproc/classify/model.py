@@ -58,7 +58,6 @@ class Kind(StrEnum):
     DELETE = "delete"
     MERGE = "merge"
     TRUNCATE = "truncate"
-    COPY = "copy"
     OPTIMIZE = "optimize"
     VACUUM = "vacuum"
     ANALYZE = "analyze"
@@ -75,7 +74,6 @@ class Kind(StrEnum):
     CREATE_FUNCTION = "create_function"
     DROP_FUNCTION = "drop_function"
     COMMENT = "comment"
-    GRANT = "grant"
     RESTORE = "restore"
     OTHER_DDL = "other_ddl"
     """Further administration that is allowed by default (MSCK REPAIR, REFRESH …)."""
@@ -130,12 +128,40 @@ class Touched:
     """The tables and views that a statement reads or writes; ``known``: none is missing.
 
     ``schemas``: of which it tells what the catalog holds of any table; full names, as of tables;
-    an empty one stands for all.
+    an empty one stands for all. ``expressions``: Spark's classes of what it computes, in lower
+    case; None: they are not known.
     """
 
     tables: frozenset[str] = frozenset()
     known: bool = True
     schemas: frozenset[str] = frozenset()
+    expressions: frozenset[str] | None = frozenset()
+
+    def __or__(self, other: Touched) -> Touched:
+        """Return what two statements touch together."""
+        one, two = self.expressions, other.expressions
+        return Touched(
+            self.tables | other.tables,
+            self.known and other.known,
+            self.schemas | other.schemas,
+            None if one is None or two is None else one | two,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What a statement is, before rules decide its class: see `Classified`.
+
+    ``refusal``: why it is not run by default; a rule for ``kind: unknown`` may allow it.
+    """
+
+    kind: Kind
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    tables_known: bool = True
+    insert: InsertShape | None = None
+    refusal: RefusedError | None = None
+    bare: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ ASYNCHRONOUS_KINDS = frozenset(
         Kind.DELETE,
         Kind.MERGE,
         Kind.TRUNCATE,
-        Kind.COPY,
         Kind.OPTIMIZE,
         Kind.VACUUM,
         Kind.ANALYZE,
@@ -68,7 +67,7 @@ _WILD = re.compile(r"[*\[]")
 """What may stand for any number of characters, or for some of many."""
 _OF_WRITES = frozenset({"write_concern", "apply_budget_s"})
 _OUTCOMES = frozenset({"class", "refuse", "cache"}) | _OF_WRITES
-_KEYS = _OUTCOMES | {"name", "kind", "table", "matches", "user"}
+_KEYS = _OUTCOMES | {"name", "kind", "table", "expression", "matches", "user"}
 
 
 class RulesError(ValueError):
@@ -95,6 +94,7 @@ class Rule:
     refuse: str = ""
     kinds: frozenset[Kind] | None = None
     table: str | None = None
+    expression: str | None = None
     matches: re.Pattern[str] | None = None
     user: str | None = None
     write_concern: WriteConcern | None = None
@@ -110,14 +110,25 @@ class Rule:
             and (self.matches is None or self.matches.search(sql) is not None)
         )
 
+    @property
+    def by_reading(self) -> bool:
+        """Whether Spark's reading of a statement says if it fits."""
+        return self.table is not None or self.expression is not None
+
     def fits(self, kind: Kind, touched: Touched) -> bool:
-        """Whether a statement that it is about touches what it names."""
-        if self.table is None or any(fnmatchcase(each, self.table) for each in touched.tables):
-            return True
-        # A refusal, a stronger write concern or a budget holds for what could touch the table.
-        unclear = not touched.known and kind in _TOUCHING_KINDS
-        unclear |= any(_may_match_in(self.table, each) for each in touched.schemas)
-        return unclear and self.operation_class is None and self.cache is not True
+        """Whether a statement that it is about touches and computes what it names."""
+        # A refusal, a stronger write concern or a budget holds for what could do so.
+        in_doubt = self.operation_class is None and self.cache is not True
+        fits = True
+        if (table := self.table) is not None:
+            unclear = not touched.known and kind in _TOUCHING_KINDS
+            unclear |= any(_may_match_in(table, each) for each in touched.schemas)
+            fits = any(fnmatchcase(each, table) for each in touched.tables) or unclear & in_doubt
+        if (pattern := self.expression) is not None:
+            found = touched.expressions
+            named = any(fnmatchcase(each, pattern) for each in found or ())
+            fits = fits and (named or (found is None and in_doubt))
+        return fits
 
 
 def _may_match_in(pattern: str, schema: str) -> bool:
@@ -151,7 +162,7 @@ def about(rules: Rules, kind: Kind, sql: str, user: str) -> tuple[Rule, ...]:
     for rule in rules.rules:
         if rule.is_about(kind, sql, user):
             found.append(rule)
-            if rule.table is None:
+            if not rule.by_reading:
                 break
     return tuple(found)
 
@@ -224,13 +235,14 @@ def _rule(entry: object, path: str, index: int) -> Rule:
     kinds = CACHEABLE_KINDS if "cache" in entry else None
     if "kind" in entry:
         kinds = _kinds(entry["kind"], f"{path}.kind")
-    table = _text(entry, "table", path)
+    table, expression = _text(entry, "table", path), _text(entry, "expression", path)
     rule = Rule(
         name=_text(entry, "name", path) or f"rule {index + 1}",
         operation_class=_class(entry["class"], f"{path}.class") if "class" in entry else None,
         refuse=_text(entry, "refuse", path) or "",
         kinds=kinds,
         table=None if table is None else table.lower(),
+        expression=None if expression is None else expression.lower(),
         matches=_pattern(_text(entry, "matches", path), f"{path}.matches"),
         user=_text(entry, "user", path),
         write_concern=_concern(entry, path),

@@ -1,23 +1,32 @@
 """What classification makes of a statement, for people and for machines.
 
-A refused statement has a report too: it says why, and what would make it acceptable.
+A refused statement has a report too: it says why, and what would make it acceptable. What a
+statement is that its words do not tell, a running ring says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from haproc.classify.classifier import classify, ruled
+from haproc.classify.classifier import Unparsed, classify, decided, ruled
 from haproc.classify.described import described
-from haproc.classify.model import Classified, OperationClass, RefusedError, Touched
+from haproc.classify.model import (
+    Classified,
+    Kind,
+    OperationClass,
+    Recognised,
+    RefusedError,
+    Touched,
+)
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of classifying one statement: either ``statement`` or ``refused``."""
+    """The outcome of classifying one statement: ``statement``, ``refused``, or Spark has to say."""
 
     sql: str
     statement: Classified | None = None
@@ -27,17 +36,10 @@ class Report:
         """Return the report for ``--json``."""
         if self.statement is not None:
             return described(self.statement)
-        refused = self.refused
-        return {
-            "statement": self.sql,
-            "refused": None
-            if refused is None
-            else {
-                "error_class": refused.error_class,
-                "reason": refused.message,
-                "hint": refused.hint,
-            },
-        }
+        if self.refused is not None:
+            return {"statement": self.sql, "refused": _why(self.refused)}
+        hint = "Spark's parser says what it is: name a running ring, with --ring or --server"
+        return {"statement": self.sql, "kind": None, "hint": hint}
 
     def as_text(self) -> str:
         """Return the report as lines of a name and a value."""
@@ -56,11 +58,36 @@ def report(
     """
     try:
         found = classify(sql, context, rules, override)
+        if isinstance(found, Unparsed):
+            return Report(sql)
         written = Touched(found.writes)
         is_told = bool(found.rules) and found.rules[0].fits(found.kind, written)
         return Report(sql, ruled(found, written, override) if is_told else found)
     except RefusedError as error:
         return Report(sql, refused=error)
+
+
+def under(told: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
+    """Return what a ring told of a statement, as these rules decide about it."""
+    if "kind" not in told:
+        return {**told}
+    writes, known = frozenset(told["writes"]), bool(told.get("tables_known", True))
+    recognised = Recognised(Kind(told["kind"]), writes=writes, tables_known=known)
+    touched = Touched(writes | frozenset(told.get("reads", ())), known)
+    try:
+        found = decided(recognised, told["statement"], Context(user=user), rules)
+        said = described(ruled(found, touched) if found.rules else found)
+    except RefusedError as error:
+        return {**told, "refused": _why(error)}
+    return {**told, **said, "combinable": told.get("combinable")}
+
+
+def _why(error: RefusedError) -> dict[str, str]:
+    return {
+        "error_class": str(error.error_class),
+        "reason": error.message,
+        "hint": error.hint,
+    }
 
 
 def lines_of(values: Mapping[str, object]) -> list[str]:

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import aiohttp
 
+from haproc.classify.rules import Rules
 from haproc.cli import output
-from haproc.cli.report import lines_of
+from haproc.cli.report import lines_of, under
 from haproc.failure import ErrorClass
 from haproc.ring.access import token_file
 from haproc.ring.errors import RingError
@@ -27,8 +28,11 @@ class UnansweredError(Exception):
     """No server of the ring answers; the message says why."""
 
 
-def classify(options: argparse.Namespace, statements: Sequence[str]) -> int:
-    """Print what the ring tells; 3 if any statement is refused or wrong, 4 if none answers."""
+def classify(options: argparse.Namespace, statements: Sequence[str], rules: Rules | None) -> int:
+    """Print what the ring tells; 3 if any statement is refused or wrong, 4 if none answers.
+
+    ``rules``: in place of the ring's own.
+    """
     about = {"catalog": options.catalog, "schema": options.schema}
     about["tree"] = options.tree or options.file is None
     try:
@@ -40,6 +44,8 @@ def classify(options: argparse.Namespace, statements: Sequence[str]) -> int:
     except UnansweredError as error:
         output.error(f"{error}; is the ring up, and HACLIENT_TOKEN a user's token?")
         return output.FAILED
+    if rules is not None:
+        found = [under(each, rules, options.user) for each in found]
     if options.json:
         output.dump(found[0] if options.file is None else found)
     else:

@@ -69,7 +69,7 @@ def classify(options: argparse.Namespace) -> int:
         output.error("give a statement, or a file of them with --file")
         return output.USAGE
     if options.server or options.ring:
-        return told.classify(options, statements)
+        return told.classify(options, statements, rules if options.rules else None)
     context = Context(options.catalog, options.schema, options.user)
     reports = [report(sql, context, rules) for sql in statements]
     if options.json:

@@ -34,9 +34,9 @@ _COMPUTING: Final = _WITH_QUERY | frozenset(
     {Kind.UPDATE, Kind.DELETE, Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.CREATE_FUNCTION}
 )
 """Kinds of which parts beside a source are computed by every cluster for itself."""
-_UNBOUND: Final = frozenset(
+UNBOUND: Final = frozenset(
     {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.CREATE_FUNCTION}
-    | {Kind.DROP_FUNCTION, Kind.GRANT}
+    | {Kind.DROP_FUNCTION}
 )
 """Kinds that may touch any table."""
 BY_TEXT: Final = frozenset(
@@ -44,7 +44,7 @@ BY_TEXT: Final = frozenset(
     | {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.DROP_FUNCTION}
 )
 """Kinds that name what they are about, and mostly compute nothing."""
-_MANY: Final = frozenset(
+MANY: Final = frozenset(
     {"AnalyzeTables", "CommentOnNamespace", "RefreshFunction", "RefreshResource"}
     | {"CreateTempViewUsing"}
 )
@@ -95,14 +95,14 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     limits.check_text(reading.text)
-    parsed = _proper(reading.parsed)
-    kind = _kind(parsed)
-    _check_hidden(reading)
+    parsed = proper(reading.parsed)
+    kind = kind_of(parsed)
+    check_hidden(reading)
     computed([reading.parsed])
     assert reading.analyzed is not None, "it was asked for"
     analyzed = reading.analyzed
     limits.check_session_name(reading.text, parsed, analyzed)
-    refusal = _refusal(kind, parsed, reading.parsed, analyzed)
+    refusal = refusal_of(kind, parsed, reading.parsed, analyzed)
     if refusal is not None:
         limits.check_options(reading.parsed, Kind.UNKNOWN)  # a rule may let it pass
         return _unknown(reading.parsed, analyzed, refusal)
@@ -126,31 +126,31 @@ def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     limits.check_text(reading.text)
-    parsed = _proper(reading.parsed)
-    kind = _kind(parsed)
+    parsed = proper(reading.parsed)
+    kind = kind_of(parsed)
     if kind not in BY_TEXT:
         return None
-    _check_hidden(reading)
+    check_hidden(reading)
     computed([parsed])
-    refusal = _refusal(kind, parsed, parsed, parsed)
+    refusal = refusal_of(kind, parsed, parsed, parsed)
     limits.check_options(parsed, kind)
     limits.check_partition(reading.text, parsed)
-    held, fields = _target(parsed)
+    held, fields = named_by(parsed)
     uses, written = Uses(), frozenset[str]()
     uses.take_parsed(without(parsed, fields), context)
     if refusal is not None or uses.reads or limits.is_placed(parsed):
         return None
-    uses.known = kind not in _UNBOUND and parsed.cls not in _MANY
+    uses.known = kind not in UNBOUND and parsed.cls not in MANY
     if uses.known:
         if held is None:
             return None
-        written = _written_names(parsed, tuple(completed(parts(held), context)), context)
+        written = written_names(parsed, tuple(completed(parts(held), context)), context)
     if kind not in _COMPUTING:
         return _made(kind, uses, written, None)
     return replace(_computing(kind, uses, written, parsed, parsed, fields), fixed=())
 
 
-def _proper(root: Node) -> Node:
+def proper(root: Node) -> Node:
     """Return the statement itself, without a WITH clause in front of it."""
     node = root
     while node.cls == "UnresolvedWith" and (child := node.node("child")) is not None:
@@ -158,7 +158,7 @@ def _proper(root: Node) -> Node:
     return node
 
 
-def _kind(node: Node) -> Kind:
+def kind_of(node: Node) -> Kind:
     if node.cls in ("InsertIntoStatement", "UnresolvedInsert"):
         replaces = node["overwrite"] or node["replaceCriteriaOpt"]
         return Kind.INSERT_OVERWRITE if replaces else Kind.INSERT
@@ -175,7 +175,7 @@ def _kind(node: Node) -> Kind:
     return Kind.VALUES if node.cls in ("LocalRelation", "UnresolvedInlineTable") else Kind.SELECT
 
 
-def _check_hidden(reading: Reading) -> None:
+def check_hidden(reading: Reading) -> None:
     """Refuse what hides the statements that it runs."""
     assert reading.parsed is not None
     hiding = RUN_BY_ANALYZER & {reading.unseen, *(node.cls for node in reading.parsed.walk())}
@@ -188,12 +188,12 @@ def _check_hidden(reading: Reading) -> None:
         )
 
 
-def _refusal(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
+def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
     """Return why a statement is of unknown kind; None if it is not; raises RefusedError."""
     if kind is Kind.UNKNOWN:
         return _unclassified(_reason(parsed.cls))
     if kind is Kind.EXPLAIN and (inner := parsed.node("logicalPlan")) is not None:
-        return _refusal(_kind(_proper(inner)), _proper(inner), inner, inner)
+        return refusal_of(kind_of(proper(inner)), proper(inner), inner, inner)
     for root, own in ((whole, parsed), (analyzed, analyzed)):
         refusal = _nested(root, own)
         if refusal is not None:
@@ -300,14 +300,14 @@ def _told(
         uses.reads.clear()
     uses.take_frames([whole], text)
     is_general = kind in (Kind.SHOW, Kind.DESCRIBE) and not (uses.reads or uses.session)
-    if is_general or kind in _UNBOUND or parsed.cls in _MANY:
+    if is_general or kind in UNBOUND or parsed.cls in MANY:
         uses.known = False
     if kind in _COMPUTING and own is not None:
         return _computing(kind, uses, writes, parsed, analyzed, own)
     return _made(kind, uses, writes, None)
 
 
-def _target(node: Node) -> tuple[Node | None, tuple[str, ...]]:
+def named_by(node: Node) -> tuple[Node | None, tuple[str, ...]]:
     """Return the node that names what a command writes, and the fields that hold it."""
     fields = tuple(name for name in _TARGETS if node.node(name) is not None)
     if node.cls == "RestoreTableCommand":
@@ -325,10 +325,12 @@ def _written(
     kind: Kind, parsed: Node, analyzed: Node, context: Context
 ) -> tuple[Kind, frozenset[str], tuple[str, ...]]:
     """Return the kind, now that Spark resolved what is written; its name; the fields with it."""
-    held, _ = _target(parsed)
-    resolved, fields = _target(analyzed)
-    if kind in _UNBOUND or kind in SESSION_KINDS or parsed.cls in _MANY:
-        return _of_session(kind, parsed, analyzed), frozenset(), fields
+    held, _ = named_by(parsed)
+    resolved, fields = named_by(analyzed)
+    if kind in UNBOUND or kind in SESSION_KINDS or parsed.cls in MANY:
+        if kind is Kind.TEMPORARY_VIEW:
+            check_of_session(analyzed)
+        return kind, frozenset(), fields
     full = parts(resolved) if resolved is not None else ()
     if analyzed.cls in ("LocalRelation", "NoopCommand") and held is not None:  # nothing to do
         full = tuple(completed(parts(held), context))
@@ -340,10 +342,10 @@ def _written(
         said = target(parts(held), context)
         if said != joined(full):
             raise _differs(f"{said} was analyzed as {joined(full) or 'no table'}")
-    return kind, _written_names(parsed, full, context), fields
+    return kind, written_names(parsed, full, context), fields
 
 
-def _written_names(parsed: Node, full: tuple[str, ...], context: Context) -> frozenset[str]:
+def written_names(parsed: Node, full: tuple[str, ...], context: Context) -> frozenset[str]:
     written = {target(full, context)}
     if parsed.cls == "RenameTable":
         new = tuple(parsed["newName"] or ())
@@ -352,16 +354,15 @@ def _written_names(parsed: Node, full: tuple[str, ...], context: Context) -> fro
     return frozenset(written)
 
 
-def _of_session(kind: Kind, parsed: Node, analyzed: Node) -> Kind:
-    """Return the kind of a definition of the session; raises RefusedError for a global one."""
-    view_type = analyzed.node("viewType")
-    if analyzed.cls == "CreateViewCommand" and view_type is not None:
+def check_of_session(definition: Node) -> None:
+    """Raise RefusedError for a definition of a view that more than its session would see."""
+    view_type = definition.node("viewType")
+    if definition.cls == "CreateViewCommand" and view_type is not None:
         if view_type.cls == "GlobalTempView":
-            name = analyzed.node("name")
+            name = definition.node("name")
             refuse_global(("global_temp", *(parts(name) if name is not None else ())[-1:]))
         if view_type.cls != "LocalTempView":
             raise _differs("a temporary view was analyzed as another")
-    return kind
 
 
 def _computing(
@@ -379,7 +380,7 @@ def _computing(
         source = next((each for name in _SOURCES if (each := analyzed.node(name))), None)
     if source is not None and kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
         source, wrapping = _unwrapped(source, analyzed)
-    _, fields = _target(parsed)
+    _, fields = named_by(parsed)
     texts = [
         str(text)
         for node in below([parsed])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from haproc.classify.model import Kind, RefusedError
+from haproc.classify.model import Kind, RefusedError, Touched
 from haproc.classify.names import Context, joined
 from haproc.classify.rules import QUERY_KINDS
 from haproc.failure import ErrorClass
@@ -21,7 +21,7 @@ from haproc.reading.definitions import function_of, is_numbered, queries
 from haproc.reading.exact import examine
 from haproc.reading.known import WRITING
 from haproc.reading.model import Facts, Finding, Remedy
-from haproc.reading.names import VARIABLE, Uses, computed, parts
+from haproc.reading.names import VARIABLE, Uses, computed, expression_classes, parts
 from haproc.reading.tree import UNASKED, Node, Place, Reading
 from haproc.reading.words import examine_words
 
@@ -58,8 +58,8 @@ class Judged:
     ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and what is
     around that, if it has one that can be told apart. ``reads``: tables and views; ``rests_on``:
     these, what is written, and the functions of the catalog; ``known``: nothing is missing from
-    these. ``of_session``: the query means something in its client's session only. ``computes``:
-    beside a query each cluster computes something of it.
+    these. ``expressions``: as `Touched` has them. ``of_session``: the query means something in its
+    client's session only. ``computes``: beside a query each cluster computes something of it.
     """
 
     kind: Kind
@@ -71,10 +71,16 @@ class Judged:
     reads: frozenset[str] = frozenset()
     rests_on: frozenset[str] = frozenset()
     known: bool = True
+    expressions: frozenset[str] = frozenset()
     of_session: bool = False
     computes: bool = False
     reasons: tuple[str, ...] = ()
     hint: str = ""
+
+    @property
+    def touched(self) -> Touched:
+        """What rules are asked about."""
+        return Touched(self.reads | self.writes, self.known, expressions=self.expressions)
 
     @property
     def moved(self) -> bool:
@@ -108,6 +114,7 @@ class JudgedQuery:
     rests_on: frozenset[str]
     known: bool
     of_session: bool
+    expressions: frozenset[str] = frozenset()
     reasons: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -162,6 +169,7 @@ def _as_it_stands(
         reads=whole.reads,
         rests_on=whole.rests_on,
         known=whole.known,
+        expressions=expression_classes(reading),
         computes=bool(whole.beside),
     )
 
@@ -237,6 +245,7 @@ def with_part(
         reads=judged.reads | found.reads,
         rests_on=judged.rests_on | found.rests_on,
         known=judged.known and found.known,
+        expressions=judged.expressions | found.expressions,
     )
     if not found.reasons:
         return judged
@@ -298,6 +307,7 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         frozenset(uses.reads | uses.functions),
         uses.known,
         bool(uses.session),
+        expression_classes(reading),
         tuple(dict.fromkeys(reasons)),
         tuple(_elsewhere(reading.analyzed)),
         tuple(refused),

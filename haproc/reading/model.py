@@ -53,8 +53,8 @@ class Verdict:
 
     ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
     writes, and the functions that it calls; changing the definition of any of them may change the
-    verdict. ``known``: nothing is missing from these. ``of_session``: it means what it means in its
-    client's session only.
+    verdict. ``known``: nothing is missing from these. ``expressions``: as `Touched` has them.
+    ``of_session``: it means what it means in its client's session only.
     """
 
     treatment: Treatment
@@ -64,3 +64,4 @@ class Verdict:
     known: bool = True
     hint: str = ""
     of_session: bool = False
+    expressions: frozenset[str] = frozenset()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from haproc.classify.model import RefusedError
 from haproc.classify.names import Context, completed, joined, parts_of, refuse_own
 from haproc.failure import ErrorClass
-from haproc.reading.tree import Node
+from haproc.reading.tree import Node, Reading
 
 SESSION_CATALOG: Final = "spark_catalog"
 VARIABLE: Final = "the variable"
@@ -77,6 +77,13 @@ def below(roots: Iterable[Node]) -> Iterator[Node]:
             seen.add(id(node))
             yield node
             waiting.extend(reversed(node.children))
+
+
+def expression_classes(reading: Reading) -> frozenset[str]:
+    """Return the classes of what a statement computes, in lower case: see `Touched`."""
+    root = reading.analyzed or reading.parsed
+    nodes = below([root]) if root is not None else ()
+    return frozenset(node.cls.lower() for node in nodes if node.type is not None)
 
 
 def in_field(value: Any) -> Iterator[Node]:

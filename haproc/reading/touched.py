@@ -10,7 +10,7 @@ from haproc.classify.names import Context, completed, joined
 from haproc.classify.tokens import tokenize
 from haproc.reading.anatomy import anatomy
 from haproc.reading.definitions import function_of
-from haproc.reading.names import parts
+from haproc.reading.names import expression_classes, parts
 from haproc.reading.tree import Node, Reading
 
 _FURTHER: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST", "QUERY"})
@@ -36,11 +36,7 @@ class Touches:
 
     def __or__(self, other: Touches) -> Touches:
         """Return what both touch."""
-        one, two = self.touched, other.touched
-        touched = Touched(
-            one.tables | two.tables, one.known and two.known, one.schemas | two.schemas
-        )
-        return Touches(touched, self.rests_on | other.rests_on)
+        return Touches(self.touched | other.touched, self.rests_on | other.rests_on)
 
 
 NOTHING: Final = Touches(Touched())
@@ -53,7 +49,8 @@ def touches(reading: Reading, context: Context) -> Touches:
     whole = anatomy(reading, context)
     tables, schemas = _shown(reading.parsed, context)
     tables |= whole.reads | whole.writes
-    touched = Touched(tables, whole.known and whole.refusal is None, schemas)
+    known = whole.known and whole.refusal is None
+    touched = Touched(tables, known, schemas, expression_classes(reading))
     return Touches(touched, whole.rests_on, function_of(reading), refusal=whole.refusal)
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from haproc import protos
 from haproc.classify.bounds import Bounds
-from haproc.classify.classifier import classify
+from haproc.classify.classifier import Unparsed, classify
 from haproc.classify.model import (
     Classified,
     Kind,
     OperationClass,
+    Recognised,
     RefusedError,
     Touched,
     WriteConcern,
 )
 from haproc.classify.names import Context, parts_of
-from haproc.classify.plans.classifying import classify_plan, text_of
+from haproc.classify.plans.classifying import classify_plan, text_of, unparsed
 from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import PlanReading
 from haproc.classify.rules import CACHEABLE_KINDS, Rules, about, first
+from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.statement import (
     ArrowRows,
@@ -29,7 +32,7 @@ from haproc.engine.statement import (
     SqlText,
     Statement,
 )
-from haproc.failure import ErrorClass
+from haproc.failure import ErrorClass, RequestError
 from haproc.failure import refused as refusal
 from haproc.pin.parameters import bound
 from haproc.pin.sqltypes import quote_name
@@ -81,12 +84,25 @@ def as_it_runs(asked: Understood) -> Statement:
 
 
 class Classifying:
-    """Classifies by an operator's rules. Methods raise RequestError."""
+    """Classifies by an operator's rules. Methods raise RequestError.
 
-    def __init__(self, texts: Texts, rules: Rules, bounds: Bounds) -> None:
+    ``recognised`` asks Spark's parser what a text is (settings, user; raises RefusedError,
+    EngineError), ``failed`` says what a client is told of an EngineError.
+    """
+
+    def __init__(
+        self,
+        texts: Texts,
+        rules: Rules,
+        bounds: Bounds,
+        recognised: Callable[[str, Settings, str], Awaitable[Recognised]],
+        failed: Callable[[EngineError], RequestError],
+    ) -> None:
         self._texts = texts
         self._rules = rules
         self._bounds = bounds
+        self._recognised = recognised
+        self._failed = failed
 
     async def with_read(self, request: Request) -> Request:
         """Return the request with its plan read, if it has one."""
@@ -127,7 +143,7 @@ class Classifying:
                 assert_never(op.write)
         kind = Kind.INSERT if op.kind is Kind.ROWS else op.kind
         rules = await self._texts.run(op.user, len(text), about, self._rules, kind, text, op.user)
-        rule = first(rules, kind, Touched(op.reads | op.writes, op.tables_known))
+        rule = first(rules, kind, Touched(op.reads | op.writes, op.tables_known, expressions=None))
         return None if rule is None else rule.write_concern
 
     async def text(
@@ -137,9 +153,23 @@ class Classifying:
         context = Context(settings.catalog, settings.schema, user)
         values = (sql, context, self._rules, override, self._bounds)
         try:
-            return await self._texts.run(user, len(sql), classify, *values)
+            found = await self._texts.run(user, len(sql), classify, *values)
+            if isinstance(found, Unparsed):
+                parsed = await self._parsed([found.sql], settings, user)
+                found = await self._texts.run(user, len(sql), classify, *values, parsed)
         except RefusedError as error:
             raise refused(error) from error
+        assert isinstance(found, Classified), "it was parsed"
+        return found
+
+    async def _parsed(
+        self, texts: Sequence[str], settings: Settings, user: str
+    ) -> dict[str, Recognised]:
+        """Return what Spark's parser makes of texts; raises RefusedError, too."""
+        try:
+            return {text: await self._recognised(text, settings, user) for text in texts}
+        except EngineError as error:
+            raise self._failed(error) from error
 
     async def plan(
         self,
@@ -152,10 +182,14 @@ class Classifying:
     ) -> Classified:
         """Return what a plan is; ``there``: what it writes exists."""
         context = Context(settings.catalog, settings.schema, user)
-        values = (reading, context, self._rules, self._bounds, override)
+        size, values = _texts_size(reading), (reading, context, self._rules, self._bounds, override)
         try:
+            texts = await plan_work(
+                self._texts, size, lambda: [*unparsed(reading, context, self._bounds)]
+            )
+            parsed = await self._parsed(texts, settings, user)
             return await plan_work(
-                self._texts, _texts_size(reading), lambda: classify_plan(*values, there=there)
+                self._texts, size, lambda: classify_plan(*values, parsed, there=there)
             )
         except RefusedError as error:
             raise refused(error) from error
@@ -167,6 +201,7 @@ class Classifying:
             found = classify(_as_insert(table), context, self._rules)
         except RefusedError as error:
             raise refused(error) from error
+        assert isinstance(found, Classified), "its words tell"
         asynchronous = OperationClass.ASYNCHRONOUS
         return replace(found, kind=Kind.ROWS, operation_class=asynchronous, insert=None)
 
@@ -187,8 +222,8 @@ def _as_insert(table: str) -> str:
 def only_selects(reading: PlanReading, settings: Settings) -> bool:
     """Whether no SQL text in a plan is run by Spark as it reads the plan, such as SHOW."""
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
-    kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
-    return kinds <= CACHEABLE_KINDS
+    found = [classify(part.text, context, rules) for part in reading.sqls]
+    return all(isinstance(each, Classified) and each.kind in CACHEABLE_KINDS for each in found)
 
 
 def read_of(sent: SentPlan) -> ReadPlan:

@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from haproc.classify.classifier import ruled
+from haproc.classify.insert import plain_insert
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
+from haproc.classify.names import Context
 from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
@@ -34,17 +36,8 @@ from haproc.route.rows.reading import fitted
 from haproc.route.ruling import Ruling
 from haproc.route.stand_in import as_written
 
-REFUSED: Final = {
-    Kind.RESTORE: (
-        "each cluster numbers and dates the versions of its tables itself",
-        "write the rows that the table should hold",
-    ),
-    Kind.COPY: (
-        "every cluster would read the files again, at another time or not at all",
-        "load them with INSERT … SELECT from the files, which is replicated as rows",
-    ),
-}
-"""What is refused whatever it says: why, and what to do instead."""
+_RESTORED: Final = "each cluster numbers and dates the versions of its tables itself"
+_HINT_RESTORE: Final = "write the rows that the table should hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +85,6 @@ class Making:
             core.limits.part_bytes_max,
         )
         self._texts = texts
-        self._classifying = classifying
         self._ground = ground
         self._foresee = foresee
         self._ruling = ruling
@@ -163,10 +155,11 @@ class Making:
         statement, columns = await self._plans.target(asked, taken)
         self._foresee(self._made(asked, statement, SparkPlan(data)))
         found = await self._plans.examined(asked, taken, statement, columns)
-        names = found.verdict.reads | statement.reads | statement.writes
-        touched = Touched(names, found.verdict.known)
+        verdict = found.verdict
+        names = verdict.reads | statement.reads | statement.writes
+        touched = Touched(names, verdict.known, expressions=verdict.expressions)
         statement = await self._ruling.written(asked, statement, touched)
-        made = self._resting(asked, statement, found.write, found.verdict, ground)
+        made = self._resting(asked, statement, found.write, verdict, ground)
         return replace(made, operation=replace(made.operation, evolves=evolves))
 
     async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Made:
@@ -181,19 +174,21 @@ class Making:
         """Return a text as an operation, by what Spark reads in it."""
         statement, session, moment = asked.statement, asked.session, _moment(asked)
         carried = None if frames is None else frames.sent
-        if statement.kind in REFUSED:
-            raise RefusedError(ErrorClass.NONDETERMINISTIC, *REFUSED[statement.kind])
+        if statement.kind is Kind.RESTORE:
+            raise RefusedError(ErrorClass.NONDETERMINISTIC, _RESTORED, _HINT_RESTORE)
         values = (statement, asked.settings, session, moment, carried)
         if statement.kind in OF_ROWS:
             of_frames = () if frames is None else (frames.rests, frames.hidden)
             found = await self.readings.judged(*values, *of_frames)
         else:
             found = await self.readings.definition(*values)
-        touched = Touched(found.reads | found.writes, found.known)
+        touched = found.touched
         statement = await self._ruling.written(asked, statement, touched)
         if found.moved and frames is None:  # it may insert nothing but literals now
-            now = await self._classifying.text(found.sql, asked.settings, asked.request.user)
-            statement = replace(statement, sql=now.sql, insert=now.insert)
+            context = Context(asked.settings.catalog, asked.settings.schema)
+            user, size = asked.request.user, len(found.sql)
+            now = await self._texts.run(user, size, plain_insert, found.sql, context)
+            statement = replace(statement, sql=found.sql, insert=None if now is None else now.shape)
         if found.treatment is Treatment.MATERIALISE:  # whatever it inserts now, rows stand for it
             statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None

@@ -383,6 +383,7 @@ def _with(verdict: Verdict, found: JudgedQuery) -> Verdict:
         reads=verdict.reads | found.reads,
         rests_on=verdict.rests_on | found.rests_on,
         known=verdict.known and found.known,
+        expressions=verdict.expressions | found.expressions,
     )
 
 

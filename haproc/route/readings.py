@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from haproc import protos, wire
-from haproc.classify.model import Classified, Kind, RefusedError
+from haproc.classify.model import Classified, Kind, Recognised, RefusedError
 from haproc.classify.names import Context
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
@@ -38,6 +38,7 @@ from haproc.reading.judge import (
 )
 from haproc.reading.model import Facts
 from haproc.reading.outline import outline
+from haproc.reading.recognise import recognise
 from haproc.reading.touched import NOTHING, Touches, touches
 from haproc.reading.tree import PLAINER, Node, read
 from haproc.reading.tree import readable as _readable
@@ -83,9 +84,21 @@ class Readings:
         self._planning = planning
         self._timeout_s = timeout_s
         self._lanes = AsLanes(sessions.shared, self._asked, self._work)
+        self._recognised = Remembered[Key, Recognised](lambda: 0, JUDGED_MAX)
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
         self._queries = Remembered[Key, JudgedQuery](epoch, JUDGED_MAX)
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
+
+    async def recognised(self, text: str, settings: Settings, user: str) -> Recognised:
+        """Return what a statement is, by Spark's parser; raises RefusedError, EngineError."""
+        key = key_of(text, settings)
+        if (known := self._recognised.find(key)) is not None:
+            return known
+        data = await self._parsed(settings, text, user)
+        context = Context(settings.catalog, settings.schema, user)
+        found = await self._work(user, data, recognised_in, text, context)
+        self._recognised.keep(key, found, 0)
+        return found
 
     async def judged(
         self,
@@ -363,6 +376,12 @@ def outlined(data: str, text: str) -> list[str]:
         return outline(read(data, text))
 
 
+def recognised_in(data: str, text: str, context: Context) -> Recognised:
+    """Return what a statement is, as parsed in the server's answer; raises RefusedError."""
+    with _readable():
+        return recognise(read(data, text), context)
+
+
 def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
     """Return what becomes of a statement, as read in the server's answer; raises RefusedError."""
     with _readable():
@@ -410,14 +429,15 @@ def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
 
 
 def _check(statement: Classified, found: Judged) -> None:
-    """Refuse what Spark takes for another statement than HAProc has."""
+    """Refuse what the analyzer takes for another statement than the parser."""
     is_other = found.kind is not statement.kind or found.writes != statement.writes
     if is_other and statement.kind is not Kind.UNKNOWN:
         theirs, ours = (", ".join(sorted(names)) for names in (found.writes, statement.writes))
         raise RefusedError(
             ErrorClass.NONDETERMINISTIC,
-            f"Spark takes the statement for {found.kind.value} of {theirs or 'no table'}, HAProc "
-            f"for {statement.kind.value} of {ours or 'a table that cannot be told'}",
+            f"Spark's analyzer takes the statement for {found.kind.value} of "
+            f"{theirs or 'no table'}, its parser for {statement.kind.value} of "
+            f"{ours or 'a table that cannot be told'}",
             PLAINER,
         )
     if found.treatment is Treatment.REFUSE:

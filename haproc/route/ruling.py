@@ -186,7 +186,7 @@ class Ruling:
         if found.inner:
             found = await self._readings.touches(SqlText(found.inner), found.inner, *values)
         if found.function is not None:  # its body is not read
-            found |= Touches(Touched(known=False))
+            found |= Touches(Touched(known=False, expressions=None))
         return found
 
     async def _of_plan(self, asked: Understood, sent: SentPlan) -> Touches:
@@ -240,7 +240,9 @@ def _told(read: ReadPlan, settings: Settings) -> Touches:
 
 def _read(query: JudgedQuery) -> Touches:
     """Return what a query or a part of a plan touches."""
-    return Touches(Touched(query.reads, query.known and not query.refused), query.rests_on)
+    known = query.known and not query.refused
+    touched = Touched(query.reads, known, expressions=query.expressions)
+    return Touches(touched, query.rests_on)
 
 
 def _is_own(session: ClientSession | None) -> bool:

@@ -56,8 +56,7 @@ from haproc.sessions.sessions import Sessions
 LOOK_S = 1.0
 """How long it may take to find out how a write stands in the ring. Chosen."""
 SHARED_SESSIONS_MAX = 16
-"""Spark sessions kept of each user for requests without one of their own, one per catalog and
-schema."""
+"""Spark sessions of each user for requests without one, by catalog and schema."""
 
 
 class RingService:
@@ -81,14 +80,10 @@ class RingService:
         self._defaults = defaults = config.defaults
         self._reads = reads
         self._texts = texts or Inline()
-        self._classifying = Classifying(self._texts, rules, replica.core.limits.bounds)
         self._only_reads: dict[tuple[str, str], bool] = {}
         self._unmade = set[tuple[str, str]]()
-        """Writes under way of which no operation was made yet: the log can have none."""
+        """Requests under way that have done nothing yet: the log can have nothing of theirs."""
         self._attempts = Attempts(replica)
-        self._concerns = Concerns(
-            assurance, self._attempts, self._classifying, asks_for_more=rules.ask_for_concern
-        )
         self._lending = Lending(replica)
         limits = config.limits
         self.planning = Planning(
@@ -108,6 +103,12 @@ class RingService:
         reading = ReadingSessions(engine, epoch, self._now)
         timeout_s = core.timeouts.statement_s
         readings = Readings(reading, epoch, self._texts, self.planning, timeout_s)
+        self._classifying = Classifying(
+            self._texts, rules, core.limits.bounds, readings.recognised, self.explained
+        )
+        self._concerns = Concerns(
+            assurance, self._attempts, self._classifying, asks_for_more=rules.ask_for_concern
+        )
         self._ruling = Ruling(core, readings, self._texts)
         self._making = Making(
             core,
@@ -129,9 +130,8 @@ class RingService:
             lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX
         )
         self.sessions = sessions
-        self._session_statements = SessionStatements(
-            core, sessions, self._classifying, self._ruling, defaults
-        )
+        values = self._classifying, self._ruling, defaults
+        self._session_statements = SessionStatements(core, sessions, *values)
 
     # -- what the doors ask ----------------------------------------------------------------
 
@@ -177,6 +177,7 @@ class RingService:
                 await self._lend(request, found.facts)
         known = await self._attempts.known(request)
         if known is None:
+            self._unmade.add(key)
             try:
                 asked = await self._understood(request)
             except RequestError as error:
@@ -238,6 +239,7 @@ class RingService:
             return await self._write(asked, since)
         if request.relayed and not asked.statement.sql:
             return self._fit(await self._ruling.settled(asked)), WriteConcern.ONE
+        self._unmade.discard(request.key)
         return await self._session_statements.run(asked), WriteConcern.ONE
 
     async def _read(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
@@ -412,7 +414,6 @@ class RingService:
 
     async def _write(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
         request, body, began = asked.request, _body(asked.request), self._now()
-        self._unmade.add(request.key)
         asks = request.write_concern
         concern: WriteConcern | None = None
         self._assurance.check(self._concerns.of(asks, asked.statement.write_concern), request.key)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from dmq import Json
 from haproc.classify.described import described
-from haproc.classify.model import OperationClass, RefusedError, Touched
+from haproc.classify.model import OperationClass, RefusedError
 from haproc.engine.errors import EngineError
 from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
@@ -93,9 +93,8 @@ class Showing:
         of_rows = statement.kind in OF_ROWS
         judge = readings.judged if of_rows else readings.definition
         found = await judge(statement, settings, session, moment)
-        touched = Touched(found.reads | found.writes, found.known)
         return {
-            **described(await self._ruling.written(asked, statement, touched)),
+            **described(await self._ruling.written(asked, statement, found.touched)),
             **_read(found.reads, statement.tables_known and found.known),
             "travels": found.treatment.value,
             "becomes": found.sql,

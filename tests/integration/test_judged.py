@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from haproc.classify.classifier import classify
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
-from haproc.classify.names import Context
-from haproc.classify.rules import Rules
 from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
@@ -32,6 +29,7 @@ from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import State
 from tests.integration.engine_calls import apply, rows
 from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS, TABLES
+from tests.readings.classified import classified_by
 
 pytestmark = pytest.mark.spark
 
@@ -121,15 +119,15 @@ class Judging:
         planning = Planning(Shares(1), Shares(1))
         self.readings = Readings(sessions, epoch, Inline(), planning, 60)
 
-    def statement(self, sql: str) -> Classified:
-        return classify(sql, Context(schema=self.settings.schema), Rules.builtin())
+    async def statement(self, sql: str) -> Classified:
+        return await classified_by(self.readings, sql, self.settings)
 
     async def verdict(self, sql: str, session: ClientSession | None = None) -> Found:
         """Return what becomes of a write."""
         now = datetime(2026, 3, 1, 23, 30, tzinfo=UTC)
         moment = Moment(now, "UTC", "ann", "spark_catalog", self.settings.schema)
         try:
-            statement = self.statement(sql)
+            statement = await self.statement(sql)
             of_rows = statement.kind in OF_ROWS
             judge = self.readings.judged if of_rows else self.readings.definition
             found = await judge(statement, self.settings, session, moment)
@@ -185,7 +183,7 @@ async def test_query_and_session_statement_are_confirmed(judging: Judging) -> No
     await spark.configure(judging.settings)
     session, readings = _session(spark, judging.settings), judging.readings
     for sql in QUERIES:
-        assert judging.statement(sql).operation_class is OperationClass.QUERY
+        assert (await judging.statement(sql)).operation_class is OperationClass.QUERY
         await readings.touches(SqlText(sql), sql, judging.settings, None, "ann", is_query=True)
     for sql in NO_QUERIES:
         with pytest.raises(RefusedError):
@@ -193,11 +191,11 @@ async def test_query_and_session_statement_are_confirmed(judging: Judging) -> No
             await readings.touches(asked, sql, judging.settings, session, "ann", is_query=True)
     for sql in NO_SESSION_STATEMENTS:
         kind = Kind.CACHE if sql.startswith("CACHE") else Kind.TEMPORARY_VIEW
-        taken = replace(judging.statement("SELECT 1"), sql=sql, kind=kind)
+        taken = replace(await judging.statement("SELECT 1"), sql=sql, kind=kind)
         with pytest.raises(RefusedError):
             await readings.of_session(taken, session)
     for sql in SESSION_STATEMENTS:
-        await readings.of_session(judging.statement(sql), session)
+        await readings.of_session(await judging.statement(sql), session)
 
 
 async def test_setting_has_a_say_in_what_differs(judging: Judging) -> None:
@@ -280,12 +278,12 @@ async def test_query_is_repeatable_where_it_rests_on_delta_tables_alone(judging:
     repeatable, settings = Repeatable(core, judging.readings), judging.settings
     wrong = []
     for sql, tables in REPEATABLE.items():
-        found = await repeatable.reading(judging.statement(sql), settings, "ann")
+        found = await repeatable.reading(await judging.statement(sql), settings, "ann")
         names = {f"spark_catalog.{settings.schema}.{name}" for name in tables.split()}
         if found != Reading(7, frozenset(names)):
             wrong.append((sql, found))
     for sql, reason in NOT_REPEATABLE.items():
-        found = await repeatable.reading(judging.statement(sql), settings, "ann")
+        found = await repeatable.reading(await judging.statement(sql), settings, "ann")
         if reason not in found.reason:
             wrong.append((sql, found))
     assert wrong == []

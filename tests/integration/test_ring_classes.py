@@ -135,7 +135,7 @@ def test_class_of_a_write_overridden_to_synchronous_waits_for_all_but_never_to_q
         assert caught.value.kind is haclient.FailureKind.REFUSED
         assert caught.value.outcome is haclient.Outcome.NOT_SENT
         with pytest.raises(haclient.Error) as caught:
-            cursor.execute("FROBNICATE everything")
+            cursor.execute("CALL spark_catalog.system.rewrite()")
         assert caught.value.kind is haclient.FailureKind.REFUSED
         assert "rule" in caught.value.hint
     assert rig.everywhere(f"SELECT id, name, x FROM {table}") == [(1, "a", None)] * 2

@@ -12,10 +12,7 @@ import pyarrow as pa
 import pytest
 
 from haproc import protos
-from haproc.classify.classifier import classify
-from haproc.classify.model import Classified, RefusedError
-from haproc.classify.names import Context
-from haproc.classify.rules import Rules
+from haproc.classify.model import RefusedError
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine import packed
@@ -30,15 +27,25 @@ from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import Judged
 from haproc.replicate.apply.filling import Found
 from haproc.replicate.apply.materialise import materialise
+from haproc.ring.spark import LocalSpark
 from haproc.route.offload import Inline
 from haproc.route.planning import Planning
 from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
 from tests.integration.engine_calls import apply, rows
+from tests.readings.classified import classified_by
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 BERLIN = Settings(time_zone="Europe/Berlin")
+
+
+@pytest.fixture(scope="module")
+def spark(mortal_spark: LocalSpark) -> LocalSpark:
+    """A server of its own: much at once does not fit beside what the run's server has by then."""
+    return mortal_spark
+
+
 MOMENT = Moment(
     datetime(2026, 3, 1, 23, 30, 0, 123456, UTC),
     "Europe/Berlin",
@@ -76,16 +83,13 @@ CLOCK = [
 ]
 
 
-def statement(sql: str) -> Classified:
-    return classify(sql, Context(), Rules.builtin())
-
-
 async def judged(engine: SparkConnectEngine, sql: str) -> Judged:
     """Return what becomes of a statement at that moment."""
     planning = Planning(Shares(1), Shares(1))
     sessions = ReadingSessions(engine, lambda: 0, time.monotonic)
     readings = Readings(sessions, lambda: 0, Inline(), planning, 60)
-    return await readings.judged(statement(sql), BERLIN, None, MOMENT)
+    statement = await classified_by(readings, sql, BERLIN)
+    return await readings.judged(statement, BERLIN, None, MOMENT)
 
 
 async def contents(engine: SparkConnectEngine, name: str) -> list[str]:

@@ -23,12 +23,14 @@ NOW: Final = "2026-03-01 23:30:00"
 class Recorded:
     """What Spark said of a statement: a reading as JSON, or the name of an error.
 
-    ``world``: the schema that it was read in.
+    ``world``: the schema that it was read in. ``parsed``: the reading without an analyzed tree, if
+    the error is the analyzer's.
     """
 
     world: str
     data: str = ""
     error: str = ""
+    parsed: str = ""
 
     def reading(self, statement: str) -> Reading:
         """Return it as trees; raises LookupError for an error."""
@@ -60,5 +62,6 @@ def reading_of(statement: str) -> Reading:
 
 def _recorded(said: dict[str, Any]) -> Recorded:
     if "error" in said:
-        return Recorded(said["world"], error=said["error"])
+        parsed = json.dumps(said["parsed"]) if "parsed" in said else ""
+        return Recorded(said["world"], error=said["error"], parsed=parsed)
     return Recorded(said["world"], data=json.dumps(said["reading"]))

@@ -77,7 +77,10 @@ def _tried(
     sessions: dict[str, Spark],
     normaliser: Normaliser,
 ) -> dict[str, Any]:
-    """Return the reading in the first world that has one, or the first one's error."""
+    """Return the reading in the first world that has one, or the first one's error.
+
+    Beside an error of the analyzer's stands what the parser makes of the statement.
+    """
     errors = []
     for world in worlds:
         try:
@@ -86,7 +89,11 @@ def _tried(
             errors.append({"world": world, "error": error.condition})
         else:
             return {"world": world, "reading": normaliser.plain(said, statement)}
-    return errors[0]
+    try:
+        said = json.loads(sessions[worlds[0]].read(statement, analyze=False))
+    except SparkError:
+        return errors[0]
+    return errors[0] | {"parsed": normaliser.plain(said, statement)}
 
 
 @dataclass(slots=True)

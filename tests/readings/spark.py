@@ -39,9 +39,11 @@ class Spark:
         """Run a statement and return its rows; raises SparkError."""
         return self._rows(_sql(sql), timeout_s)
 
-    def read(self, sql: str, paths: Sequence[str] = (), timeout_s: float = 60) -> str:
+    def read(
+        self, sql: str, paths: Sequence[str] = (), timeout_s: float = 60, *, analyze: bool = True
+    ) -> str:
         """Return the plugin's reading of a statement, as JSON; raises SparkError."""
-        answer = self._rows(_asked("read", sql, paths), timeout_s)
+        answer = self._rows(_asked("read", sql, paths, analyze), timeout_s)
         return str(next(iter(answer[0].values())))
 
     def query(self, sql: str, timeout_s: float = 60) -> list[dict[str, Any]]:
@@ -83,9 +85,9 @@ def _sql(text: str) -> Any:
     return relation
 
 
-def _asked(what: str, text: str, paths: Sequence[str]) -> Any:
+def _asked(what: str, text: str, paths: Sequence[str], analyze: bool = True) -> Any:
     plan = base_pb2.Plan(root=_sql(text)).SerializeToString()
-    said = {"plan": base64.b64encode(plan).decode(), "paths": list(paths)}
+    said = {"plan": base64.b64encode(plan).decode(), "paths": list(paths), "analyze": analyze}
     packed = any_pb2.Any(type_url=f"haproc/{what}", value=json.dumps(said).encode())
     return relations_pb2.Relation(extension=packed)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from haproc.classify.model import Classified
+from haproc.classify.model import Classified, Kind, Recognised
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
@@ -57,6 +57,11 @@ class Looking:
                 sqlstate="42P01",
             )
         return [Column(column, "string") for column in found]
+
+    async def recognised(self, text: str, settings: Settings, user: str) -> Recognised:
+        """What Spark's parser makes of a write into a table."""
+        kind, name = re.findall(r"(INSERT|UPDATE|DELETE)\b(?: INTO| FROM)? (\w+)", text)[0]
+        return Recognised(Kind(kind.lower()), writes=frozenset({f"spark_catalog.default.{name}"}))
 
     async def judged(
         self,
@@ -107,6 +112,7 @@ def service(
     sessions, *_ = build_sessions(config, member, life.world)
     doors = RingService(config, member.replica, engine, parsed, member.assurance, reads, sessions)
     doors._making.readings = engine
+    doors._classifying._recognised = engine.recognised
     return doors
 
 

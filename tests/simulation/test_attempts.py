@@ -190,10 +190,10 @@ def test_refusal_while_the_log_is_away_is_told_to_a_first_attempt_only() -> None
         await stage.ready("a", "b", "c")
         stage.ring.weather.log_away = True
         with pytest.raises(RequestError) as caught:
-            await service(stage, "b").execute(sql("w", "selec 1"))
+            await service(stage, "b").execute(sql("w", "SELECT 1; SELECT 2"))
         assert caught.value.kind is FailureKind.REFUSED
         with pytest.raises(RequestError) as caught:
-            await service(stage, "b").execute(sql("w", "selec 1", age_s=1.0))
+            await service(stage, "b").execute(sql("w", "SELECT 1; SELECT 2", age_s=1.0))
         told = caught.value
         assert (told.kind, told.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN)
         stage.ring.weather.log_away = False
@@ -412,5 +412,21 @@ def test_request_whose_time_is_over_is_of_unknown_outcome_only_if_it_writes(
         assert caught.value.error_class == "HAPROC_TIMEOUT"
         assert caught.value.outcome is outcome
         stage.node("a").spark.statement_s = 0
+
+    story(tell)
+
+
+def test_request_whose_time_is_over_while_spark_parses_it_was_not_sent() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        doors: Any = service(stage, "a")
+        doors._classifying._recognised = lambda *_: asyncio.sleep(100)
+        for age_s, outcome in ((0.0, WriteOutcome.NOT_SENT), (1.0, WriteOutcome.UNKNOWN)):
+            with pytest.raises(RequestError) as caught:
+                await doors.execute(
+                    replace(sql("r", "UPDATE t SET x = 1"), timeout_s=2, age_s=age_s)
+                )
+            assert caught.value.error_class == "HAPROC_TIMEOUT"
+            assert caught.value.outcome is outcome
 
     story(tell)

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from haproc.classify.classifier import classify
 from haproc.classify.insert import combined_signature, plain_insert
 from haproc.classify.model import InsertShape
 from haproc.classify.moments import may_write_time_of_day
 from haproc.classify.names import Context
-from haproc.classify.rules import Rules
+from tests.readings.classified import classified
 
 # A literal and the letter of its type.
 LITERALS = {
@@ -53,7 +52,8 @@ LITERALS = {
 
 
 def shape(sql: str) -> InsertShape | None:
-    return classify(sql, Context(), Rules.builtin()).insert
+    found = plain_insert(sql, Context())
+    return None if found is None else found.shape
 
 
 def signature(*rows: str) -> str | None:
@@ -159,7 +159,7 @@ def test_insert_of_another_form_has_no_shape(sql: str) -> None:
 )
 def test_shape_says_where_the_first_row_stands(head: str) -> None:
     sql = f"-- before\n{head}(1, 'x'), (2, ')')  ; -- behind"
-    statement = classify(sql, Context(), Rules.builtin())
+    statement = classified(sql)
     assert statement.sql == f"{head}(1, 'x'), (2, ')')"
     assert statement.insert == InsertShape(values_at=len(head), rows=2, signature="i,s")
 

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.classify.classifier import classify
-from haproc.classify.names import Context
 from haproc.classify.paths import Paths, place_of
-from haproc.classify.rules import Rules
+from tests.readings.classified import classified
 from tests.unit.path_lists import ALLOWED, PREFIXES, REFUSED
 
 PATHS = Paths(PREFIXES)
@@ -38,7 +36,7 @@ def test_root_as_prefix_allows_all_of_its_file_system() -> None:
 
 
 def test_verb_that_unicode_folds_to_another_is_the_verb_that_spark_takes_it_for() -> None:
-    assert classify("FROM t ınsert INTO u SELECT 1", Context(), Rules.builtin()).writes
+    assert classified("FROM t ınsert INTO u SELECT 1").writes
 
 
 @pytest.mark.parametrize(
@@ -59,4 +57,4 @@ def test_verb_that_unicode_folds_to_another_is_the_verb_that_spark_takes_it_for(
 def test_written_names_that_a_temporary_view_would_take_are_told(sql: str, bare: set[str]) -> None:
     full = {1: "spark_catalog.default.", 2: "spark_catalog.", 3: ""}
     expected = {full[name.count(".") + 1] + name for name in bare}
-    assert classify(sql, Context(), Rules.builtin()).bare == expected
+    assert classified(sql).bare == expected

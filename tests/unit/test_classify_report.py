@@ -11,12 +11,22 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from haproc.classify.described import described
 from haproc.classify.model import OperationClass
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, parse_rules
-from haproc.classify.session_settings import RESERVED, TRAVELLING, Group, is_own, reserved, travels
+from haproc.classify.session_settings import (
+    RESERVED,
+    TRAVELLING,
+    Group,
+    is_own,
+    refusal,
+    reserved,
+    travels,
+)
 from haproc.classify.settings import assigned
-from haproc.cli.report import report
+from haproc.cli.report import report, under
+from tests.readings.classified import classified
 
 RULES = Rules.builtin()
 
@@ -43,30 +53,46 @@ def test_report_says_which_rules_rest_on_what_is_read() -> None:
     - {name: secrets, table: spark_catalog.secret.*, refuse: secret}
     - {name: slowly, kind: delete, class: synchronous}
     """
-    for sql, rule in (
-        ("DELETE FROM t", "Spark's reading tells: secrets or slowly"),
-        ("SELECT * FROM t", "Spark's reading tells: secrets"),
-        ("USE s", "default for use"),
-    ):
-        assert report(sql, Context(), parse_rules(text)).as_dict()["rule"] == rule
-    refused = report("DELETE FROM secret.t", Context(), parse_rules(text)).refused
+    made = report("SELECT * FROM t", Context(), parse_rules(text))
+    assert made.as_dict()["rule"] == "Spark's reading tells: secrets"
+    refused = report("INSERT INTO secret.t VALUES (1)", Context(), parse_rules(text)).refused
     assert refused is not None and refused.message == "secret"
 
 
+def test_report_of_what_spark_has_to_parse_says_how_to_ask_it() -> None:
+    made = report("DELETE FROM t", Context(), RULES)
+    assert made.as_dict()["kind"] is None and "--ring" in made.as_text()
+
+
+def test_what_a_ring_told_is_decided_by_other_rules() -> None:
+    text = """rules:
+    - {name: secrets, table: spark_catalog.secret.*, refuse: secret}
+    - {name: slowly, kind: delete, class: synchronous}
+    """
+    told = described(classified("DELETE FROM t"))
+    assert under(told, parse_rules(text), "ann")["rule"] == "slowly"
+    assert under(told, RULES, "ann") == told
+    secret = {**told, "reads": ["spark_catalog.secret.t"], "tables_known": True}
+    assert under(secret, parse_rules(text), "ann")["refused"]["reason"] == "secret"
+    wrong = {"statement": "x", "error": {}}
+    assert under(wrong, RULES, "ann") == wrong
+
+
 def test_report_of_refused_statement_says_why() -> None:
-    made = report("KILL 3", Context(), RULES)
+    made = report("SELECT 1; SELECT 2", Context(), RULES)
     assert made.statement is None
     assert made.as_dict()["refused"] == {
-        "error_class": "HAPROC_UNCLASSIFIED",
-        "reason": "KILL begins no statement that HAProc knows",
-        "hint": "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it",
+        "error_class": "HAPROC_MULTIPLE_STATEMENTS",
+        "reason": "there is more than one statement in the text",
+        "hint": "send them one by one, each as a request of its own",
     }
-    assert "KILL begins no statement" in made.as_text()
+    assert "more than one statement" in made.as_text()
 
 
 def test_report_with_override_shows_it_or_its_refusal() -> None:
     parallel = OperationClass.SYNCHRONOUS_PARALLEL
-    assert report("DROP TABLE t", Context(), RULES, parallel).as_dict()["class"] == parallel.value
+    made = report("INSERT INTO t VALUES (1)", Context(), RULES, parallel)
+    assert made.as_dict()["class"] == parallel.value
     assert report("SELECT 1", Context(), RULES, parallel).refused is not None
 
 
@@ -124,15 +150,9 @@ HARMFUL = """
 
 @pytest.mark.parametrize("key", HARMFUL.split())
 def test_harmful_setting_can_neither_be_set_nor_reset(key: str) -> None:
-    for sql in (
-        f"SET {key} = x",
-        f"SET {key.upper()}=x",
-        f"set /* x */ `{key}` = `x`",
-        f"RESET {key}",
-        f"SET\n{key}==x",
-    ):
-        refused = report(sql, Context(), RULES).refused
-        assert refused is not None and refused.error_class == "HAPROC_RESERVED_SETTING", sql
+    for spelt in (key, key.upper()):
+        refused = refusal(spelt)
+        assert refused is not None and refused.error_class == "HAPROC_RESERVED_SETTING", spelt
         assert refused.hint
 
 
@@ -171,7 +191,7 @@ OWN = """
 def test_each_reserved_setting_names_its_reason_where_it_is_refused() -> None:
     for group in RESERVED:
         for name in names_of((group,)):
-            refused = report(f"SET {name} = x", Context(), RULES).refused
+            refused = refusal(name)
             assert refused is not None and group.reason in refused.message, name
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from haproc.classify.classifier import classify, ruled
+from haproc.classify.classifier import ruled
 from haproc.classify.model import (
     Classified,
     Kind,
@@ -27,6 +27,7 @@ from haproc.classify.rules import (
     load_rules,
     parse_rules,
 )
+from tests.readings.classified import classified as of_text
 
 NOTHING = Touched()
 UNCLEAR = Touched(known=False)
@@ -37,9 +38,8 @@ SHIPPED = Path(__file__).parents[2] / "conf" / "rules.yaml"
 
 def classified(rules: str, sql: str, user: str = "", reads: Touched = NOTHING) -> Classified:
     """Return what a statement comes to; ``reads``: what it reads, as its reading tells."""
-    found = classify(sql, Context(user=user), parse_rules(f"rules:\n{rules}"))
-    known = found.tables_known and reads.known
-    return ruled(found, Touched(found.writes | reads.tables, known)) if found.rules else found
+    found = of_text(sql, Context(user=user), parse_rules(f"rules:\n{rules}"))
+    return ruled(found, found.touched | reads) if found.rules else found
 
 
 def refused(rules: str, sql: str, user: str = "", reads: Touched = NOTHING) -> RefusedError:
@@ -92,6 +92,20 @@ def test_rule_for_table_matches_read_tables_too() -> None:
     assert classified(rules, "SELECT * FROM t").kind is Kind.SELECT
 
 
+def test_rule_for_expression_matches_what_spark_computes() -> None:
+    rules = "- {expression: Py*UDF, refuse: no code}"
+    code = Touched(expressions=frozenset({"literal", "pythonudf"}))
+    assert refused(rules, "SELECT * FROM t", reads=code).message == "no code"
+    assert classified(rules, "SELECT * FROM t").kind is Kind.SELECT
+    assert classified(rules, "INSERT INTO t VALUES (1)").insert is not None
+    hidden = Touched(expressions=None)
+    assert refused(rules, "SELECT * FROM t", reads=hidden).message == "no code"
+    both = "- {expression: rand, table: '*.secret.*', kind: select, cache: false}"
+    random = Touched(SECRET.tables, expressions=frozenset({"rand"}))
+    assert classified(both, "SELECT * FROM t", reads=random).cache is False
+    assert classified(both, "SELECT * FROM t", reads=SECRET).cache is None
+
+
 def test_refusal_for_table_holds_for_writes_of_unknown_tables() -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}"
     assert refused(rules, "DROP SCHEMA secret CASCADE").message == "secret"
@@ -126,7 +140,7 @@ def test_rule_without_kind_leaves_queries_and_sessions_alone() -> None:
     assert classified(rules, "SELECT 1", "bob").operation_class is OperationClass.QUERY
     assert classified(rules, "USE s", "bob").operation_class is OperationClass.SESSION
     assert classified(rules, "DELETE FROM t", "bob").operation_class is OperationClass.SYNCHRONOUS
-    assert refused(rules, "KILL 3", "bob").error_class == "HAPROC_UNCLASSIFIED"
+    assert refused(rules, "CALL sys.rewrite('t')", "bob").error_class == "HAPROC_UNCLASSIFIED"
 
 
 def test_rule_for_unknown_lets_a_statement_pass_as_barrier() -> None:
@@ -173,7 +187,10 @@ def test_rule_for_write_concern_leaves_the_class() -> None:
     assert classified(rules, "INSERT INTO other.t VALUES (1)").write_concern is None
     # a query has no write concern, and a rule without a class lets nothing unknown pass
     assert classified(rules, "SELECT * FROM ledger.book", reads=LEDGER).write_concern is None
-    assert refused("- {write_concern: all}", "KILL 3").error_class == "HAPROC_UNCLASSIFIED"
+    assert (
+        refused("- {write_concern: all}", "CALL sys.rewrite('t')").error_class
+        == "HAPROC_UNCLASSIFIED"
+    )
 
 
 def test_rule_for_write_concern_holds_for_a_write_that_could_touch_the_table() -> None:

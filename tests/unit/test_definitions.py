@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.classify.classifier import classify
 from haproc.classify.model import InsertShape, Kind
-from haproc.classify.names import Context
-from haproc.classify.rules import Rules
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.heard.definitions import (
@@ -25,6 +22,7 @@ from haproc.replicate.heard.definitions import (
 from haproc.replicate.heard.window import Sighting, Window
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
+from tests.readings.classified import classified
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 WINDOW = 16
@@ -151,7 +149,7 @@ DEFINES: list[tuple[str, frozenset[str] | None]] = [
 
 
 def made(sql: str, settings: Settings = Settings()) -> Operation:  # noqa: B008
-    statement = classify(sql, Context(), Rules())
+    statement = classified(sql)
     return replace(
         update("x", "t"),
         kind=statement.kind,

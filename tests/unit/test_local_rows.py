@@ -175,6 +175,10 @@ class Engine:
         return self.columns
 
 
+def nobody(*_: Any) -> Any:
+    raise AssertionError("Spark need not parse it")
+
+
 class LookedAtError(Exception):
     """Spark was asked to read something."""
 
@@ -201,7 +205,7 @@ class Way:
         self._blobs = blobs or {}
         self.engine, self.analysis = Engine(columns), Analysis()
         self.foreseen: list[Operation] = []
-        self._classifying = Classifying(Inline(), Rules.builtin(), Bounds())
+        self._classifying = Classifying(Inline(), Rules.builtin(), Bounds(), nobody, nobody)
         core: Any = SimpleNamespace(me="a", limits=Limits())
         engine: Any = self.engine
         analysis: Any = self.analysis
@@ -370,7 +374,7 @@ async def test_plan_of_many_steps_is_read_once_before_spark_is_asked() -> None:
 
 
 async def test_request_whose_plan_was_not_read_before_is_read_once() -> None:
-    classifying = Classifying(Inline(), Rules.builtin(), Bounds())
+    classifying = Classifying(Inline(), Rules.builtin(), Bounds(), nobody, nobody)
     plan = recorded(PLAIN["writeTo"][0]).SerializeToString()
     with Met() as met:
         request = await classifying.with_read(Request("r", SentPlan(plan), "f"))

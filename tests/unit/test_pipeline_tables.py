@@ -6,26 +6,24 @@ from datetime import UTC, datetime
 
 import pytest
 
-from haproc.classify.classifier import classify
 from haproc.classify.model import Kind
-from haproc.classify.names import Context
-from haproc.classify.rules import Rules
 from haproc.pipeline import tables
 from haproc.pipeline.report import BY, query
 from haproc.pipeline.usage import Span, summed
 from haproc.pipeline.verify import rows
 from haproc.replicate.archive.showing import SCHEMA
+from tests.readings.classified import classified
 
 
 @pytest.mark.parametrize("by", BY)
 def test_report_is_a_query_of_one_table(by: str) -> None:
-    found = classify(query(by, 24), Context(), Rules.builtin())
+    found = classified(query(by, 24))
     assert found.kind is Kind.SELECT and f"FROM {tables.USAGE}" in found.sql
 
 
 def test_usage_is_a_query_of_the_archive() -> None:
     span = Span(datetime(2026, 1, 1, 10, tzinfo=UTC), 17)
-    found = classify(summed(span), Context(), Rules.builtin())
+    found = classified(summed(span))
     assert found.kind is Kind.SELECT and f"FROM {tables.OPERATIONS}" in found.sql
 
 
@@ -38,7 +36,7 @@ def test_usage_is_a_query_of_the_archive() -> None:
     ],
 )
 def test_tables_of_the_pipeline_are_those_that_the_archive_leaves_out(sql: str, table: str) -> None:
-    found = classify(sql, Context(), Rules.builtin())
+    found = classified(sql)
     assert found.writes == {table}
     assert table.startswith(SCHEMA)
 

@@ -13,7 +13,7 @@ import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc import protos
-from haproc.classify.model import Kind, OperationClass, RefusedError, Touched, WriteConcern
+from haproc.classify.model import Kind, OperationClass, RefusedError, WriteConcern
 from haproc.classify.names import Context
 from haproc.classify.plans.delta_messages import DeltaCommand
 from haproc.classify.rules import parse_rules
@@ -121,6 +121,16 @@ async def test_query_is_read_once_until_something_is_defined_anew(
         a.core.watermarks.defined()
         await both.ask(a, "SELECT * FROM t")
         assert spark.looks == 2
+
+
+async def test_statement_is_refused_by_what_it_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "- {expression: AttributeRef*, refuse: nobody looks}"
+    async with ring(tmp_path, monkeypatch, rules) as (both, a, _):
+        for sql in ("SELECT * FROM t", INSERT):
+            assert error_of(await both.ask(a, sql)) == "HAPROC_REFUSED_BY_RULE"
+        assert error_of(await both.ask(a, "INSERT INTO t VALUES (1)")) == "SUCCEEDED"
 
 
 @pytest.mark.parametrize(
@@ -296,7 +306,7 @@ async def test_session_may_make_nothing_of_a_refused_table(
         async with both.http.put(url, json={"statements": [text]}) as response:
             assert "HAPROC_REFUSED_BY_RULE" in await response.text()
         assert spark.queries == []
-        assert spark.looks == 1
+        assert spark.looks == 2  # the parser, and the analyzer
 
 
 FUNCTION = "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)"
@@ -472,7 +482,7 @@ def test_explained_is_what_follows(sql: str, inner: str) -> None:
 )
 def test_touches_names_what_a_statement_reads_and_writes(sql: str, tables: set[str]) -> None:
     found = touches(recorded(sql).reading(sql), Context())
-    assert found.touched == Touched(frozenset(tables), True)
+    assert (found.touched.tables, found.touched.known) == (set(tables), True)
 
 
 def test_touches_of_a_function_or_a_described_query_tell_what_else_is_to_be_read() -> None:

@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from haproc.classify.model import Classified, OperationClass, Touched
-from haproc.classify.rules import Rule
+from haproc.classify.classifier import decided
+from haproc.classify.model import Classified, Kind, OperationClass, Recognised, Touched
+from haproc.classify.names import Context
+from haproc.classify.rules import Rule, Rules
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
@@ -25,11 +27,21 @@ from haproc.route.session_statements import SessionStatements, leaves_something
 from haproc.sessions.client import REQUESTS_REMEMBERED, BeginningIds, ClientSession
 from haproc.sessions.journal import SqlEntry
 from tests.unit import session_rig
-from tests.unit.test_classify import classified
+from tests.unit.test_classify import classified as of_text
+
+KINDS = {"USE": Kind.USE, "CACHE": Kind.CACHE, "CREATE TEMPORARY VIEW": Kind.TEMPORARY_VIEW}
 
 
 async def nothing(*_: Any) -> None:
     pass
+
+
+def classified(sql: str) -> Classified:
+    """Return what Spark's parser makes of a statement, if it is none of the recorded ones."""
+    kind = next((kind for begins, kind in KINDS.items() if sql.startswith(f"{begins} ")), None)
+    if kind is None:
+        return of_text(sql)
+    return decided(Recognised(kind), sql, Context(), Rules.builtin())
 
 
 READINGS = cast(Readings, SimpleNamespace(of_session=nothing, epoch=int))

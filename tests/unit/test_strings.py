@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.classify.classifier import classify
-from haproc.classify.names import Context
-from haproc.classify.rules import Rules
 from haproc.classify.strings import adjacent, decoded
 from haproc.classify.tokens import tokenize
+from tests.readings.classified import classified
 from tests.unit.string_literals import LITERALS
 
 
@@ -25,5 +23,5 @@ def test_decoded_of_dollar_quotes_gives_what_lies_between_them() -> None:
 
 @pytest.mark.parametrize("literal", ["'a.b'", "r'a.b'", "'a\\u002eb'", "'`a`.b'", "'a.' 'b'"])
 def test_identifier_of_literal_however_spelt_is_the_name(literal: str) -> None:
-    statement = classify(f"DELETE FROM IDENTIFIER({literal})", Context(), Rules())
+    statement = classified(f"DELETE FROM IDENTIFIER({literal})")
     assert statement.writes == {"spark_catalog.a.b"}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.classify.classifier import classify
 from haproc.classify.model import RefusedError
-from haproc.classify.names import Context
-from haproc.classify.rules import Rules
 from haproc.route.views import changes_temporary
+from tests.readings.classified import classified
 
 TEMPORARY = frozenset({"v"})
 
 
 def changes(sql: str) -> bool:
-    return changes_temporary(classify(sql, Context(), Rules.builtin()), TEMPORARY)
+    return changes_temporary(classified(sql), TEMPORARY)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from haproc.classify.bounds import Bounds
-from haproc.classify.classifier import classify, decided
-from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.classifier import Unparsed, classify, decided
+from haproc.classify.model import Classified, Kind, OperationClass, Recognised, RefusedError
 from haproc.classify.names import (
     Context,
     may_be_temporary,
@@ -18,7 +19,6 @@ from haproc.classify.names import (
 )
 from haproc.classify.plans import refusals
 from haproc.classify.plans.reading import Does, PlanReading, SqlPart
-from haproc.classify.reader import Recognised
 from haproc.classify.rules import Rules
 from haproc.failure import ErrorClass
 
@@ -39,23 +39,39 @@ def classify_plan(
     rules: Rules,
     bounds: Bounds = _BOUNDS,
     override: OperationClass | None = None,
+    parsed: Mapping[str, Recognised] | None = None,
     *,
     there: bool = False,
 ) -> Classified:
     """Return a plan's kind, tables and class; raises RefusedError.
 
-    ``there``: the table that it writes exists already, which makes some saves plain INSERTs. Where
-    the plan is a SQL text (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
+    ``parsed``: what those of its texts are that `unparsed` gives. ``there``: the table that it
+    writes exists already, which makes some saves plain INSERTs. Where the plan is a SQL text
+    (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
     """
     for part in _parts(reading):
-        _check_query(part, context, rules, bounds)
+        found = classify(part.text, context, rules, bounds=bounds, parsed=parsed)
+        if isinstance(found, Unparsed) or found.operation_class is not OperationClass.QUERY:
+            raise refusals.nested(f"the statement {part.text[:60]!r}")
     read, text = _read(reading, context, rules), text_of(reading)
     if reading.sql is None:
         return _decided(reading, read, text, context, rules, override, there)
     decided(read, text, context, rules)
-    stated = classify(reading.sql.text, context, rules, override, bounds)
+    stated = classify(reading.sql.text, context, rules, override, bounds, parsed)
+    assert isinstance(stated, Classified), "it was parsed"
     known = stated.tables_known and read.tables_known
     return replace(stated, reads=read.reads, tables_known=known)
+
+
+def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -> Iterator[str]:
+    """Yield the statements in a plan of which their words do not tell what they are.
+
+    Raises RefusedError.
+    """
+    for part in [*_parts(reading), *([] if reading.sql is None else [reading.sql])]:
+        found = classify(part.text, context, Rules.builtin(), bounds=bounds)
+        if isinstance(found, Unparsed):
+            yield found.sql
 
 
 def text_of(reading: PlanReading) -> str:
@@ -118,10 +134,3 @@ def _writing(recognised: Recognised, reading: PlanReading, context: Context) -> 
     table = frozenset({target(reading.target, context)})
     is_bare = may_be_temporary(reading.target) and recognised.kind is not Kind.CREATE_TABLE
     return replace(recognised, writes=table, bare=table if is_bare else frozenset())
-
-
-def _check_query(part: SqlPart, context: Context, rules: Rules, bounds: Bounds) -> None:
-    """Raise RefusedError if a text inside a plan is no query."""
-    found = classify(part.text, context, rules, bounds=bounds)
-    if found.operation_class is not OperationClass.QUERY:
-        raise refusals.nested(f"the statement {part.text[:60]!r}")

@@ -1,0 +1,53 @@
+"""Statements as they are classified: what Spark's parser says of them is a recorded reading."""
+
+from __future__ import annotations
+
+from haproc.classify.bounds import Bounds
+from haproc.classify.classifier import Unparsed, classify
+from haproc.classify.model import Classified, OperationClass, Recognised
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.engine.interface import Settings
+from haproc.reading.recognise import recognise
+from haproc.reading.tree import read
+from haproc.route.readings import Readings
+from tests.readings.golden import recorded
+
+_CONTEXT = Context()
+_RULES = Rules.builtin()
+_BOUNDS = Bounds()
+
+
+def classified(
+    sql: str,
+    context: Context = _CONTEXT,
+    rules: Rules = _RULES,
+    override: OperationClass | None = None,
+    bounds: Bounds = _BOUNDS,
+) -> Classified:
+    """Return what a statement is; raises RefusedError, LookupError if Spark cannot parse it."""
+    found = classify(sql, context, rules, override, bounds)
+    if isinstance(found, Unparsed):
+        parsed = {found.sql: parsed_as(found.sql, context)}
+        found = classify(sql, context, rules, override, bounds, parsed)
+    assert isinstance(found, Classified)
+    return found
+
+
+def parsed_as(sql: str, context: Context = _CONTEXT) -> Recognised:
+    """Return what Spark's parser makes of a statement; raises as `classified` does."""
+    said = recorded(sql)
+    if not (said.data or said.parsed):
+        raise LookupError(f"{sql}: Spark says {said.error}")
+    return recognise(read(said.data or said.parsed, sql), context)
+
+
+async def classified_by(readings: Readings, sql: str, settings: Settings) -> Classified:
+    """Return what a statement is, as a Spark parses it; raises RefusedError, EngineError."""
+    context = Context(settings.catalog, settings.schema)
+    found = classify(sql, context, _RULES)
+    if isinstance(found, Unparsed):
+        parsed = {found.sql: await readings.recognised(found.sql, settings, "ann")}
+        found = classify(sql, context, _RULES, parsed=parsed)
+    assert isinstance(found, Classified)
+    return found
