@@ -46,6 +46,7 @@ class StatusDoor:
     def __init__(self, status: StatusSource, metrics: Metrics) -> None:
         self._status = status
         self._metrics = metrics
+        self._document = document_json()  # read here: a request for it must not stop the loop
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -77,4 +78,4 @@ class StatusDoor:
 
     async def openapi(self, request: web.Request) -> web.Response:
         """Answer with this interface's description."""
-        return raw_json(document_json())
+        return raw_json(self._document)

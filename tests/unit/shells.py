@@ -64,8 +64,6 @@ SHELLS: Final = {
     "haproc/cli/usage.py": "asks as a client",
     "haproc/cli/tools.py": "makes secrets",
     "haproc/doors/apps.py": "aiohttp applications",
-    "haproc/doors/openapi_parameters.py": "names the doors' limits",
-    "haproc/doors/openapi.py": "knows the doors that it describes",
     "haproc/doors/status.py": "handlers",
     "haproc/doors/clients/answers.py": "reads kept results from files",
     "haproc/doors/clients/door.py": "opens and closes a listener",

@@ -1,88 +1,30 @@
-"""The OpenAPI document names every route, and the answers are as it says."""
+"""The doors' answers are as the OpenAPI document says."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from aiohttp import web
 from jsonschema import Draft202012Validator
 
 from haproc.config.limits import Limits
 from haproc.config.model import User
-from haproc.doors.openapi import document
-from haproc.doors.openapi_operation import CLIENT, OPERATOR
 from haproc.failure import FailureKind, RequestError
-from tests.unit.canned import Canned, CannedPeers, chunks_of, stream_of
+from tests.unit.canned import Canned, chunks_of, stream_of
 from tests.unit.door_rig import STATEMENTS, Rig, door
-
-DOCUMENT = document()
+from tests.unit.test_openapi import COMPONENTS, PATHS, resolved, routes
 
 
 def check(method: str, path: str, status: int, answer: Any) -> None:
     """Hold a JSON answer against the document."""
-    described = DOCUMENT["paths"][path][method]["responses"]
+    described = PATHS[path][method]["responses"]
     assert str(status) in described, f"{method} {path} answers {status}, which is not described"
-    schema = described[str(status)]["content"]["application/json"]["schema"]
-    whole = {**schema, "components": DOCUMENT["components"]}
+    schema = resolved(described[str(status)])["content"]["application/json"]["schema"]
+    whole = {**schema, "components": COMPONENTS}
     Draft202012Validator(whole).validate(answer)
-
-
-def routes(app: web.Application) -> set[tuple[str, str]]:
-    return {
-        (route.method.lower(), resource.canonical)
-        for route in app.router.routes()
-        if (resource := route.resource) is not None
-        and (resource.canonical == "/" or not resource.canonical.endswith("/"))
-    }
-
-
-async def test_openapi_has_every_route_of_both_doors_and_no_other(tmp_path: Path) -> None:
-    for name, operator in ((CLIENT, False), (OPERATOR, True)):
-        async with door(tmp_path, operator=operator) as rig:
-            served = routes(rig.app)
-        written = {
-            (method, path)
-            for path, methods in DOCUMENT["paths"].items()
-            for method, operation in methods.items()
-            if name in operation["tags"]
-        }
-        assert served == written
-
-
-def test_openapi_schemas_are_valid_and_all_used() -> None:
-    text = json.dumps(DOCUMENT)
-    for name, schema in DOCUMENT["components"]["schemas"].items():
-        Draft202012Validator.check_schema(schema)
-        assert f'schemas/{name}"' in text
-    ids = [
-        operation["operationId"]
-        for path in DOCUMENT["paths"].values()
-        for operation in path.values()
-    ]
-    assert len(ids) == len(set(ids))
-
-
-def test_openapi_request_fields_are_those_the_door_reads() -> None:
-    from haproc.doors.clients.statement_request import FIELDS
-
-    assert set(DOCUMENT["components"]["schemas"]["StatementRequest"]["properties"]) == set(FIELDS)
-
-
-def test_api_page_names_every_path_and_error_class() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-    for path in DOCUMENT["paths"]:
-        last = re.sub(r"{\w+}", "", path).rstrip("/").split("/")[-1]
-        assert last in page, path
-    from haproc.doors.http import errors
-
-    for name, value in vars(errors).items():
-        if isinstance(value, str) and value.startswith("HAPROC_"):
-            assert value in page, name
 
 
 @pytest.mark.parametrize("format", ["JSON_ARRAY", "ARROW_STREAM"])
@@ -154,15 +96,6 @@ async def test_answers_of_the_other_doors_are_as_described(tmp_path: Path) -> No
         async with rig.http.delete(rig.url + "/api/ha/sessions/s") as response:
             check("delete", url, response.status, await response.json())
         await _check_rows(rig)
-    async with door(tmp_path, operator=True) as rig:
-        headers = {"Authorization": "Bearer ring-secret"}
-        body = {"offset": 1, "operation_id": "x", "timeout_s": 1}
-        async with rig.http.post(rig.url + "/ha/v1/apply", json=body, headers=headers) as response:
-            check("post", "/ha/v1/apply", response.status, await response.json())
-        assert isinstance(rig.peers, CannedPeers) and rig.peers.asked == [(1, "x", 1.0)]
-        async with rig.http.get(rig.url + "/ha/v1/outcomes/x", headers=headers) as response:
-            check("get", "/ha/v1/outcomes/{offset}", response.status, await response.json())
-            assert response.status == 400
 
 
 async def _check_rows(rig: Rig) -> None:

@@ -128,6 +128,13 @@ async def test_peers_wrong_progress_query_refused(tmp_path: Path, query: str) ->
         assert rig.peers.seen == []
 
 
+async def test_peers_wrong_offset_of_an_outcome_refused(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        headers = {"Authorization": "Bearer ring-secret"}
+        async with rig.http.get(f"{rig.url}/ha/v1/outcomes/x", headers=headers) as response:
+            assert response.status == 400
+
+
 async def _apply(rig: Rig, body: dict[str, object]) -> int:
     headers = {"Authorization": "Bearer ring-secret"}
     async with rig.http.post(rig.url + "/ha/v1/apply", json=body, headers=headers) as response:
