@@ -27,7 +27,7 @@ class TokenKind(StrEnum):
     """Single- or double-quoted, raw (``r'…'``) or dollar-quoted."""
     NUMBER = "number"
     PARAMETER = "parameter"
-    """``?`` or ``:name``."""
+    """``?``, ``:name`` or ``:`name```."""
     HINT = "hint"
     SYMBOL = "symbol"
 
@@ -90,7 +90,7 @@ _TOKEN = re.compile(
       |[0-9]+E[+-][0-9]+(?:BD|[FD])?
       |[0-9]+(?:[LSY]|(?:E[0-9]+)?(?:BD|[FD])?)(?!\w))
   | (?P<word>[^\W\d_]+://[\w/\-.?=&\#%]+|\w+)
-  | (?P<parameter>\?|:(?![rR]['"])[A-Za-z_]\w*)
+  | (?P<parameter>\?|:(?![rR]['"])[A-Za-z_]\w*|:`[^`]*+(?>(?:``[^`]*+)*)`)
   | (?P<symbol><=>|<>|!=|<=|>=|==|=>|->|::|\|\||\|>|<<|>>>|>>|\*/|.)
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,

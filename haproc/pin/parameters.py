@@ -219,7 +219,13 @@ def _literals(names: Sequence[str], parameters: Parameters, row: int | None = No
         raise _refused("the statement has ? but the parameters have names", "write :name")
     if not named and parameters.items:
         raise _refused("the statement has :name but the parameters have no names", "write ?")
-    return _named_literals([name[1:] for name in names], named, place)
+    return _named_literals([_name(marker) for marker in names], named, place)
+
+
+def _name(marker: str) -> str:
+    """Return the name in ``:name`` or ``:`name```."""
+    name = marker[1:]
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def _named_literals(names: Sequence[str], given: Sequence[Parameter], place: str) -> list[str]:

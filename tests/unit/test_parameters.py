@@ -330,3 +330,21 @@ def test_bind_of_endless_number_refuses_it(kind: str) -> None:
 def test_bind_of_a_moment_that_is_none_says_how_one_is_written(text: str) -> None:
     with pytest.raises(RefusedError, match=r"TIMESTAMP: write yyyy-mm-dd hh:mm:ss\[\.ffffff\] and"):
         literal_of(text, "TIMESTAMP")
+
+
+@pytest.mark.parametrize(
+    ("sql", "bound"),
+    [
+        ("SELECT :`x`", "SELECT 1"),
+        ("INSERT INTO t SELECT :`x`, a", "INSERT INTO t SELECT 1, a"),
+        ("SELECT j:`x` FROM t WHERE a = :x", "SELECT j:`x` FROM t WHERE a = 1"),
+        ("SELECT ':`x`', `:x`, :`x` -- :`x`", "SELECT ':`x`', `:x`, 1 -- :`x`"),
+    ],
+)
+def test_name_of_a_marker_may_be_quoted(sql: str, bound: str) -> None:
+    assert bind(sql, named(x=("1", "INT"))) == bound
+
+
+def test_quoted_name_of_a_marker_may_be_any() -> None:
+    odd = Parameters((Parameter("a b`c", "1", "INT"),))
+    assert bind("SELECT :`a b``c`", odd) == "SELECT 1"
