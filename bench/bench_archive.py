@@ -27,12 +27,12 @@ from haproc.config.archive import Archive
 from haproc.engine.arrow import stream_of
 from haproc.engine.statement import ArrowRows
 from haproc.replicate.archive.pages import ROWS_MAX, Pages
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import (
     Decision,
+    DecisionKind,
     FailureReport,
     Operation,
-    Verdict,
     to_record,
 )
 from tests.unit.archive_rig import pages_of
@@ -85,9 +85,11 @@ async def fill(log: Log, records: int) -> None:
         op = _operation(number)
         batch.append(to_record(op))
         if op.synchronous:
-            batch.append(to_record(Decision(offset, op.id, Verdict.COMMIT, "a", 0)))
+            batch.append(to_record(Decision(offset, op.id, DecisionKind.COMMIT, "a", 0)))
         elif number % 500 == 0:
-            batch.append(to_record(FailureReport(offset, "b", 0, Failure("E", "42000", "wrong"))))
+            batch.append(
+                to_record(FailureReport(offset, "b", 0, ApplicationFailure("E", "42000", "wrong")))
+            )
         number, offset = number + 1, offset + 1 + (op.synchronous or number % 500 == 0)
         if len(batch) >= BATCH:
             await log.append(batch)

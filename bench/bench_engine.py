@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.report import Row, report
 from bench.rings import past_ring
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.interface import EngineAddress, Mark, Settings
+from haproc.engine.interface import EngineAddress, Settings, TransactionMarker
 from haproc.engine.statement import SqlText
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
@@ -116,7 +116,7 @@ async def _insert(engine: SparkConnectEngine, version: int, guarded: bool) -> No
     await engine.lane(0).apply(
         SqlText("INSERT INTO by_engine VALUES (1)"),
         Settings(),
-        Mark("bench", version, guarded),
+        TransactionMarker("bench", version, guarded),
         timeout_s=_TIMEOUT_S,
     )
 

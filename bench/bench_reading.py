@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Row, report
-from dmq import MemoryKeyedStore, MemoryLog, MemoryStore
+from dmq import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.model import Recognised
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
@@ -159,7 +159,7 @@ async def _service(address: EngineAddress) -> AsyncIterator[RingService]:
     peers = PeerDoors(config, "a")
     members = Members(config.membership, ("a", "a1"), (), Links(config, "a"))
     log = MemoryLog(MemoryStore())
-    world = World(log, MemoryKeyedStore(), engine, HttpPeers(peers), members)
+    world = World(log, MemoryKeyValueStore(), engine, HttpPeers(peers), members)
     member = build_member(config, world)
     metrics = Metrics("bench", "a", ["READY"])
     reads = build_reads(config, member, HttpForwarding(peers), metrics)

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.report import Row, report
-from dmq import KeyedStore, open_store
+from dmq import KeyValueStore, open_store
 from haproc import protos
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
@@ -53,7 +53,7 @@ async def _spark(folder: Path) -> AsyncIterator[EngineAddress]:
         await server.stop()
 
 
-def _sessions(cluster: str, engine: SparkConnectEngine, store: KeyedStore) -> Sessions:
+def _sessions(cluster: str, engine: SparkConnectEngine, store: KeyValueStore) -> Sessions:
     def name() -> str:
         return uuid.uuid4().hex
 

@@ -16,7 +16,7 @@ from typing import Final
 from bench.null_engine import NullEngine, NullLane
 from dmq import Log, open_log
 from haproc.config.model import Address, ClusterConfig, Config
-from haproc.engine.interface import EngineAddress, Mark
+from haproc.engine.interface import EngineAddress, TransactionMarker
 from haproc.node.node import Node
 from haproc.ring.ports import free_ports
 
@@ -74,9 +74,9 @@ class _Watched(NullEngine):
             self.began = time.perf_counter(), time.process_time()
         return NullLane(self._applied)
 
-    def _applied(self, mark: Mark | None) -> None:
+    def _applied(self, marker: TransactionMarker | None) -> None:
         self.units += 1
-        if mark is not None and mark.version >= self._left - 1:
+        if marker is not None and marker.version >= self._left - 1:
             self.last.set()
 
 

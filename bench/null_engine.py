@@ -13,12 +13,12 @@ from haproc.engine.interface import (
     ABSENT,
     Applied,
     Column,
-    Mark,
     Named,
     Restore,
     Session,
     Settings,
     TableState,
+    TransactionMarker,
 )
 from haproc.engine.statement import Statement
 from haproc.membership.drift import REQUIRED
@@ -34,15 +34,20 @@ COLUMNS: Final = (
 class NullLane:
     """Has a statement done in the loop's next turn."""
 
-    def __init__(self, on_applied: Callable[[Mark | None], None]) -> None:
+    def __init__(self, on_applied: Callable[[TransactionMarker | None], None]) -> None:
         self._on_applied = on_applied
 
     async def apply(
-        self, write: Statement, settings: Settings, mark: Mark | None, *, timeout_s: float
+        self,
+        write: Statement,
+        settings: Settings,
+        marker: TransactionMarker | None,
+        *,
+        timeout_s: float,
     ) -> Applied:
         """Do nothing, as far as the loop's next turn."""
         await asyncio.sleep(0)
-        self._on_applied(mark)
+        self._on_applied(marker)
         return Applied()
 
     async def fence(self) -> None:
@@ -58,7 +63,9 @@ class NullLane:
 class NullEngine:
     """See the module; implements Engine. ``on_applied`` hears of each statement's mark."""
 
-    def __init__(self, on_applied: Callable[[Mark | None], None] = lambda mark: None) -> None:
+    def __init__(
+        self, on_applied: Callable[[TransactionMarker | None], None] = lambda marker: None
+    ) -> None:
         self._on_applied = on_applied
 
     async def probe(self, *, timeout_s: float) -> None:

@@ -1,9 +1,9 @@
 """DMQ: one ordered, durable log of records, from which every cluster reads its own queue.
 
 A *record* is an opaque payload with a few headers; the log gives it an *offset*, its place in
-the one order. A reader's *cursor* says how far it has applied the log. Beside it stands a keyed
-store (`dmq.keyed`): values under names, of which the newest counts. Nothing in this package knows
-what the records and the values mean.
+the one order. A reader's *cursor* says how far it has applied the log. Beside it stands a key-value
+store (`dmq.key_value`): values under names, of which the newest counts. Nothing in this package
+knows what the records and the values mean.
 """
 
 from dmq.errors import (
@@ -19,8 +19,8 @@ from dmq.errors import (
 )
 from dmq.interface import Cursor, Entry, Log
 from dmq.kafka_options import KafkaOptions
-from dmq.keyed import Kept, KeyedStore
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.key_value import Kept, KeyValueStore
+from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
 from dmq.memory import MemoryLog, MemoryStore
 from dmq.opening import open_log, open_store
 from dmq.record import FILLER, Json, Record, decode, encode
@@ -33,13 +33,13 @@ __all__ = [
     "Json",
     "KafkaOptions",
     "Kept",
-    "KeyedStore",
+    "KeyValueStore",
     "Log",
     "LogCorruptError",
     "LogError",
     "LogRegressedError",
     "LogUnavailableError",
-    "MemoryKeyedStore",
+    "MemoryKeyValueStore",
     "MemoryKeys",
     "MemoryLog",
     "MemoryStore",

@@ -1,4 +1,4 @@
-"""The newest changes of a keyed store, and the tasks that wait for one below a prefix.
+"""The newest changes of a key-value store, and the tasks that wait for one below a prefix.
 
 Only so many are remembered: whoever waits after an older revision is told at once that there may
 have been a change, so that none is ever missed.
@@ -60,7 +60,7 @@ class Changes:
         return False
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """See KeyedStore.wait; hears of nothing but what is noted meanwhile."""
+        """See KeyValueStore.wait; hears of nothing but what is noted meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not self.heard(prefix, after):

@@ -42,4 +42,4 @@ class RecordTooLargeError(LogError):
 
 
 class ValueTooLargeError(LogError):
-    """The value is over the keyed store's limit; nothing was changed."""
+    """The value is over the key-value store's limit; nothing was changed."""

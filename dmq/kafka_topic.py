@@ -1,4 +1,4 @@
-"""The topics of a log and of the keyed store: what they must be like, and what is wrong with one
+"""The topics of a log and of the store: what they must be like, and what is wrong with one
 that is not.
 
 Decisions only, no Kafka: `needed` is what a new topic is made with, `faults` compares what a broker

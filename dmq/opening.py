@@ -1,4 +1,4 @@
-"""Opening a log, and the keyed store beside it, by the log's URL.
+"""Opening a log, and the key-value store beside it, by the log's URL.
 
 ``memory:`` is a new, empty log in this process. ``sqlite:///var/lib/ring.db`` is a file by its
 absolute path, ``sqlite:ring.db`` one relative to the working directory. Paths are taken as they
@@ -17,9 +17,9 @@ from dmq.errors import LogError
 from dmq.interface import Log
 from dmq.kafka_options import KafkaOptions
 from dmq.kafka_topic import parse_url
-from dmq.keyed import KeyedStore
-from dmq.keyed_memory import MemoryKeyedStore
-from dmq.keyed_sqlite import SqliteKeyedStore
+from dmq.key_value import KeyValueStore
+from dmq.key_value_memory import MemoryKeyValueStore
+from dmq.key_value_sqlite import SqliteKeyValueStore
 from dmq.memory import MemoryLog, MemoryStore
 from dmq.sqlite import SqliteLog
 
@@ -49,21 +49,21 @@ async def open_log(
     return await KafkaLog.open(parts, kafka, record_bytes_max=record_bytes_max)
 
 
-async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> KeyedStore:
-    """Open the keyed store beside the log at this URL, creating it if need be.
+async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> KeyValueStore:
+    """Open the key-value store beside the log at this URL, creating it if need be.
 
     For a log in a file it is a file beside it, for one in Kafka a topic of its own, for one in
     memory a new, empty store of this process. Raises as `open_log` does.
     """
     scheme, rest = _parts(url)
     if scheme == "sqlite":
-        return await SqliteKeyedStore.open(f"{_sqlite_path(url, rest)}{STORE_SUFFIX}")
+        return await SqliteKeyValueStore.open(f"{_sqlite_path(url, rest)}{STORE_SUFFIX}")
     if scheme == "memory":
-        return MemoryKeyedStore()
+        return MemoryKeyValueStore()
     parts = parse_url(url)
     with _extra(url):
-        from dmq.keyed_kafka import KafkaKeyedStore
-    return await KafkaKeyedStore.open(parts, kafka)
+        from dmq.key_value_kafka import KafkaKeyValueStore
+    return await KafkaKeyValueStore.open(parts, kafka)
 
 
 @contextmanager

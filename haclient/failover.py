@@ -104,7 +104,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServerState:
     """What is known of one server."""
 
     breaker: Breaker = CLOSED
@@ -121,16 +121,16 @@ class Memory:
     current: int
     preferred: tuple[int, ...]
     """The servers in use, best first."""
-    servers: tuple[Standing, ...]
+    servers: tuple[ServerState, ...]
 
     @staticmethod
     def of(preferred: tuple[int, ...]) -> Memory:
         """Return the memory of a connection that has asked nobody yet."""
         if not preferred:
             raise ValueError("at least one server is needed")
-        return Memory(preferred[0], preferred, (Standing(),) * (max(preferred) + 1))
+        return Memory(preferred[0], preferred, (ServerState(),) * (max(preferred) + 1))
 
-    def with_standing(self, server: int, standing: Standing) -> Memory:
+    def with_standing(self, server: int, standing: ServerState) -> Memory:
         """Return the memory with this server's standing."""
         servers = (*self.servers[:server], standing, *self.servers[server + 1 :])
         return replace(self, servers=servers)
@@ -371,7 +371,7 @@ def left(memory: Memory, server: int) -> Memory:
 
 def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
     """Use these servers from now on, best first; stay with the current one if it is among them."""
-    new = (Standing(),) * (max(preferred) + 1 - len(memory.servers))
+    new = (ServerState(),) * (max(preferred) + 1 - len(memory.servers))
     current = memory.current if memory.current in preferred else preferred[0]
     return Memory(current, preferred, memory.servers + new)
 
@@ -399,7 +399,7 @@ def back(policy: Policy, memory: Memory, now: float) -> Memory:
     for server in memory.preferred[: memory.place(memory.current)]:
         since = memory.servers[server].ready_since
         if since is not None and now - since >= policy.failback_after_s:
-            return replace(memory.with_standing(server, Standing()), current=server)
+            return replace(memory.with_standing(server, ServerState()), current=server)
     return memory
 
 

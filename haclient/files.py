@@ -102,7 +102,7 @@ def form_of(path: Path, kind: str | None = None, **said: str | None) -> FileForm
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """A part of a file that is sent as one request, the ``number``-th."""
 
     number: int
@@ -156,7 +156,7 @@ class LoadFile:
         self._check_unchanged()
         return made.hexdigest()[:16]
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[FilePiece]:
         """Yield the pieces; a file without rows is one, whose table and columns are checked so."""
         try:
             for piece in self._found():
@@ -179,14 +179,14 @@ class LoadFile:
         if self._stands() != self._stood:
             raise DataError(f"{self.path.name} was changed while it was loaded")
 
-    def _found(self) -> Iterator[Piece]:
+    def _found(self) -> Iterator[FilePiece]:
         if self.form.kind is FileKind.PARQUET:
             return self._tables(_of_parquet(self.path, self._piece_bytes))
         if self.form.kind is FileKind.ARROW:
             return self._tables(_of_arrow(self.path))
         return self._texts()
 
-    def _texts(self) -> Iterator[Piece]:
+    def _texts(self) -> Iterator[FilePiece]:
         query, line, read, is_empty = self.form.query(), 1, 0, True
         records = CsvRecords(query.get("delimiter", ","))
         is_csv = self.form.kind is FileKind.CSV
@@ -202,12 +202,12 @@ class LoadFile:
                         continue
                 at = position()
                 said = {**query, "first_line": str(line)}
-                yield Piece(number, f"line {line}", lambda d=data: d, at - read, said)  # type: ignore[misc]
+                yield FilePiece(number, f"line {line}", lambda d=data: d, at - read, said)  # type: ignore[misc]
                 read, line, is_empty = at, line + data.count(b"\n"), False
         if is_csv and "columns" not in query:
             raise DataError(f"{self.path.name}: the first line is to name the columns")
         if is_empty:
-            yield Piece(0, f"line {line}", lambda: b"", self.size, query)
+            yield FilePiece(0, f"line {line}", lambda: b"", self.size, query)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Callable[[], int]]]:
@@ -219,12 +219,12 @@ class LoadFile:
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield unpacked, file.tell
 
-    def _tables(self, batches: Iterator[tuple[Any, float]]) -> Iterator[Piece]:
+    def _tables(self, batches: Iterator[tuple[Any, float]]) -> Iterator[FilePiece]:
         row, read = 0, 0
         for number, (table, share) in enumerate(_grouped(batches, self._piece_bytes)):
             at = int(share * self.size)
             body = Rows(table).body
-            yield Piece(number, f"row {row + 1}", body, at - read, self.form.query())
+            yield FilePiece(number, f"row {row + 1}", body, at - read, self.form.query())
             row, read = row + table.num_rows, at
 
 

@@ -15,13 +15,13 @@ LEVELS = ("any", "bounded", "session", "linearizable")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenOffsets:
     """See the module. ``after_offset`` is what was handed over from another connection."""
 
     after_offset: int = 0
     by_cluster: Mapping[str, int] = field(default_factory=dict)
 
-    def after(self, cluster: object, offset: object) -> Seen:
+    def after(self, cluster: object, offset: object) -> SeenOffsets:
         """Return what was seen with one more answer; one that names nothing changes nothing."""
         if isinstance(offset, bool) or not isinstance(offset, int):
             return self
@@ -46,4 +46,4 @@ class Seen:
         return {name: value for name, value in told.items() if value}
 
 
-NOTHING_SEEN = Seen()
+NOTHING_SEEN = SeenOffsets()

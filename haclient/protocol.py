@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from haclient.exceptions import Failure, FailureKind, InterfaceError, Outcome
 from haclient.failover import AttemptEnd
-from haclient.freshness import NOTHING_SEEN, Seen
+from haclient.freshness import NOTHING_SEEN, SeenOffsets
 from haclient.settings import whole
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -60,7 +60,7 @@ class Statement:
     options: Mapping[str, Any] = field(default_factory=dict)
     age_s: float = 0.0
     """How long ago somebody first sent it, before this connection did."""
-    seen: Seen = NOTHING_SEEN
+    seen: SeenOffsets = NOTHING_SEEN
     """What the answer must show at least, if its level asks for that."""
 
     def body(

@@ -266,7 +266,7 @@ class Metrics:
         for reason, messages in refused.items():
             self._counter("haproc_redis_refused", reason).inc(messages)
 
-    def outlook(self, *, copy_is_faster: bool) -> None:
+    def catch_up_estimate(self, *, copy_is_faster: bool) -> None:
         """Set whether a copy would take less time than the replay."""
         self._gauge("haproc_recovery_copy_is_faster").set(copy_is_faster)
 

@@ -12,7 +12,7 @@ from haproc.config.model import Address, ClusterConfig, Config, Membership, Redi
 from haproc.doors.apps import waiting_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.interface import EngineAddress
-from haproc.membership.judgement import Standing
+from haproc.membership.judgement import PeerStatus
 from haproc.membership.messages import Own
 from haproc.membership.state import State
 from haproc.metrics import Metrics
@@ -73,7 +73,7 @@ class Here:
     def heard(self) -> bool:
         """Whether this one hears all others."""
         peers = self.presence.members.peers().values()
-        return all(peer.standing is Standing.HEARD for peer in peers)
+        return all(peer.standing is PeerStatus.HEARD for peer in peers)
 
     @property
     def ways(self) -> set[str]:
@@ -136,7 +136,7 @@ class Watch:
             await asyncio.sleep(RULES.heartbeat_interval_s / 8)
             for here in self._ring.values():
                 for name, peer in here.presence.members.peers().items():
-                    if peer.standing is not Standing.HEARD:
+                    if peer.standing is not PeerStatus.HEARD:
                         self.missing.append(f"{here.name}: {name} is {peer.standing}")
 
     async def end(self) -> list[str]:

@@ -17,7 +17,7 @@ from haproc.engine.interface import Column
 from haproc.engine.statement import SqlText
 from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
-from haproc.replicate.compose.window import Window
+from haproc.replicate.compose.window import ComposedWindow
 from haproc.replicate.records.operation import Operation
 
 KINDS = {kind.name: kind for kind in (Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.MERGE)}
@@ -83,14 +83,14 @@ def combined(
 ) -> list[tuple[str, Sequence[str]]]:
     """Return statements that do the same, each with those that it stands for."""
     statements: list[tuple[str, Sequence[str]]] = []
-    window, members = Window(columns), list[str]()
+    window, members = ComposedWindow(columns), list[str]()
 
     def flush() -> None:
         nonlocal window, members
         text = statement(table, window) if len(members) > 1 else None
         parts = [(each, [each]) for each in members]
         statements.extend([(text, members)] if text else parts)
-        window, members = Window(columns), []
+        window, members = ComposedWindow(columns), []
 
     for sql in sqls:
         change = change_of(operation(sql, table))

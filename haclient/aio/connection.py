@@ -19,7 +19,7 @@ from haclient.aio.transport import Response, StateLock, Transport, now, sleep
 from haclient.aio.view import AsyncView
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
 from haclient.files import PIECE_BYTES, Loaded, LoadFile, form_of
-from haclient.freshness import Seen
+from haclient.freshness import SeenOffsets
 from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
 from haclient.protocol import Rejected, Statement
@@ -88,7 +88,7 @@ class AsyncConnection:
         """The last request that was sent, and where."""
         self._lock = StateLock()
         self._last_offset: int | None = None
-        self._seen = Seen(settings.after_offset)
+        self._seen = SeenOffsets(settings.after_offset)
         self._closed = False
 
     @property

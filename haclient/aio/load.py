@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from haclient.aio.transport import StateLock, beside
 from haclient.exceptions import DatabaseError, Failure, InterfaceError, Outcome, error_from
-from haclient.files import MEDIA_TYPES, Loaded, LoadFile, Piece
+from haclient.files import MEDIA_TYPES, FilePiece, Loaded, LoadFile
 from haclient.request_ids import made_s, new_request_id
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class AsyncLoad:
         await beside(self._load, self._file.pieces(), self._at_once)
         return self._loaded
 
-    async def _load(self, piece: Piece) -> None:
+    async def _load(self, piece: FilePiece) -> None:
         request_id, age_s = f"{self.id}.{piece.number}", 0.0
         try:
             if self._resumed:
@@ -126,7 +126,7 @@ class AsyncLoad:
             request_id = f"{first}.{number}"
         return request_id, None
 
-    def _note(self, piece: Piece, rows: object, skipped: int = 0) -> None:
+    def _note(self, piece: FilePiece, rows: object, skipped: int = 0) -> None:
         with self._lock:
             so_far = self._loaded
             self._loaded = replace(

@@ -12,7 +12,7 @@ from typing import Any
 from haclient import exceptions, protocol
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
 from haclient.files import PIECE_BYTES, Loaded, LoadFile, form_of
-from haclient.freshness import Seen
+from haclient.freshness import SeenOffsets
 from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
 from haclient.protocol import Rejected, Statement
@@ -89,7 +89,7 @@ class Connection:
         """The last request that was sent, and where."""
         self._lock = StateLock()
         self._last_offset: int | None = None
-        self._seen = Seen(settings.after_offset)
+        self._seen = SeenOffsets(settings.after_offset)
         self._closed = False
 
     @property

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from haclient.exceptions import DatabaseError, Failure, InterfaceError, Outcome, error_from
-from haclient.files import MEDIA_TYPES, Loaded, LoadFile, Piece
+from haclient.files import MEDIA_TYPES, FilePiece, Loaded, LoadFile
 from haclient.request_ids import made_s, new_request_id
 from haclient.sync.transport import StateLock, beside
 
@@ -82,7 +82,7 @@ class Load:
         beside(self._load, self._file.pieces(), self._at_once)
         return self._loaded
 
-    def _load(self, piece: Piece) -> None:
+    def _load(self, piece: FilePiece) -> None:
         request_id, age_s = f"{self.id}.{piece.number}", 0.0
         try:
             if self._resumed:
@@ -127,7 +127,7 @@ class Load:
             request_id = f"{first}.{number}"
         return request_id, None
 
-    def _note(self, piece: Piece, rows: object, skipped: int = 0) -> None:
+    def _note(self, piece: FilePiece, rows: object, skipped: int = 0) -> None:
         with self._lock:
             so_far = self._loaded
             self._loaded = replace(

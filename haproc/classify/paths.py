@@ -27,7 +27,7 @@ def locates(option: str) -> bool:
     return _LOCATING.search(option) is not None
 
 
-class Place(NamedTuple):
+class NormalPath(NamedTuple):
     """A path in its normal form: the scheme in lower case, and the names from the root on."""
 
     scheme: str
@@ -35,7 +35,7 @@ class Place(NamedTuple):
     names: tuple[str, ...]
 
 
-def place_of(path: str) -> Place | None:
+def place_of(path: str) -> NormalPath | None:
     """Return the normal form of an absolute path; None if it is relative or can't be told.
 
     ``/x`` is one of the cluster's default file system, and another place than ``file:/x``.
@@ -60,7 +60,7 @@ def place_of(path: str) -> Place | None:
             names.append(name)
     if ".." in rest.split("/") and ("*" in rest or "?" in rest):
         return None
-    return Place(scheme, authority, tuple(names))
+    return NormalPath(scheme, authority, tuple(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Paths:
                 )
 
 
-def _below(place: Place, prefix: Place | None) -> bool:
+def _below(place: NormalPath, prefix: NormalPath | None) -> bool:
     if prefix is None or place[:2] != prefix[:2]:
         return False
     return place.names[: len(prefix.names)] == prefix.names

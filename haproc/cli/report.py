@@ -25,7 +25,7 @@ from haproc.classify.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ClassifyReport:
     """The outcome of classifying one statement: ``statement``, ``refused``, or Spark has to say."""
 
     sql: str
@@ -51,7 +51,7 @@ def report(
     context: Context,
     rules: Rules,
     override: OperationClass | None = None,
-) -> Report:
+) -> ClassifyReport:
     """Classify a statement by its text alone and report on it, also if it is refused.
 
     Which rule decides is told if that does not rest on what the statement reads.
@@ -59,12 +59,12 @@ def report(
     try:
         found = classify(sql, context, rules, override)
         if isinstance(found, Unparsed):
-            return Report(sql)
+            return ClassifyReport(sql)
         written = Touched(found.writes)
         is_told = bool(found.rules) and found.rules[0].fits(found.kind, written)
-        return Report(sql, ruled(found, written, override) if is_told else found)
+        return ClassifyReport(sql, ruled(found, written, override) if is_told else found)
     except RefusedError as error:
-        return Report(sql, refused=error)
+        return ClassifyReport(sql, refused=error)
 
 
 def under(told: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, RulesError, load_rules
-from haproc.cli import output, told
+from haproc.cli import classify_on_ring, output
 from haproc.cli.report import report
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
@@ -69,7 +69,7 @@ def classify(options: argparse.Namespace) -> int:
         output.error("give a statement, or a file of them with --file")
         return output.USAGE
     if options.server or options.ring:
-        return told.classify(options, statements, rules if options.rules else None)
+        return classify_on_ring.classify(options, statements, rules if options.rules else None)
     context = Context(options.catalog, options.schema, options.user)
     reports = [report(sql, context, rules) for sql in statements]
     if options.json:

@@ -35,8 +35,8 @@ from haproc.metrics import Metrics
 from haproc.route.interface import Service
 from haproc.route.offload import Inline, Texts
 from haproc.route.spooled import Spools
-from haproc.statements.gate import Gate
 from haproc.statements.registry import Registry
+from haproc.statements.request_admission import RequestAdmission
 from haproc.statements.store import ResultStore
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -59,12 +59,12 @@ def client_app(
     jobs: JobsHere | None = None,
 ) -> web.Application:
     """Return the client door's application; ``app[REGISTRY].gate`` tells what is under way."""
-    gate = Gate(config, metrics)
+    request_admission = RequestAdmission(config, metrics)
     admission = Admission(Credentials.of_users(config), jobs.tokens if jobs else None)
-    app = _application(config, cluster, admission, gate)
+    app = _application(config, cluster, admission, request_admission)
     folder = config.state_dir / "results" / cluster
     store = ResultStore(folder, Shares.of(config.limits.results_kept_bytes_max, config))
-    registry = Registry(service, store, config, gate, metrics)
+    registry = Registry(service, store, config, request_admission, metrics)
     app[REGISTRY] = registry
     texts = texts or Inline()
     answers, streams = Answers(registry, cluster), StreamedAnswers(registry)
@@ -74,8 +74,8 @@ def client_app(
     spools = Spools(config.state_dir / "bodies" / cluster, bodies, config.limits)
     app[SPOOLS] = spools
     app.add_routes(RowsDoor(config, registry, spools).routes())
-    app.add_routes(ClassifyDoor(config, service, gate).routes())
-    app.add_routes(SessionDoor(config, cluster, service, gate, texts).routes())
+    app.add_routes(ClassifyDoor(config, service, request_admission).routes())
+    app.add_routes(SessionDoor(config, cluster, service, request_admission, texts).routes())
     app.add_routes(JobDoor(config, jobs.service if jobs else None).routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     app.add_routes(AboutDoor(config, status).routes())
@@ -122,16 +122,19 @@ def waiting_app(
 
 
 def _application(
-    config: Config, cluster: str, admission: Admission, gate: Gate | None = None
+    config: Config,
+    cluster: str,
+    admission: Admission,
+    request_admission: RequestAdmission | None = None,
 ) -> web.Application:
-    app = web.Application(middlewares=[_boundary(cluster, admission, gate)])
+    app = web.Application(middlewares=[_boundary(cluster, admission, request_admission)])
     app[CLUSTER] = cluster
     app[CONFIG] = config
     return app
 
 
 def _boundary(
-    cluster: str, admission: Admission, gate: Gate | None
+    cluster: str, admission: Admission, request_admission: RequestAdmission | None
 ) -> Callable[..., Awaitable[web.StreamResponse]]:
     """Return the middleware that lets users in, and no exception out."""
 
@@ -143,9 +146,9 @@ def _boundary(
             if isinstance(request.protocol, Connection):
                 request.protocol.is_of(user)
             check_head(request.headers, READ_HEADERS)
-            if gate is None or request.path.rstrip("/") in ALWAYS:
+            if request_admission is None or request.path.rstrip("/") in ALWAYS:
                 return await handler(request)
-            with gate.answering(user) as held:
+            with request_admission.answering(user) as held:
                 request[HELD] = held
                 return await _sent(request, await handler(request))
         except Exception as error:

@@ -22,7 +22,7 @@ FOLLOWED_S_MAX: Final = 60.0
 _END: Final = object()
 
 
-class Answer:
+class SparkAnswer:
     """See the module. Reading raises grpc.aio.AioRpcError, also once the time is over."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Answer:
         self._report = tasks.begin(planned)
         self._hear = self._report.hear_bytes if raw else self._report.hear
 
-    def __aiter__(self) -> Answer:
+    def __aiter__(self) -> SparkAnswer:
         return self
 
     async def __anext__(self) -> Any:

@@ -14,7 +14,7 @@ from typing import Final
 
 from haproc.engine import confs
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Mark, Settings
+from haproc.engine.interface import Settings, TransactionMarker
 from haproc.engine.remote import RemoteSession, sql_plan
 
 Defaults = Callable[[Sequence[str]], Awaitable[Mapping[str, str | None]]]
@@ -62,11 +62,11 @@ class ConfiguredSession:
         """Take in that something was done in it."""
         self._is_new = False
 
-    async def ensure(self, settings: Settings, mark: Mark | None) -> None:
+    async def ensure(self, settings: Settings, marker: TransactionMarker | None) -> None:
         """Put exactly these settings and this mark in force; raises EngineError."""
-        want = confs.wanted(settings, mark, self._pool, self._paths)
+        want = confs.wanted(settings, marker, self._pool, self._paths)
         change = confs.change(self._in_force, want)
-        if client_confs := [key for key in change.unsets if key not in confs.MARK_CONFS]:
+        if client_confs := [key for key in change.unsets if key not in confs.MARKER_CONFS]:
             change = confs.resolved(change, await self._defaults(client_confs))
         use = confs.use_statement(settings)
         calls: list[Awaitable[None]] = []

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from haproc.engine.interface import Mark, Settings
+from haproc.engine.interface import Settings, TransactionMarker
 from haproc.engine.pools import POOL, READING_POOL, is_users
 
 _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
@@ -28,8 +28,8 @@ beginnings of their paths, that statements may name: haproc/spark/Files.java."""
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-MARK_CONFS = (_APPLICATION, _VERSION, _USER_METADATA)
-_OWN = frozenset({*MARK_CONFS, POOL, _CACHED, _GUARDED})
+MARKER_CONFS = (_APPLICATION, _VERSION, _USER_METADATA)
+_OWN = frozenset({*MARKER_CONFS, POOL, _CACHED, _GUARDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class InForce:
 
 
 def wanted(
-    settings: Settings, mark: Mark | None, pool: str = "", paths: Sequence[str] = ()
+    settings: Settings, marker: TransactionMarker | None, pool: str = "", paths: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return all settings, by their names in Spark, that a statement runs under.
 
@@ -72,17 +72,17 @@ def wanted(
         confs[_CACHED] = "true"
     if is_users(pool) or pool == READING_POOL:
         confs[_GUARDED] = json.dumps([*paths])
-    if mark is not None and mark.guarded:
-        confs[_APPLICATION] = mark.application
-        confs[_VERSION] = str(mark.version)
-    if mark is not None:
-        confs[_USER_METADATA] = user_metadata(mark)
+    if marker is not None and marker.guarded:
+        confs[_APPLICATION] = marker.application
+        confs[_VERSION] = str(marker.version)
+    if marker is not None:
+        confs[_USER_METADATA] = user_metadata(marker)
     return confs
 
 
-def user_metadata(mark: Mark) -> str:
+def user_metadata(marker: TransactionMarker) -> str:
     """Return the note that a commit carries beside its mark, which SQL cannot read back."""
-    return f"haproc:{mark.application}:{mark.version}"
+    return f"haproc:{marker.application}:{marker.version}"
 
 
 def version_in(note: str, application: str) -> int | None:

@@ -36,7 +36,7 @@ _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallFailure:
     """A failed call as its trailing metadata tells it; ``link`` is None if Spark said nothing."""
 
     code: str
@@ -90,7 +90,7 @@ def relayed(error: grpc.aio.AioRpcError) -> RelayedError:
     return RelayedError(failed.error(), failed.code, failed.message, bytes(packed))
 
 
-def decode(error: grpc.aio.AioRpcError) -> Failure:
+def decode(error: grpc.aio.AioRpcError) -> CallFailure:
     """Read a failed call's code and what Spark packed into its trailing metadata."""
     code = error.code().name
     message = error.details() or ""
@@ -99,7 +99,7 @@ def decode(error: grpc.aio.AioRpcError) -> Failure:
             info = _error_info(value)
             if info is not None:
                 return _with_info(code, message, dict(info.metadata))
-    return Failure(code, message)
+    return CallFailure(code, message)
 
 
 def _error_info(packed: bytes) -> Any | None:
@@ -114,7 +114,7 @@ def _error_info(packed: bytes) -> Any | None:
     return None
 
 
-def _with_info(code: str, message: str, metadata: dict[str, str]) -> Failure:
+def _with_info(code: str, message: str, metadata: dict[str, str]) -> CallFailure:
     try:
         java_classes = tuple(str(name) for name in json.loads(metadata.get("classes", "[]")))
     except ValueError:
@@ -126,10 +126,10 @@ def _with_info(code: str, message: str, metadata: dict[str, str]) -> Failure:
         parameters = {}
     link = Link(metadata.get("errorClass", ""), metadata.get("sqlState", ""), java_classes)
     said = details(java_classes, parameters)
-    return Failure(code, message, link, metadata.get("errorId", ""), said)
+    return CallFailure(code, message, link, metadata.get("errorId", ""), said)
 
 
-def error_with_details(failure: Failure, told: Any) -> EngineError:
+def error_with_details(failure: CallFailure, told: Any) -> EngineError:
     """Return the error that a failure amounts to, given a FetchErrorDetailsResponse."""
     if not told.HasField("root_error_idx") or failure.link is None:
         return failure.error()

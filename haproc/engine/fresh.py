@@ -18,7 +18,7 @@ from haproc import protos, wire
 from haproc.engine import failure
 from haproc.engine.configured import ConfiguredSession
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, File, Settings
+from haproc.engine.interface import Column, SessionFile, Settings
 from haproc.engine.remote import USER, RemoteSession, plan_bytes, sql_relation
 from haproc.engine.statement import Statement
 from haproc.engine.table import columns_of
@@ -51,7 +51,7 @@ class FreshSession:
         """See Fresh."""
         return columns_of(await self._remote.schema(sql_relation(sql), self._timeout_s))
 
-    async def add_files(self, files: Sequence[File]) -> None:
+    async def add_files(self, files: Sequence[SessionFile]) -> None:
         """See Fresh."""
         call = self._remote.channel.relay("AddArtifacts")
         names = self._remote.names
@@ -75,7 +75,7 @@ class FreshSession:
             )
 
 
-def _requests(files: Sequence[File]) -> Iterator[Any]:
+def _requests(files: Sequence[SessionFile]) -> Iterator[Any]:
     for file in files:
         first, *others = file.pieces
         request = _base.AddArtifactsRequest()

@@ -38,7 +38,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TransactionMarker:
     """Says, in the very commit of a replicated write on a Delta table, which write it was.
 
     ``application`` stands for the ring and its log, ``version`` is the log offset of the (last)
@@ -179,7 +179,7 @@ class Relay(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SessionFile:
     """A file of a session by its name there, in pieces of bounded size; at least one."""
 
     name: str
@@ -204,7 +204,7 @@ class Fresh(Protocol):
         """Return a query's columns without running it."""
         ...
 
-    async def add_files(self, files: Sequence[File]) -> None:
+    async def add_files(self, files: Sequence[SessionFile]) -> None:
         """Add files to the session, in one call."""
         ...
 
@@ -333,7 +333,7 @@ class Lane(Protocol):
         self,
         write: Statement,
         settings: Settings,
-        mark: Mark | None,
+        marker: TransactionMarker | None,
         *,
         timeout_s: float,
     ) -> Applied:

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 from haproc.engine import arrow, confs
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Applied, Mark, Settings
+from haproc.engine.interface import Applied, Settings, TransactionMarker
 from haproc.engine.remote import RemoteSession, plan_bytes
 from haproc.engine.statement import Statement
 
@@ -78,7 +78,7 @@ class SparkLane:
         self,
         write: Statement,
         settings: Settings,
-        mark: Mark | None,
+        marker: TransactionMarker | None,
         *,
         timeout_s: float,
     ) -> Applied:
@@ -86,7 +86,7 @@ class SparkLane:
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return await self._apply(write, settings, mark, timeout_s)
+                    return await self._apply(write, settings, marker, timeout_s)
             except TimeoutError as error:
                 raise EngineError(
                     ErrorKind.AVAILABILITY,
@@ -137,12 +137,16 @@ class SparkLane:
                 await self._remote.get_confs([confs.TIME_ZONE])
 
     async def _apply(
-        self, write: Statement, settings: Settings, mark: Mark | None, timeout_s: float
+        self,
+        write: Statement,
+        settings: Settings,
+        marker: TransactionMarker | None,
+        timeout_s: float,
     ) -> Applied:
         epoch = await self._begin()
         self._in_doubt, self._settings = True, settings
         try:
-            await self._session.ensure(settings, mark)
+            await self._session.ensure(settings, marker)
             plan, statement_id = await plan_bytes(write), str(uuid.uuid4())
             running = self._remote.execute(plan, statement_id, timeout_s, epoch=epoch)
             del plan  # large, and sent before the first answer

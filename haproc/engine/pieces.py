@@ -47,7 +47,7 @@ _Type = protos.data_types.DataType
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class FirstRows:
     """The first rows of a query: the last column says whether the row was too wide to be in it.
 
     There are more of them than ``rows_max`` if and only if there are more rows.
@@ -58,7 +58,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StagingFile:
     """A file of a staging table, and what its rows take."""
 
     name: str
@@ -66,7 +66,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowsPiece:
     """Rows of a staging table: of whole files, perhaps none, or a stretch of one."""
 
     files: tuple[str, ...]
@@ -74,7 +74,7 @@ class Piece:
     end: int | None = None
 
 
-def attempt(query: Statement, schema: bytes, rows_max: int) -> Attempt:
+def attempt(query: Statement, schema: bytes, rows_max: int) -> FirstRows:
     """Return the query for the first rows, ``rows_max`` at most, as columns ``c1`` to ``cN``."""
     widths = [_width(name, kind) for name, kind in _columns(schema)]
     fixed = sum(width for width in widths if isinstance(width, int))
@@ -93,7 +93,7 @@ def attempt(query: Statement, schema: bytes, rows_max: int) -> Attempt:
     for name in () if measured else column_names(len(widths)):
         _add(project, name)
     _add(project, f"NOT ({fits}) AS wide")
-    return Attempt(SparkPlan(plan.SerializeToString()), rows)
+    return FirstRows(SparkPlan(plan.SerializeToString()), rows)
 
 
 def count(schema: bytes) -> int:
@@ -105,7 +105,7 @@ def carried(query: Statement, schema: bytes) -> Any:
     """Return the relation of a query's rows as columns ``c1`` to ``cN``, of types to carry them in.
 
     A table's fields must have names of their own, also in a struct, and no file knows collations;
-    `haproc.engine.holes.restored` gives the exact types back.
+    `haproc.engine.placeholder.restored` gives the exact types back.
     """
     columns = _columns(schema)
     relation = protos.relations.Relation()
@@ -176,13 +176,13 @@ def widths(table: str, schema: bytes, file: str) -> SqlText:
     )
 
 
-def whole(files: Sequence[File]) -> Iterator[Piece | File]:
+def whole(files: Sequence[StagingFile]) -> Iterator[RowsPiece | StagingFile]:
     """Yield pieces of several files each, and the files that are too large for one."""
     names: list[str] = []
     taken = 0
     for file in files:
         if names and taken + file.size_bytes > ANSWER_BYTES_MAX:
-            yield Piece(tuple(names))
+            yield RowsPiece(tuple(names))
             names, taken = [], 0
         if file.size_bytes > ANSWER_BYTES_MAX:
             yield file
@@ -190,21 +190,21 @@ def whole(files: Sequence[File]) -> Iterator[Piece | File]:
             names.append(file.name)
             taken += file.size_bytes
     if names or not files:
-        yield Piece(tuple(names))
+        yield RowsPiece(tuple(names))
 
 
-def cut(file: str, widths: Sequence[int]) -> Iterator[Piece]:
+def cut(file: str, widths: Sequence[int]) -> Iterator[RowsPiece]:
     """Yield the pieces of a file whose rows take so many bytes."""
     begin = taken = 0
     for at, width in enumerate(widths):
         if at > begin and taken + width > ANSWER_BYTES_MAX:
-            yield Piece((file,), begin, at)
+            yield RowsPiece((file,), begin, at)
             begin, taken = at, 0
         taken += width
-    yield Piece((file,), begin, len(widths))
+    yield RowsPiece((file,), begin, len(widths))
 
 
-def rows_of(table: str, columns: int, piece: Piece) -> SqlText:
+def rows_of(table: str, columns: int, piece: RowsPiece) -> SqlText:
     """Return the query for a piece."""
     names = ", ".join(f"'{name}'" for name in piece.files)
     where = f"_metadata.file_name IN ({names})" if names else "false"

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from haproc.engine import failure
-from haproc.engine.answer import Answer
+from haproc.engine.answer import SparkAnswer
 from haproc.engine.errors import EngineError
 from haproc.engine.remote import USER, RemoteSession
 from haproc.engine.rewriting import to_spark
@@ -102,7 +102,7 @@ class SparkRelay:
         made = to_spark("ExecutePlan", request, was.names, USER, operation_id)
         self._channel.check_bytes(len(made))
         begin = partial(self._channel.relay("ExecutePlan"), made)
-        answer = Answer(begin, timeout_s, self._channel.tasks, planned, raw=True)
+        answer = SparkAnswer(begin, timeout_s, self._channel.tasks, planned, raw=True)
         del made, begin
         ended = answered = False
         try:

@@ -28,7 +28,7 @@ import grpc.aio
 from haproc import protos, wire
 from haproc.backoff import Backoff
 from haproc.engine import failure, packed
-from haproc.engine.answer import Answer
+from haproc.engine.answer import SparkAnswer
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.rewriting import Names, replaced_plan
@@ -57,7 +57,7 @@ _ENDED = frozenset(
 )
 
 
-class Found(Enum):
+class EarlierSession(Enum):
     """What was under a session id."""
 
     ENDED = auto()
@@ -145,7 +145,7 @@ class RemoteSession:
             data = request.SerializeToString()
         del plan  # large, and a part of the request by now, which is sent before the first answer
         epoch, was, begin = self.epoch, copy(self), partial(self.channel.execute, data)
-        answer = Answer(begin, timeout_s, self.channel.tasks, planned)
+        answer = SparkAnswer(begin, timeout_s, self.channel.tasks, planned)
         del data, begin
         ended = answered = False
         try:
@@ -222,7 +222,7 @@ class RemoteSession:
         self,
         operation_id: str,
         planned: Planned | None = None,
-        answer: Answer | None = None,
+        answer: SparkAnswer | None = None,
         was: RemoteSession | None = None,
     ) -> None:
         """See to it that an operation ends, without waiting (the server may be frozen).
@@ -244,7 +244,7 @@ class RemoteSession:
         self.channel.in_background(stop())
 
     async def _stop(
-        self, operation_id: str, planned: Planned | None, answer: Answer | None
+        self, operation_id: str, planned: Planned | None, answer: SparkAnswer | None
     ) -> None:
         left = True
         try:
@@ -282,11 +282,11 @@ class RemoteSession:
         session: what comes late names the old one and is refused. With ``ids``, whatever there is
         under that many ids, from the first one on, is ended.
         """
-        first, generation, found = (0 if ids > 1 else self._generation), 0, Found.SPENT
-        while generation < ids or (ids > 1 and found is Found.SPENT):
+        first, generation, found = (0 if ids > 1 else self._generation), 0, EarlierSession.SPENT
+        while generation < ids or (ids > 1 and found is EarlierSession.SPENT):
             self._take_id(first + generation)
             found = await self.interrupt_and_wait()
-            if found is Found.ENDED:
+            if found is EarlierSession.ENDED:
                 # Other than by default, the server lets the id be used again.
                 request = self._request(
                     _base.ReleaseSessionRequest, observed=False, allow_reconnect=True
@@ -310,7 +310,7 @@ class RemoteSession:
                 if not (session_id_spent(error.error_class) and self.renew(error, epoch)):
                     raise
 
-    async def interrupt_and_wait(self) -> Found:
+    async def interrupt_and_wait(self) -> EarlierSession:
         """Stop what runs in this session, whoever began it; returns once nothing runs any more."""
         wait_s = self.channel.limits.interrupt_wait_s
         end = time.monotonic() + wait_s
@@ -319,13 +319,13 @@ class RemoteSession:
             try:
                 await self.interrupt()
                 if not await self._operations(_ACTIVE):
-                    return Found.ENDED
+                    return EarlierSession.ENDED
             except EngineError as error:
                 if not session_lost(error.error_class):
                     raise
                 if error.error_class != SESSION_CHANGED:
                     spent = session_id_spent(error.error_class)
-                    return Found.SPENT if spent else Found.NOTHING
+                    return EarlierSession.SPENT if spent else EarlierSession.NOTHING
                 if observed:
                     self._new_epoch()
                     continue  # it is another one than we knew: look into that

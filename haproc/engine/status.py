@@ -36,115 +36,115 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ErrorVerdict:
     """What one error of a chain says; a suggestion counts only if no error decides."""
 
     kind: ErrorKind
     decides: bool = True
 
 
-_BY_MAIN_CLASS: Mapping[str, Verdict] = {
+_BY_MAIN_CLASS: Mapping[str, ErrorVerdict] = {
     # The session, the operation or the whole server went away.
-    "INVALID_HANDLE": Verdict(_AVAILABILITY),
-    "INVALID_CURSOR": Verdict(_AVAILABILITY),
-    "OPERATION_CANCELED": Verdict(_AVAILABILITY),
-    "SPARK_JOB_CANCELLED": Verdict(_AVAILABILITY),
-    "SPARK_CONNECT_ILLEGAL_STATE": Verdict(_AVAILABILITY),
+    "INVALID_HANDLE": ErrorVerdict(_AVAILABILITY),
+    "INVALID_CURSOR": ErrorVerdict(_AVAILABILITY),
+    "OPERATION_CANCELED": ErrorVerdict(_AVAILABILITY),
+    "SPARK_JOB_CANCELLED": ErrorVerdict(_AVAILABILITY),
+    "SPARK_CONNECT_ILLEGAL_STATE": ErrorVerdict(_AVAILABILITY),
     # Another commit came in between: the same statement may pass a moment later.
-    "DELTA_MERGE_MATERIALIZE_SOURCE_FAILED_REPEATEDLY": Verdict(_ENVIRONMENT),
-    "DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION": Verdict(_ENVIRONMENT),
-    "DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_UNBACKFILL": Verdict(_ENVIRONMENT),
-    "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS": Verdict(_ENVIRONMENT),
-    "INTERNAL_ERROR": Verdict(_APPLICATION, decides=False),  # mostly the same everywhere
+    "DELTA_MERGE_MATERIALIZE_SOURCE_FAILED_REPEATEDLY": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_UNBACKFILL": ErrorVerdict(_ENVIRONMENT),
+    "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR": ErrorVerdict(_APPLICATION, decides=False),  # mostly the same everywhere
     # Memory, disk, executors, network.
-    "INTERNAL_ERROR_BROADCAST": Verdict(_ENVIRONMENT),
-    "INTERNAL_ERROR_EXECUTOR": Verdict(_ENVIRONMENT),
-    "INTERNAL_ERROR_MEMORY": Verdict(_ENVIRONMENT),
-    "INTERNAL_ERROR_NETWORK": Verdict(_ENVIRONMENT),
-    "INTERNAL_ERROR_SHUFFLE": Verdict(_ENVIRONMENT),
-    "INTERNAL_ERROR_STORAGE": Verdict(_ENVIRONMENT),
-    "STAGE_MATERIALIZATION_MULTIPLE_FAILURES": Verdict(_ENVIRONMENT, decides=False),
-    "FAILED_RENAME_TEMP_FILE": Verdict(_ENVIRONMENT),
-    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": Verdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_BROADCAST": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_EXECUTOR": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_MEMORY": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_NETWORK": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_SHUFFLE": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_STORAGE": ErrorVerdict(_ENVIRONMENT),
+    "STAGE_MATERIALIZATION_MULTIPLE_FAILURES": ErrorVerdict(_ENVIRONMENT, decides=False),
+    "FAILED_RENAME_TEMP_FILE": ErrorVerdict(_ENVIRONMENT),
+    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": ErrorVerdict(_ENVIRONMENT),
     # This cluster's files of a table do not hold what they must.
-    "DELTA_CHECKPOINT_SNAPSHOT_MISMATCH": Verdict(_ENVIRONMENT),
-    "DELTA_DELETION_VECTOR_CARDINALITY_MISMATCH": Verdict(_ENVIRONMENT),
-    "DELTA_DELETION_VECTOR_CHECKSUM_MISMATCH": Verdict(_ENVIRONMENT),
-    "DELTA_DELETION_VECTOR_INVALID_ROW_INDEX": Verdict(_ENVIRONMENT),
-    "DELTA_DELETION_VECTOR_SIZE_MISMATCH": Verdict(_ENVIRONMENT),
-    "DELTA_DV_HISTOGRAM_DESERIALIZATON": Verdict(_ENVIRONMENT),
-    "DELTA_FEATURES_PROTOCOL_METADATA_MISMATCH": Verdict(_ENVIRONMENT),
-    "DELTA_FILE_TO_OVERWRITE_NOT_FOUND": Verdict(_ENVIRONMENT),
-    "DELTA_LOG_FILE_NOT_FOUND": Verdict(_ENVIRONMENT),
-    "DELTA_METADATA_ABSENT_EXISTING_CATALOG_TABLE": Verdict(_ENVIRONMENT),
-    "DELTA_MISSING_COMMIT_INFO": Verdict(_ENVIRONMENT),
-    "DELTA_MISSING_COMMIT_TIMESTAMP": Verdict(_ENVIRONMENT),
-    "DELTA_MISSING_PART_FILES": Verdict(_ENVIRONMENT),
-    "DELTA_NUM_RECORDS_MISMATCH": Verdict(_ENVIRONMENT),
-    "DELTA_STATE_RECOVER_ERROR": Verdict(_ENVIRONMENT),
-    "DELTA_TRUNCATED_TRANSACTION_LOG": Verdict(_ENVIRONMENT),
-    "DELTA_TXN_LOG_FAILED_INTEGRITY": Verdict(_ENVIRONMENT),
+    "DELTA_CHECKPOINT_SNAPSHOT_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_CARDINALITY_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_CHECKSUM_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_INVALID_ROW_INDEX": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_SIZE_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DV_HISTOGRAM_DESERIALIZATON": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_FEATURES_PROTOCOL_METADATA_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_FILE_TO_OVERWRITE_NOT_FOUND": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_LOG_FILE_NOT_FOUND": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_METADATA_ABSENT_EXISTING_CATALOG_TABLE": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MISSING_COMMIT_INFO": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MISSING_COMMIT_TIMESTAMP": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MISSING_PART_FILES": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_NUM_RECORDS_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_STATE_RECOVER_ERROR": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_TRUNCATED_TRANSACTION_LOG": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_TXN_LOG_FAILED_INTEGRITY": ErrorVerdict(_ENVIRONMENT),
     # Its Delta is older than the table, which no statement can be: ALTER TABLE checks it before.
-    "DELTA_INVALID_PROTOCOL_VERSION": Verdict(_ENVIRONMENT),
-    "DELTA_UNSUPPORTED_FEATURES_FOR_READ": Verdict(_ENVIRONMENT),
-    "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE": Verdict(_ENVIRONMENT),
+    "DELTA_INVALID_PROTOCOL_VERSION": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_UNSUPPORTED_FEATURES_FOR_READ": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE": ErrorVerdict(_ENVIRONMENT),
     # About what a statement asks of a table, though their SQLSTATE is one of damage (KD002, KD007).
-    "DELTA_FAILED_SCAN_WITH_HISTORICAL_VERSION": Verdict(_APPLICATION),
-    "DELTA_MISSING_CHANGE_DATA": Verdict(_APPLICATION),
-    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": Verdict(_APPLICATION),
-    "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": Verdict(_APPLICATION),
-    "DELTA_TABLE_INVALID_REMOVE_TABLE_REDIRECT": Verdict(_APPLICATION),
+    "DELTA_FAILED_SCAN_WITH_HISTORICAL_VERSION": ErrorVerdict(_APPLICATION),
+    "DELTA_MISSING_CHANGE_DATA": ErrorVerdict(_APPLICATION),
+    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": ErrorVerdict(_APPLICATION),
+    "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": ErrorVerdict(_APPLICATION),
+    "DELTA_TABLE_INVALID_REMOVE_TABLE_REDIRECT": ErrorVerdict(_APPLICATION),
     # Wrap whatever happened in a task.
-    "TASK_WRITE_FAILED": Verdict(_ENVIRONMENT, decides=False),
-    "FAILED_READ_FILE": Verdict(_ENVIRONMENT, decides=False),
+    "TASK_WRITE_FAILED": ErrorVerdict(_ENVIRONMENT, decides=False),
+    "FAILED_READ_FILE": ErrorVerdict(_ENVIRONMENT, decides=False),
 }
 """By error class without its sub-class (what stands before the dot)."""
 
-_BY_SQLSTATE: Mapping[str, Verdict] = {
-    "08": Verdict(_ENVIRONMENT),  # connection exception (inside the cluster)
-    "0B": Verdict(_ENVIRONMENT),  # invalid transaction initiation
-    "2D": Verdict(_ENVIRONMENT),  # Delta's concurrent modifications
-    "40": Verdict(_ENVIRONMENT),  # transaction rollback, commit retries exceeded
-    "53": Verdict(_ENVIRONMENT),  # insufficient resources
-    "57": Verdict(_ENVIRONMENT),  # operator intervention
-    "58": Verdict(_ENVIRONMENT, decides=False),  # system error
-    "82": Verdict(_ENVIRONMENT),  # out of memory
-    "HY": Verdict(_AVAILABILITY),
-    "KD001": Verdict(_ENVIRONMENT, decides=False),  # a data file can't be read
-    "KD002": Verdict(_ENVIRONMENT),  # a log can't be read
-    "KD006": Verdict(_ENVIRONMENT),  # commits are missing
-    "KD007": Verdict(_ENVIRONMENT),  # the schema changed while the statement ran
-    "KD00B": Verdict(_ENVIRONMENT),  # a log holds what nobody knows
-    "KD00C": Verdict(_ENVIRONMENT),  # a log has a gap
-    "XX": Verdict(_APPLICATION, decides=False),  # internal errors
+_BY_SQLSTATE: Mapping[str, ErrorVerdict] = {
+    "08": ErrorVerdict(_ENVIRONMENT),  # connection exception (inside the cluster)
+    "0B": ErrorVerdict(_ENVIRONMENT),  # invalid transaction initiation
+    "2D": ErrorVerdict(_ENVIRONMENT),  # Delta's concurrent modifications
+    "40": ErrorVerdict(_ENVIRONMENT),  # transaction rollback, commit retries exceeded
+    "53": ErrorVerdict(_ENVIRONMENT),  # insufficient resources
+    "57": ErrorVerdict(_ENVIRONMENT),  # operator intervention
+    "58": ErrorVerdict(_ENVIRONMENT, decides=False),  # system error
+    "82": ErrorVerdict(_ENVIRONMENT),  # out of memory
+    "HY": ErrorVerdict(_AVAILABILITY),
+    "KD001": ErrorVerdict(_ENVIRONMENT, decides=False),  # a data file can't be read
+    "KD002": ErrorVerdict(_ENVIRONMENT),  # a log can't be read
+    "KD006": ErrorVerdict(_ENVIRONMENT),  # commits are missing
+    "KD007": ErrorVerdict(_ENVIRONMENT),  # the schema changed while the statement ran
+    "KD00B": ErrorVerdict(_ENVIRONMENT),  # a log holds what nobody knows
+    "KD00C": ErrorVerdict(_ENVIRONMENT),  # a log has a gap
+    "XX": ErrorVerdict(_APPLICATION, decides=False),  # internal errors
 }
 """By SQLSTATE, the longest prefix first. What has another one is the statement's fault."""
 
-_BY_ANCESTOR: Mapping[str, Verdict] = {
-    "java.lang.OutOfMemoryError": Verdict(_ENVIRONMENT),
-    "java.lang.LinkageError": Verdict(_ENVIRONMENT),
-    "java.io.IOException": Verdict(_ENVIRONMENT),
-    "java.io.UncheckedIOException": Verdict(_ENVIRONMENT),
-    "java.sql.SQLException": Verdict(_ENVIRONMENT),  # the metastore's database
-    "java.util.concurrent.TimeoutException": Verdict(_ENVIRONMENT),
-    "java.lang.InterruptedException": Verdict(_ENVIRONMENT),
-    "io.delta.exceptions.DeltaConcurrentModificationException": Verdict(_ENVIRONMENT),
-    "org.apache.spark.sql.delta.DeltaConcurrentModificationException": Verdict(_ENVIRONMENT),
-    "org.apache.spark.shuffle.FetchFailedException": Verdict(_ENVIRONMENT),
-    "org.apache.spark.ExecutorDeadException": Verdict(_ENVIRONMENT),
-    "java.lang.StackOverflowError": Verdict(_APPLICATION),  # a statement nested too deep
-    "org.apache.spark.api.python.PythonException": Verdict(_APPLICATION),
-    "org.apache.hadoop.hive.metastore.api.AlreadyExistsException": Verdict(_APPLICATION),
-    "org.apache.hadoop.hive.metastore.api.NoSuchObjectException": Verdict(_APPLICATION),
-    "org.apache.hadoop.hive.metastore.api.InvalidObjectException": Verdict(_APPLICATION),
-    "org.apache.hadoop.hive.metastore.api.InvalidOperationException": Verdict(_APPLICATION),
-    "org.apache.spark.sql.AnalysisException": Verdict(_APPLICATION, decides=False),
-    "org.apache.spark.sql.catalyst.parser.ParseException": Verdict(_APPLICATION),
+_BY_ANCESTOR: Mapping[str, ErrorVerdict] = {
+    "java.lang.OutOfMemoryError": ErrorVerdict(_ENVIRONMENT),
+    "java.lang.LinkageError": ErrorVerdict(_ENVIRONMENT),
+    "java.io.IOException": ErrorVerdict(_ENVIRONMENT),
+    "java.io.UncheckedIOException": ErrorVerdict(_ENVIRONMENT),
+    "java.sql.SQLException": ErrorVerdict(_ENVIRONMENT),  # the metastore's database
+    "java.util.concurrent.TimeoutException": ErrorVerdict(_ENVIRONMENT),
+    "java.lang.InterruptedException": ErrorVerdict(_ENVIRONMENT),
+    "io.delta.exceptions.DeltaConcurrentModificationException": ErrorVerdict(_ENVIRONMENT),
+    "org.apache.spark.sql.delta.DeltaConcurrentModificationException": ErrorVerdict(_ENVIRONMENT),
+    "org.apache.spark.shuffle.FetchFailedException": ErrorVerdict(_ENVIRONMENT),
+    "org.apache.spark.ExecutorDeadException": ErrorVerdict(_ENVIRONMENT),
+    "java.lang.StackOverflowError": ErrorVerdict(_APPLICATION),  # a statement nested too deep
+    "org.apache.spark.api.python.PythonException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.AlreadyExistsException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.NoSuchObjectException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.InvalidObjectException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.InvalidOperationException": ErrorVerdict(_APPLICATION),
+    "org.apache.spark.sql.AnalysisException": ErrorVerdict(_APPLICATION, decides=False),
+    "org.apache.spark.sql.catalyst.parser.ParseException": ErrorVerdict(_APPLICATION),
 }
 """By Java class or one of its ancestors; for errors without a class of Spark's."""
 
-_BY_EXACT_JAVA_CLASS: Mapping[str, Verdict] = {
-    name: Verdict(_APPLICATION, decides=False)
+_BY_EXACT_JAVA_CLASS: Mapping[str, ErrorVerdict] = {
+    name: ErrorVerdict(_APPLICATION, decides=False)
     for name in (
         "java.lang.RuntimeException",
         "java.lang.IllegalArgumentException",
@@ -166,7 +166,7 @@ _BY_EXACT_JAVA_CLASS: Mapping[str, Verdict] = {
 }
 """By the class itself only: a storage library's own RuntimeException is not the statement's."""
 
-_WRAPS = Verdict(_ENVIRONMENT, decides=False)
+_WRAPS = ErrorVerdict(_ENVIRONMENT, decides=False)
 _WRAPPERS = frozenset(
     {
         "org.apache.spark.SparkException",
@@ -182,12 +182,12 @@ _WRAPPERS = frozenset(
     }
 )
 """Java classes that say nothing about what they stand around; at a chain's end nothing is known."""
-_UNKNOWN = Verdict(_ENVIRONMENT, decides=False)
+_UNKNOWN = ErrorVerdict(_ENVIRONMENT, decides=False)
 CHAIN_MAX = 5
 """Spark tells at most so many errors of a chain (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
 
 
-def verdict(link: Link) -> Verdict:
+def verdict(link: Link) -> ErrorVerdict:
     """Return what one error says, looked at alone."""
     known = link.error_class and not link.error_class.startswith("_LEGACY_ERROR")
     if known:
@@ -201,7 +201,7 @@ def verdict(link: Link) -> Verdict:
         if name in _BY_ANCESTOR and not (known and not _BY_ANCESTOR[name].decides):
             return _BY_ANCESTOR[name]
     if known:
-        return Verdict(_APPLICATION)
+        return ErrorVerdict(_APPLICATION)
     if not link.java_classes:
         return _UNKNOWN
     name = link.java_classes[0]

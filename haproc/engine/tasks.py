@@ -56,37 +56,37 @@ Planned = Callable[[Phase], None]
 """Told how far a statement is, each phase once at most; the last one only where it was given up."""
 
 
-class Report:
+class StatementReport:
     """What is known of one statement. ``clock`` tells seconds."""
 
     def __init__(self, clock: Callable[[], float], planned: Planned | None = None) -> None:
         self._planned = planned
-        self._told: Phase | None = None
+        self._phase: Phase | None = None
         self.inflight = 0
         self.has_begun = False
         """Whether tasks of it were reported, or rows came: an interrupt meets it now."""
         self._queued = False
         self._clock = clock
-        self._heard_at = clock()
+        self._reported_at = clock()
 
     @property
     def has_tasks(self) -> bool:
         """Whether tasks of it ran when it was heard of, not long ago."""
-        return self.inflight > 0 and self._clock() - self._heard_at <= OLD_S
+        return self.inflight > 0 and self._clock() - self._reported_at <= OLD_S
 
     @property
     def is_queued(self) -> bool:
         """Whether it is waiting for its tasks: so the driver, which reports, is well."""
-        return self._queued and self._clock() - self._heard_at <= FRESH_S
+        return self._queued and self._clock() - self._reported_at <= FRESH_S
 
     def hear(self, response: Any) -> None:
         """Take in one message of the statement's answer."""
         if response.HasField("execution_progress"):
-            told, self._heard_at = response.execution_progress, self._clock()
-            self.inflight = told.num_inflight_tasks
-            self._queued = not self.inflight and any(not stage.done for stage in told.stages)
+            progress, self._reported_at = response.execution_progress, self._clock()
+            self.inflight = progress.num_inflight_tasks
+            self._queued = not self.inflight and any(not stage.done for stage in progress.stages)
             self.has_begun |= self.inflight > 0 or self._queued
-            if told.stages and self._told is None:
+            if progress.stages and self._phase is None:
                 self._tell(Phase.PLANNED)
         elif response.HasField("arrow_batch"):
             self._has_rows()
@@ -107,7 +107,7 @@ class Report:
         self._planned = None  # there is nothing more to tell
 
     def _tell(self, phase: Phase) -> None:
-        self._told = phase
+        self._phase = phase
         if self._planned is not None:
             self._planned(phase)
 
@@ -117,18 +117,18 @@ class Tasks:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._reports: set[Report] = set()
+        self._reports: set[StatementReport] = set()
         self._left_at: float | None = None
         self._answered = 0
         self._late_since: float | None = None
 
-    def begin(self, planned: Planned | None = None) -> Report:
+    def begin(self, planned: Planned | None = None) -> StatementReport:
         """Count a statement until it ends."""
-        report = Report(self._clock, planned)
+        report = StatementReport(self._clock, planned)
         self._reports.add(report)
         return report
 
-    def end(self, report: Report, *, answered: bool, left: bool = False) -> None:
+    def end(self, report: StatementReport, *, answered: bool, left: bool = False) -> None:
         """Count it no more. ``answered``: as far as its client wanted; ``left``: given up."""
         self._answered += answered
         self._reports.discard(report)
@@ -144,7 +144,7 @@ class Wait:
     """One small statement's wait for its answer; ``report`` is what was heard of it."""
 
     def __init__(self, tasks: Tasks) -> None:
-        self.report = Report(tasks._clock)
+        self.report = StatementReport(tasks._clock)
         self._tasks = tasks
         self._began_at = tasks._clock()
         self._answered = tasks._answered

@@ -1,4 +1,4 @@
-"""All jobs of the ring, as the keyed store has them now.
+"""All jobs of the ring, as the key-value store has them now.
 
 Keys are written once, so what was read of one holds for ever: each look asks for the keys alone,
 which costs next to nothing, and then for the values of those that are new.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dmq.keyed import Kept, KeyedStore
+from dmq.key_value import Kept, KeyValueStore
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.jobs.model import Event, Job, Submission, job_of, requested
 from haproc.jobs.records import (
@@ -36,7 +36,7 @@ SCAN_FROM: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredJobs:
     """Every job by its id, and what is left of submissions and jobs that do not count."""
 
     jobs: dict[int, Job] = field(default_factory=dict)
@@ -51,14 +51,14 @@ class Found:
 class Book:
     """See the module. Methods raise RequestError of kind availability."""
 
-    def __init__(self, store: KeyedStore, new_name: Callable[[], str]) -> None:
+    def __init__(self, store: KeyValueStore, new_name: Callable[[], str]) -> None:
         self._store = store
         self.new_name = new_name
         self._kept: dict[str, Kept] = {}
-        self._found = Found()
+        self._found = StoredJobs()
         self._looking = asyncio.Lock()
 
-    async def look(self) -> Found:
+    async def look(self) -> StoredJobs:
         """Return everything that had been put when this was called."""
         async with self._looking:
             keys = set(await reached(self._store.keys(JOBS)))
@@ -123,7 +123,7 @@ class Book:
             await reached(self._store.delete(key))
 
 
-def found_in(kept: dict[str, Kept]) -> Found:
+def found_in(kept: dict[str, Kept]) -> StoredJobs:
     """Return the jobs that these keys and values make."""
     asked: dict[str, dict[str, int]] = defaultdict(dict)
     events: dict[int, list[tuple[int, Event]]] = defaultdict(list)
@@ -139,7 +139,7 @@ def found_in(kept: dict[str, Kept]) -> Found:
                 sessions[place.job_id].append((attempt, session_id))
             else:
                 events[place.job_id].append((value.revision, event_of(value.value)))
-    found = Found()
+    found = StoredJobs()
     for revisions in asked.values():
         first = requested(revisions)
         job_id = revisions[first]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from haproc.jobs.model import File, Job, Role
+from haproc.jobs.model import Job, JobFile, Role
 
 SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 JOB_VARIABLE = "HAPROC_JOB_ID"
@@ -47,7 +47,7 @@ def environment(
     }
 
 
-def module_path(folder: Path, files: Sequence[File]) -> list[Path]:
+def module_path(folder: Path, files: Sequence[JobFile]) -> list[Path]:
     """Return where the program's imports are looked for: a folder, and each archive."""
     modules = folder / "modules"
     archives = [each.name for each in files if each.role is Role.MODULE]
@@ -83,6 +83,6 @@ def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str
     return f"sc://localhost:{port}/;token={token}{given}"
 
 
-def placed(file: File) -> str:
+def placed(file: JobFile) -> str:
     """Return where a file of the job lies in its folder."""
     return f"modules/{file.name}" if file.role is Role.MODULE else file.name

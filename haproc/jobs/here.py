@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.config.model import Config
 from haproc.jobs.book import Book
 from haproc.jobs.isolation import check_isolation
@@ -60,7 +60,7 @@ def build_jobs(
     config: Config,
     members: Members,
     replica: Replica,
-    store: KeyedStore,
+    store: KeyValueStore,
     close_session: Callable[[str, str], Awaitable[object]],
     unix_ms: Callable[[], int],
     anonymous: str,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from haproc.jobs.model import Attempt, BatchState, Job
+from haproc.jobs.model import BatchState, Job, JobAttempt
 
 OTHERS_AFTER_MS: Final = 5_000
 """How long a job waits for the HAProc that was asked for it, or had it last; then any takes it."""
@@ -32,7 +32,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RingView:
     """What a HAProc knows at a moment.
 
     ``alive``: the incarnation of each peer that anybody hears, None where it has not said it yet;
@@ -50,7 +50,7 @@ class Seen:
     now_ms: int
 
 
-def is_gone(cluster: str, incarnation: str, seen: Seen) -> bool:
+def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
     """Whether a HAProc, as it was then, is no more."""
     if cluster == seen.me:
         return incarnation != seen.incarnation
@@ -62,7 +62,7 @@ def is_gone(cluster: str, incarnation: str, seen: Seen) -> bool:
     return now is not None and now != incarnation
 
 
-def is_lost(attempt: Attempt, seen: Seen) -> bool:
+def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
     """Whether nobody runs an attempt any more."""
     mine = (attempt.cluster, attempt.incarnation) == (seen.me, seen.incarnation)
     if mine:
@@ -70,7 +70,7 @@ def is_lost(attempt: Attempt, seen: Seen) -> bool:
     return is_gone(attempt.cluster, attempt.incarnation, seen)
 
 
-def steps(jobs: Iterable[Job], seen: Seen) -> list[tuple[Step, Job]]:
+def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
     """Return what to do now; no more starts than there is room for."""
     if not seen.serving:
         return []
@@ -102,7 +102,7 @@ def _in_turn(waiting: list[Job], running: Counter[str], room: int) -> list[Job]:
     return found
 
 
-def _step(job: Job, seen: Seen) -> Step | None:
+def _step(job: Job, seen: RingView) -> Step | None:
     current = job.current
     if job.final is not None:
         if current is None or not job.to_fence:
@@ -121,7 +121,7 @@ def _step(job: Job, seen: Seen) -> Step | None:
     return Step.START if job.restarts_left > 0 else Step.LOST
 
 
-def _mine_or_due(cluster: str, incarnation: str, since_ms: int, seen: Seen) -> bool:
+def _mine_or_due(cluster: str, incarnation: str, since_ms: int, seen: RingView) -> bool:
     if cluster == seen.me or is_gone(cluster, incarnation, seen):
         return True
     return seen.now_ms - since_ms >= OTHERS_AFTER_MS

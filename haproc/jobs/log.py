@@ -1,4 +1,4 @@
-"""The tail of a job's output in the keyed store: pieces of whole lines, the oldest ones dropped.
+"""The tail of a job's output in the key-value store: whole lines, the oldest ones dropped.
 
 A piece is stored under the numbers of its lines, and is never changed: a last piece that is small
 is replaced by one that begins where it began and goes on farther, and then deleted. Whoever reads
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from haproc.jobs.model import Attempt
+from haproc.jobs.model import JobAttempt
 from haproc.jobs.records import LOGS
 
 LINE_BYTES_MAX: Final = 8 << 10
@@ -29,7 +29,7 @@ line a second has so few pieces, and none is written more often than is cheap.""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogPiece:
     """Lines of a log from this number on."""
 
     first: int
@@ -56,7 +56,7 @@ def piece_key(job_id: int, attempt: str, first: int, end: int) -> str:
     return f"{log_prefix(job_id)}{attempt}/{first:012}-{end:012}"
 
 
-def piece_bytes(piece: Piece) -> bytes:
+def piece_bytes(piece: LogPiece) -> bytes:
     """Return what is stored of a piece: its lines as a JSON list."""
     return json.dumps(list(piece.lines), ensure_ascii=False).encode("utf-8", "replace")
 
@@ -76,7 +76,7 @@ class Tail:
         self._fresh_bytes = 0
         self._first_fresh = first
         self._stored: deque[tuple[int, int, int]] = deque()
-        self._growing: Piece | None = None
+        self._growing: LogPiece | None = None
 
     @property
     def end(self) -> int:
@@ -114,7 +114,7 @@ class Tail:
             self._line(self._open)
             self._open = b""
 
-    def flush(self) -> tuple[list[Piece], list[tuple[int, int]]]:
+    def flush(self) -> tuple[list[LogPiece], list[tuple[int, int]]]:
         """Return the pieces to be stored now, and those to be deleted afterwards."""
         if not self._fresh:
             return [], []
@@ -148,16 +148,16 @@ def _cut_at(line: bytes) -> int:
     return LINE_BYTES_MAX  # it is no UTF-8
 
 
-def _cut(first: int, lines: Sequence[str]) -> Iterable[Piece]:
+def _cut(first: int, lines: Sequence[str]) -> Iterable[LogPiece]:
     taken: list[str] = []
     size = 0
     for line in lines:
         if taken and size + _cost(line) > PIECE_BYTES_MAX:
-            yield Piece(first, tuple(taken))
+            yield LogPiece(first, tuple(taken))
             first, taken, size = first + len(taken), [], 0
         taken.append(line)
         size += _cost(line)
-    yield Piece(first, tuple(taken))
+    yield LogPiece(first, tuple(taken))
 
 
 def _cost(line: str) -> int:
@@ -174,7 +174,7 @@ class Span:
     end: int
 
 
-def spans(keys: Iterable[str], job_id: int, attempts: Sequence[Attempt]) -> list[Span]:
+def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> list[Span]:
     """Return the pieces that make up a job's log, in order, without overlap."""
     prefix = log_prefix(job_id)
     of: dict[str, list[tuple[int, int, str]]] = {}
@@ -196,7 +196,7 @@ def spans(keys: Iterable[str], job_id: int, attempts: Sequence[Attempt]) -> list
     return found
 
 
-def total(found: Sequence[Span], attempts: Sequence[Attempt]) -> int:
+def total(found: Sequence[Span], attempts: Sequence[JobAttempt]) -> int:
     """Return how many lines the log has had, those dropped included."""
     begun = attempts[-1].log_from if attempts else 0
     return max(begun, found[-1].end if found else 0)

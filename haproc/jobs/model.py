@@ -75,7 +75,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class JobFile:
     """A file of a job, by its name without folders; its bytes are stored apart."""
 
     role: Role
@@ -108,7 +108,7 @@ class Submission:
     confs: tuple[tuple[str, str], ...]
     options: tuple[tuple[str, str], ...]
     environment: tuple[tuple[str, str], ...]
-    files: tuple[File, ...]
+    files: tuple[JobFile, ...]
     limits: JobLimits
     restarts: int
     fingerprint: str
@@ -120,7 +120,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class JobAttempt:
     """A HAProc starts the job; ``replaces`` is the attempt before, empty for the first one.
 
     ``log_from``: the number of its first line in the job's log.
@@ -162,7 +162,7 @@ class Fenced:
     at_ms: int
 
 
-Event: TypeAlias = Attempt | Ending | Kill | Fenced
+Event: TypeAlias = JobAttempt | Ending | Kill | Fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Job:
 
     id: int
     asked: Submission
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[JobAttempt, ...] = ()
     ended: Ending | None = None
     final: Ending | None = None
     sessions: tuple[tuple[str, str], ...] = field(default=())
@@ -180,7 +180,7 @@ class Job:
     """Whether that was done after its end."""
 
     @property
-    def current(self) -> Attempt | None:
+    def current(self) -> JobAttempt | None:
         """The last attempt."""
         return self.attempts[-1] if self.attempts else None
 
@@ -225,7 +225,7 @@ def job_of(
     sessions: Sequence[tuple[str, str]] = (),
 ) -> Job:
     """Return the job that these events make, each with its revision."""
-    attempts: list[Attempt] = []
+    attempts: list[JobAttempt] = []
     ended: Ending | None = None
     final: Ending | None = None
     fenced = False
@@ -235,7 +235,7 @@ def job_of(
             continue
         current = attempts[-1].name if attempts else ""
         match event:
-            case Attempt():
+            case JobAttempt():
                 if event.replaces == current and len(attempts) <= asked.restarts:
                     attempts.append(event)
                     ended = None

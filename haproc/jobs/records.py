@@ -1,4 +1,4 @@
-"""Jobs' keys and bytes in the ring's keyed store. Pure.
+"""Jobs' keys and bytes in the ring's key-value store. Pure.
 
 Keys, each written once (so no late write takes anything back):
 
@@ -21,11 +21,11 @@ from urllib.parse import quote, unquote
 
 from dmq.record import Json, Record, decode, encode
 from haproc.jobs.model import (
-    Attempt,
     Ending,
     Event,
     Fenced,
-    File,
+    JobAttempt,
+    JobFile,
     JobLimits,
     Kill,
     Outcome,
@@ -88,7 +88,7 @@ def file_key(stored: str, index: int) -> str:
 def event_key(job_id: int, event: Event, name: str) -> str:
     """Return the key of an event; ``name`` is that of no other."""
     match event:
-        case Attempt(number):
+        case JobAttempt(number):
             return f"{events_prefix(job_id)}a/{number:03}.{name}"
         case Ending():
             return f"{events_prefix(job_id)}e/{name}"
@@ -99,7 +99,7 @@ def event_key(job_id: int, event: Event, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KeyParts:
     """What a key stands for: an event's or a session's job, and what sort it is."""
 
     job_id: int
@@ -107,11 +107,11 @@ class Place:
     rest: str
 
 
-def place_of(key: str) -> Place | None:
+def place_of(key: str) -> KeyParts | None:
     """Return what a key below ``job/at/`` stands for."""
     number, _, rest = key.removeprefix(EVENTS).partition("/")
     sort, _, rest = rest.partition("/")
-    return Place(int(number), sort, unquote(rest)) if number.isdigit() and rest else None
+    return KeyParts(int(number), sort, unquote(rest)) if number.isdigit() and rest else None
 
 
 # -- bytes -----------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def to_bytes(record: Submission | Event) -> bytes:
     match record:
         case Submission():
             return encode(Record("job.asked", record.request_id, _of_submission(record)))
-        case Attempt():
+        case JobAttempt():
             names = ("number", "cluster", "incarnation", "token_sha256", "replaces", "log_from")
             return encode(Record("job.attempt", record.name, _some(record, (*names, "at_ms"))))
         case Ending():
@@ -140,7 +140,7 @@ def submission_of(data: bytes) -> Submission:
     if record.kind != "job.asked":
         raise UnknownJobRecordError(record.kind)
     h: dict[str, Any] = dict(record.headers)
-    files = tuple(File(Role(role), name, size, sha) for role, name, size, sha in h.pop("files"))
+    files = tuple(JobFile(Role(role), name, size, sha) for role, name, size, sha in h.pop("files"))
     h |= {name: _pairs(h.pop(name)) for name in ("confs", "options", "environment")}
     limits = JobLimits(*h.pop("limits"))
     args = tuple(h.pop("args"))
@@ -153,7 +153,7 @@ def event_of(data: bytes) -> Event:
     h: dict[str, Any] = dict(record.headers)
     match record.kind:
         case "job.attempt":
-            return Attempt(name=record.key, **h)
+            return JobAttempt(name=record.key, **h)
         case "job.ending":
             return Ending(record.key, Outcome(h["outcome"]), h["code"], h["why"], h["at_ms"])
         case "job.kill":

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from haproc.config.model import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.jobs.model import File, JobLimits, Role, Submission
+from haproc.jobs.model import JobFile, JobLimits, Role, Submission
 
 ARGS_MAX: Final = 1000
 TEXT_BYTES_MAX: Final = 64 << 10
@@ -323,7 +323,7 @@ def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str
     if len(set(names)) < len(names):
         raise _bad("two files have the same name")
     found = tuple(
-        File(each.role, each.name, len(each.data), hashlib.sha256(each.data).hexdigest())
+        JobFile(each.role, each.name, len(each.data), hashlib.sha256(each.data).hexdigest())
         for each in files
     )
     told = [

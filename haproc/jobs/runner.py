@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.config.model import Jobs
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.jobs.book import Book, Found
+from haproc.jobs.book import Book, StoredJobs
 from haproc.jobs.environment import environment, placed, ring_variables
 from haproc.jobs.isolation import interpreter_of, user_of
-from haproc.jobs.keeping import Seen, Step, forgettable, steps
+from haproc.jobs.keeping import RingView, Step, forgettable, steps
 from haproc.jobs.log import Tail, log_prefix, piece_bytes, piece_key, spans, total
-from haproc.jobs.model import Attempt, BatchState, Ending, Fenced, Job, Outcome
+from haproc.jobs.model import BatchState, Ending, Fenced, Job, JobAttempt, Outcome
 from haproc.jobs.process import End, Plan, Running
 from haproc.jobs.records import FILES, JOBS, LOGS, file_key, left_over
 from haproc.jobs.relay import Relay
@@ -94,7 +94,7 @@ class Runner:
     """See the module."""
 
     def __init__(
-        self, settings: Jobs, around: Around, book: Book, store: KeyedStore, relay: Relay
+        self, settings: Jobs, around: Around, book: Book, store: KeyValueStore, relay: Relay
     ) -> None:
         self._settings = settings
         self._around = around
@@ -168,12 +168,12 @@ class Runner:
                     await self._book.add(job.id, Fenced(self._around.unix_ms()))
         await self._forget(found)
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> RingView:
         around = self._around
         alive, unheard = around.peers()
         room = self._settings.running_max - len(self._here)
         serving = around.serving() and not self._closing
-        return Seen(
+        return RingView(
             around.me,
             around.incarnation,
             alive,
@@ -198,7 +198,7 @@ class Runner:
         token, digest = new_token(job.id, name)
         log_keys = await reached(self._store.keys(log_prefix(job.id)))
         lines = total(spans(log_keys, job.id, job.attempts), job.attempts)
-        attempt = Attempt(
+        attempt = JobAttempt(
             len(job.attempts) + 1,
             name,
             around.me,
@@ -218,7 +218,7 @@ class Runner:
 
     # -- one attempt -------------------------------------------------------------------------
 
-    async def _attempt(self, job: Job, attempt: Attempt, token: str) -> None:
+    async def _attempt(self, job: Job, attempt: JobAttempt, token: str) -> None:
         folder = self._around.folder / f"{job.id}-{attempt.number}"
         tail = Tail(attempt.log_from, self._settings.log_bytes)
         try:
@@ -265,7 +265,7 @@ class Runner:
         await asyncio.to_thread(make_folder, folder, files, user, lambda: remove_folder(folder))
 
     async def _run(
-        self, job: Job, attempt: Attempt, token: str, folder: Path, tail: Tail, after_offset: int
+        self, job: Job, attempt: JobAttempt, token: str, folder: Path, tail: Tail, after_offset: int
     ) -> End:
         settings, limits = self._settings, job.asked.limits
         python = interpreter_of(settings)
@@ -304,13 +304,13 @@ class Runner:
             flushing.cancel()
             await asyncio.gather(flushing, return_exceptions=True)
 
-    async def _flushing(self, job_id: int, attempt: Attempt, tail: Tail) -> NoReturn:
+    async def _flushing(self, job_id: int, attempt: JobAttempt, tail: Tail) -> NoReturn:
         while True:
             await asyncio.sleep(FLUSH_S)
             # Cut off in the middle, a piece would be missing.
             await asyncio.shield(self._flush(job_id, attempt, tail))
 
-    async def _flush(self, job_id: int, attempt: Attempt, tail: Tail) -> None:
+    async def _flush(self, job_id: int, attempt: JobAttempt, tail: Tail) -> None:
         """Store what was said. A piece that cannot be stored now is tried again for a while."""
         pieces, gone = tail.flush()
         for piece in pieces:
@@ -327,7 +327,7 @@ class Runner:
             with suppress(RequestError):
                 await reached(self._store.delete(key))
 
-    async def _end(self, job: Job, attempt: Attempt, end: End, tail: Tail) -> None:
+    async def _end(self, job: Job, attempt: JobAttempt, end: End, tail: Tail) -> None:
         await self._flush(job.id, attempt, tail)
         ending = Ending(attempt.name, end.outcome, end.code, end.why, self._around.unix_ms())
         while True:
@@ -362,7 +362,7 @@ class Runner:
 
     # -- forgetting --------------------------------------------------------------------------
 
-    async def _forget(self, found: Found) -> None:
+    async def _forget(self, found: StoredJobs) -> None:
         now = asyncio.get_running_loop().time()
         if now < self._forget_at:
             return

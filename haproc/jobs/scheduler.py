@@ -35,7 +35,7 @@ class Scheduler:
         self._unix_ms = unix_ms
         self._done: dict[str, int] = {}
         """The last slot of each schedule that has its job."""
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         """Why a schedule's slot could not be submitted at the last look."""
 
     async def run(self) -> NoReturn:
@@ -71,10 +71,10 @@ class Scheduler:
             self._tell(schedule, str(error))
             return
         self._done[schedule.name] = at
-        self._told.pop(schedule.name, None)
+        self._logged.pop(schedule.name, None)
 
     def _tell(self, schedule: Schedule, why: str) -> None:
         """Say it once: it is looked at every second."""
-        if self._told.get(schedule.name) != why:
-            self._told[schedule.name] = why
+        if self._logged.get(schedule.name) != why:
+            self._logged[schedule.name] = why
             logger.warning("schedule %s cannot be submitted: %s", schedule.name, why)

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from dmq import Json
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.failure import ErrorClass, RequestError, busy, refused
 from haproc.jobs import livy
-from haproc.jobs.book import Book, Found
+from haproc.jobs.book import Book, StoredJobs
 from haproc.jobs.folders import read_files, too_large
 from haproc.jobs.log import lines_of, log_prefix, page, spans, total
 from haproc.jobs.model import Fenced, Job, Kill, Outcome, Role, Submission
@@ -47,7 +47,7 @@ class JobService:
         config: Config,
         me: tuple[str, str],
         book: Book,
-        store: KeyedStore,
+        store: KeyValueStore,
         fence: Callable[[int], Awaitable[int]],
         unix_ms: Callable[[], int],
         check: Check = check_here,
@@ -114,7 +114,7 @@ class JobService:
             await self._book.drop(await reached(self._store.keys(f"{FILES}{stored}/")))
         return job
 
-    def _check_room(self, found: Found, user: str) -> None:
+    def _check_room(self, found: StoredJobs, user: str) -> None:
         live = [job for job in found.jobs.values() if job.final is None]
         shares = Shares.of(self._settings.jobs_max, self._config)
         for job in live:
@@ -193,7 +193,7 @@ class JobService:
         return begin, end, lines
 
 
-def _under(found: Found, asked: Submission) -> Job | None:
+def _under(found: StoredJobs, asked: Submission) -> Job | None:
     """Return the job that a request id stands for already."""
     mine = (asked.user, asked.request_id)
     for job in found.jobs.values():

@@ -43,8 +43,8 @@ def fence_name(job_id: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """That an attempt may act for its job; see `haproc.route.model.Standing`."""
+class AttemptAuthorization:
+    """That an attempt may act for its job; see `haproc.route.model.Authorization`."""
 
     token: str = field(repr=False)
     tokens: JobTokens = field(repr=False, compare=False)
@@ -82,9 +82,9 @@ class JobTokens:
             self._looks.popitem(last=False)
         return user
 
-    def standing(self, token: str) -> Standing:
+    def standing(self, token: str) -> AttemptAuthorization:
         """Return by what whoever shows this token was let in."""
-        return Standing(token, self)
+        return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
         """Note the session, before the token is looked at: who replaces the attempt finds it."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from dmq import Json
 from haproc.config.model import Config
-from haproc.membership.insync import Place, end_of_log, places
-from haproc.membership.judgement import Standing
+from haproc.membership.insync import ClusterProgress, end_of_log, places
+from haproc.membership.judgement import PeerStatus
 from haproc.membership.messages import Own
 from haproc.membership.roster import Neighbour
 from haproc.membership.view import Peer
@@ -70,25 +70,30 @@ def cluster_views(
             views.append(_of_peer(name, url, peers[name], log_end, found[name], text_of))
             continue
         lag = own.lag + log_end - own.log_end
-        told = (own.state.value, incarnation, own.cursor, own.log_end, lag, found[me].in_sync)
-        views.append(ClusterView(name, url, True, True, *told, own.since, now))
+        reported = (own.state.value, incarnation, own.cursor, own.log_end, lag, found[me].in_sync)
+        views.append(ClusterView(name, url, True, True, *reported, own.since, now))
     return views
 
 
 def _of_peer(
-    name: str, url: str, peer: Peer, log_end: int, place: Place, text_of: Callable[[float], str]
+    name: str,
+    url: str,
+    peer: Peer,
+    log_end: int,
+    place: ClusterProgress,
+    text_of: Callable[[float], str],
 ) -> ClusterView:
     beat, report = peer.beat, peer.report
-    told = beat or report
+    reported = beat or report
     lag = report.lag_at(log_end) if report is not None else None
     since = report.since if peer.alive and report is not None else text_of(peer.changed_at)
     return ClusterView(
         name,
         url,
         alive=peer.alive,
-        direct=peer.standing is Standing.HEARD,
-        state=told.state.value if told is not None and peer.alive else "",
-        incarnation=told.incarnation if told is not None else None,
+        direct=peer.standing is PeerStatus.HEARD,
+        state=reported.state.value if reported is not None and peer.alive else "",
+        incarnation=reported.incarnation if reported is not None else None,
         cursor=report.cursor if report is not None else None,
         log_end=report.log_end if report is not None else None,
         lag=lag,

@@ -21,5 +21,5 @@ def refusal(me: str, own: State, others: Mapping[str, str], *, force: bool) -> s
         return ""
     if not others:
         return f"the ring has no cluster but {me}"
-    told = ", ".join(f"{name} is {state or 'down'}" for name, state in others.items())
-    return f"no other cluster serves clients ({told})"
+    states = ", ".join(f"{name} is {state or 'down'}" for name, state in others.items())
+    return f"no other cluster serves clients ({states})"

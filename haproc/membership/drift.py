@@ -154,9 +154,9 @@ def tellable(values: Told, key: str) -> dict[str, str | None]:
 def to_look_up(others: Iterable[Told]) -> list[str]:
     """Return the names of settings that have to be looked up, whether they are set here or not."""
     names = {requirement.name for requirement in REQUIRED}
-    for told in others:
+    for reported in others:
         names.update(
-            name for name in told if name.startswith(SETTINGS_OF_RESULTS) and _matters(name)
+            name for name in reported if name.startswith(SETTINGS_OF_RESULTS) and _matters(name)
         )
     return sorted(names)[:NAMES_MAX]
 
@@ -166,9 +166,9 @@ def compare(mine: Told, others: Mapping[str, Told | None]) -> Findings:
     differences = []
     for name, here in mine.items():
         there = tuple(
-            (cluster, told[name])
-            for cluster, told in others.items()
-            if told and name in told and told[name] != here
+            (cluster, reported[name])
+            for cluster, reported in others.items()
+            if reported and name in reported and reported[name] != here
         )
         if there:
             differences.append(Difference(name, here, there))
@@ -177,23 +177,23 @@ def compare(mine: Told, others: Mapping[str, Told | None]) -> Findings:
         for requirement in REQUIRED
         if requirement.name in mine and not _fits(requirement, mine[requirement.name])
     )
-    unknown = tuple(cluster for cluster, told in others.items() if not told)
+    unknown = tuple(cluster for cluster, reported in others.items() if not reported)
     return Findings(tuple(differences), tuple(unfit), unknown)
 
 
 def read(body: Mapping[str, Any]) -> Told | None:
     """Return what a peer's answer tells; None if it is none."""
-    told = body.get("settings")
-    if not isinstance(told, dict) or not 0 < len(told) <= NAMES_MAX:
+    reported = body.get("settings")
+    if not isinstance(reported, dict) or not 0 < len(reported) <= NAMES_MAX:
         return None
     if not all(
         isinstance(name, str)
         and len(name) <= _NAME_LENGTH_MAX
         and (value is None or isinstance(value, str))
-        for name, value in told.items()
+        for name, value in reported.items()
     ):
         return None
-    return told
+    return reported
 
 
 def _matters(name: str) -> bool:

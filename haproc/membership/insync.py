@@ -24,7 +24,7 @@ IN_SYNC_STATES: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERIN
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClusterProgress:
     """How one cluster stands.
 
     ``cursor``: below it, it had applied everything when it told; None if it never told.
@@ -48,7 +48,7 @@ def places(
     peers: Mapping[str, Peer],
     unheard: Collection[str],
     lag_max: int,
-) -> dict[str, Place]:
+) -> dict[str, ClusterProgress]:
     """Return every cluster's place; ``own`` is what this HAProc tells of itself.
 
     ``unheard``: peers that this HAProc has not listened to for long enough to call them gone.
@@ -57,23 +57,25 @@ def places(
     lag = own.lag + end - own.log_end
     found = {me: _place(own.state, own.cursor, lag, lag_max)}
     for name, peer in peers.items():
-        told = peer.beat or peer.report
+        reported = peer.beat or peer.report
         at = peer.report.cursor if peer.report is not None else None
         lag = peer.report.lag_at(end) if peer.report is not None else 0
-        if told is None:
-            found[name] = Place(name in unheard)
+        if reported is None:
+            found[name] = ClusterProgress(name in unheard)
         elif peer.alive or name in unheard:
-            found[name] = _place(told.state, at, lag, lag_max)
+            found[name] = _place(reported.state, at, lag, lag_max)
         else:
-            found[name] = Place(False, at, told.state not in HOPELESS)
+            found[name] = ClusterProgress(False, at, reported.state not in HOPELESS)
     return found
 
 
-def _place(state: State, cursor: int | None, lag: int, lag_max: int) -> Place:
-    return Place(state in IN_SYNC_STATES and lag <= lag_max, cursor, state not in HOPELESS)
+def _place(state: State, cursor: int | None, lag: int, lag_max: int) -> ClusterProgress:
+    return ClusterProgress(
+        state in IN_SYNC_STATES and lag <= lag_max, cursor, state not in HOPELESS
+    )
 
 
-def high_watermark(found: Iterable[Place]) -> int:
+def high_watermark(found: Iterable[ClusterProgress]) -> int:
     """Return the offset that all clusters in sync have applied; 0 if none is."""
     cursors = [place.cursor for place in found if place.in_sync and place.cursor is not None]
     return min(cursors, default=0)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Standing(StrEnum):
+class PeerStatus(StrEnum):
     """What a HAProc knows of a peer."""
 
     HEARD = "heard"
@@ -28,13 +28,13 @@ class Standing(StrEnum):
 
 def standing_of(
     peer: str, heard: Collection[str], hears: Mapping[str, Collection[str]]
-) -> Standing:
+) -> PeerStatus:
     """Return a peer's standing. ``heard``: by this HAProc; ``hears``: what peers say they hear."""
     if peer in heard:
-        return Standing.HEARD
+        return PeerStatus.HEARD
     if any(peer in hears.get(other, ()) for other in heard):
-        return Standing.UNREACHABLE
-    return Standing.DOWN
+        return PeerStatus.UNREACHABLE
+    return PeerStatus.DOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from typing import Protocol
 
 from dmq import Json
 from haproc.config.model import Membership
-from haproc.membership.insync import Place, places
+from haproc.membership.insync import ClusterProgress, places
 from haproc.membership.judgement import isolated
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH
-from haproc.membership.messages import Beat, Own, Report, time_text
+from haproc.membership.messages import Beat, ClusterReport, Own, time_text
 from haproc.membership.roster import Neighbour
 from haproc.membership.state import State
 from haproc.membership.view import Peer, RingView
@@ -93,7 +93,7 @@ class Members:
         """Return what is told of this HAProc."""
         return self._subject.own() if self._subject else Own(State.STARTING, self.since)
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, ClusterProgress]:
         """Return how every cluster stands, as far as writes may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
         told, unheard = self.judged(), self.unheard()
@@ -154,7 +154,7 @@ class Members:
         if taken and (before is None or before.hears != beat.hears):
             self._tell(self._view.confirm(self._clock()))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: ClusterReport) -> None:
         """A peer tells how far it is."""
         if self.knows(report.cluster):
             self._view.report(report, self._clock())
@@ -204,7 +204,7 @@ class Members:
         self._lines.send(HEARTBEAT_PATH, beat.body())
         if now >= self._report_at:
             self._report_at = now + self._rules.report_interval_s
-            report = Report(
+            report = ClusterReport(
                 cluster, incarnation, own.epoch, own.state, own.since, own.cursor, own.log_end
             )
             if report.lag_at(own.log_end) > self._rules.in_sync_lag_max:

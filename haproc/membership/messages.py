@@ -36,7 +36,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ClusterReport:
     """State and progress. ``since`` is when the state began, as text (ISO 8601).
 
     ``lag``: how many records below ``log_end`` are not applied; None: all from ``cursor`` on.
@@ -72,7 +72,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a HAProc tells of itself; see `Beat` and `Report`.
+    """What a HAProc tells of itself; see `Beat` and `ClusterReport`.
 
     ``lag``: how many records below ``log_end`` are not applied. ``log_lost``: the log has not
     answered for longer than that could go unnoticed by a peer.

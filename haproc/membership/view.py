@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from haproc.config.model import Membership
 from haproc.membership.detector import Detector
-from haproc.membership.judgement import Evidence, Standing, standing_of
-from haproc.membership.messages import Beat, Report
+from haproc.membership.judgement import Evidence, PeerStatus, standing_of
+from haproc.membership.messages import Beat, ClusterReport
 
 
 @dataclass(slots=True)
@@ -21,20 +21,20 @@ class Peer:
     """One peer; times are of the caller's clock."""
 
     detector: Detector
-    standing: Standing = Standing.DOWN
+    standing: PeerStatus = PeerStatus.DOWN
     changed_at: float = 0.0
     """When it became alive, or was called down."""
     updated_at: float | None = None
     """When it last told its state and progress."""
     beat: Beat | None = None
-    report: Report | None = None
+    report: ClusterReport | None = None
     met: bool = False
     """Whether it was alive at any time, as far as this process knows."""
 
     @property
     def alive(self) -> bool:
         """Whether anybody hears it."""
-        return self.standing is not Standing.DOWN
+        return self.standing is not PeerStatus.DOWN
 
 
 class RingView:
@@ -64,7 +64,7 @@ class RingView:
         peer.detector.heard(now_s)
         return True
 
-    def report(self, report: Report, now_s: float) -> bool:
+    def report(self, report: ClusterReport, now_s: float) -> bool:
         """Take in a report; False if it does not count."""
         peer = self.peers[report.cluster]
         if not self._counts(peer, report.incarnation, report.epoch, now_s):
@@ -83,7 +83,7 @@ class RingView:
         for peer in self.peers.values():
             peer.detector.check(now_s)
         if all(
-            peer.detector.up and peer.standing is Standing.HEARD for peer in self.peers.values()
+            peer.detector.up and peer.standing is PeerStatus.HEARD for peer in self.peers.values()
         ):
             return []
         return self.confirm(now_s)
@@ -97,7 +97,7 @@ class RingView:
             standing = standing_of(name, heard, hears)
             if standing is not peer.standing:
                 changed.append(name)
-                if (standing is Standing.DOWN) != (peer.standing is Standing.DOWN):
+                if (standing is PeerStatus.DOWN) != (peer.standing is PeerStatus.DOWN):
                     peer.changed_at = now_s
                 peer.standing = standing
                 peer.met |= peer.alive

@@ -7,7 +7,7 @@ from functools import partial
 
 from aiohttp import web
 
-from dmq import KeyedStore
+from dmq import KeyValueStore
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.apps import REGISTRY, client_app, operator_app
@@ -32,40 +32,40 @@ from haproc.node.drift_watch import DriftWatch
 from haproc.node.maintenance import Maintenance
 from haproc.node.member import LocalMember
 from haproc.node.presence import Presence
-from haproc.node.status import Status
+from haproc.node.status import NodeStatus
 from haproc.replicate.queue.revoked import Fate
 from haproc.route.offload import Texts
 from haproc.route.service import RingService
 from haproc.sessions.listing import Listing
-from haproc.statements.gate import Gate
 from haproc.statements.registry import Registry
+from haproc.statements.request_admission import RequestAdmission
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class NodeDoors:
     """The listeners, and the gate that tells what clients have under way."""
 
     clients: Listener
     connect: ConnectListener | None
     """For Spark Connect's clients."""
     operators: Listener
-    gate: Gate
+    request_admission: RequestAdmission
 
 
 def build_doors(
     config: Config,
     member: LocalMember,
     service: RingService,
-    status: Status,
+    status: NodeStatus,
     presence: Presence,
     drift: DriftWatch,
     listing: Listing,
     metrics: Metrics,
     texts: Texts,
-    store: KeyedStore,
+    store: KeyValueStore,
     archive: ArchiveService,
     jobs: JobsHere | None = None,
-) -> Doors:
+) -> NodeDoors:
     """Return the doors of a member, closed."""
     name, replica = member.core.me, member.replica
     clients = client_app(config, name, service, status, metrics, texts, jobs)
@@ -81,7 +81,7 @@ def build_doors(
         status,
         metrics,
         presence.door,
-        Forwarded(service, registry.gate, texts),
+        Forwarded(service, registry.request_admission, texts),
     )
     admit(operators, config, replica.admission)
     tell(operators, config, drift)
@@ -93,11 +93,11 @@ def build_doors(
         shutdown_s=config.timeouts.drain_s,
         connections_max=config.limits.connections_max,
     )
-    return Doors(
+    return NodeDoors(
         listener,
         connect_door(config, name, service, registry, texts, store, jobs),
         operator_door(config, name, operators, presence),
-        registry.gate,
+        registry.request_admission,
     )
 
 
@@ -107,7 +107,7 @@ def connect_door(
     service: RingService,
     registry: Registry,
     texts: Texts,
-    store: KeyedStore,
+    store: KeyValueStore,
     jobs: JobsHere | None = None,
 ) -> ConnectListener | None:
     """Return the listener for Spark Connect's clients, if there is to be one."""
@@ -116,7 +116,7 @@ def connect_door(
         return None
     users, server_id = Credentials.of_users(config), service.sessions.server_id
     admission = Admission(users, jobs.tokens if jobs else None)
-    boundary = Boundary(admission, registry.gate, server_id, service.explained)
+    boundary = Boundary(admission, registry.request_admission, server_id, service.explained)
     deliveries = Deliveries(
         store,
         DeliveryLimits(hold_bytes=config.connect.hold_bytes),

@@ -34,7 +34,7 @@ class Server(Protocol):
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]: ...
 
 
-class Asked(Protocol):
+class SettingsSource(Protocol):
     """The other HAProcs."""
 
     @property
@@ -56,7 +56,7 @@ class DriftWatch:
         cluster: str,
         secret: str,
         server: Server,
-        peers: Asked,
+        peers: SettingsSource,
         up: asyncio.Event,
         defaults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -66,7 +66,7 @@ class DriftWatch:
         self._peers = peers
         self._up = up
         self._defaults = defaults
-        self._told: dict[str, drift.Told] = {}
+        self._reported: dict[str, drift.Told] = {}
         self._mine: drift.Told = {}
         self.findings = drift.Findings()
 
@@ -86,14 +86,15 @@ class DriftWatch:
         asked = [name for name in names if not self._peers.given_up(name)]
         answers = await asyncio.gather(*(self._ask(name) for name in asked))
         known = {
-            name: told or self._told.get(name) for name, told in zip(asked, answers, strict=True)
+            name: reported or self._reported.get(name)
+            for name, reported in zip(asked, answers, strict=True)
         }
-        self._told = {name: told for name, told in known.items() if told}
-        wanted = {*drift.to_look_up(self._told.values()), *self._defaults}
+        self._reported = {name: reported for name, reported in known.items() if reported}
+        wanted = {*drift.to_look_up(self._reported.values()), *self._defaults}
         values = await self._server.server_settings(sorted(wanted))
         own = {drift.DEFAULTS: drift.text_of(self._defaults)} if self._defaults else {}
         self._mine = drift.tellable({**values, **own}, self._secret)
-        found = drift.compare(self._mine, {name: self._told.get(name) for name in names})
+        found = drift.compare(self._mine, {name: self._reported.get(name) for name in names})
         self._note(replace(found, overridden=drift.overridden(values, self._defaults)))
 
     async def _ask(self, peer: str) -> drift.Told | None:

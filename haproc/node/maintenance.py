@@ -77,7 +77,7 @@ class Maintenance:
             "state": core.condition.state.value,
             "reason": core.condition.reason,
             "drained": core.condition.now.drained,
-            "under_way": self._registry.gate.inside,
+            "under_way": self._registry.request_admission.inside,
             "unfetched": self._registry.unfetched(),
         }
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dmq import KeyedStore, Log, LogError
+from dmq import KeyValueStore, Log, LogError
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Config
 from haproc.config.shares import Shares
@@ -25,7 +25,7 @@ from haproc.membership.roster import Member, Neighbour, founders, with_own_addre
 from haproc.membership.state import State
 from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.archive.pages import Pages, Timekeepers
-from haproc.replicate.archive.position import Position
+from haproc.replicate.archive.position import ArchivePosition
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.steps import Trace, no_trace
@@ -48,7 +48,7 @@ class World:
     """What a member reaches, and how it sees its ring."""
 
     log: Log
-    store: KeyedStore
+    store: KeyValueStore
     engine: Engine
     peers: Peers
     members: Members
@@ -124,7 +124,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
         tell=members.report_now,
         unix_ms=world.unix_ms,
     )
-    replica, position = Replica(core, follow), Position(world.store)
+    replica, position = Replica(core, follow), ArchivePosition(world.store)
     member = LocalMember(
         members,
         replica,
@@ -148,7 +148,7 @@ def build_archive(config: Config, member: LocalMember, world: World, peers: Time
         member.core,
         member.replica.admission,
         peers,
-        Position(world.store),
+        ArchivePosition(world.store),
         config.archive,
         config.secret,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-from dmq import KeyedStore, Log, open_log, open_store
+from dmq import KeyValueStore, Log, open_log, open_store
 from haproc.classify.classifier import classify
 from haproc.classify.names import Context
 from haproc.classify.paths import Paths
@@ -35,7 +35,7 @@ from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.state import SERVING, State
 from haproc.metrics import Metrics
-from haproc.node.doors import Doors, build_doors
+from haproc.node.doors import NodeDoors, build_doors
 from haproc.node.drift_watch import DriftWatch
 from haproc.node.faults import trace_from
 from haproc.node.member import (
@@ -48,7 +48,7 @@ from haproc.node.member import (
     build_sessions,
 )
 from haproc.node.presence import Presence
-from haproc.node.status import Status
+from haproc.node.status import NodeStatus
 from haproc.node.waiting import wait_for_log
 from haproc.route.forward import HttpForwarding
 from haproc.route.offload import WAITING_MAX, Offload
@@ -76,7 +76,7 @@ class Opened:
     """What is kept durably, and shared by the ring."""
 
     log: Log
-    store: KeyedStore
+    store: KeyValueStore
 
 
 def spark_engine(config: Config, name: str) -> Engine:
@@ -122,7 +122,7 @@ class Node:
             await presence.aclose()
 
     async def _open(self) -> Opened:
-        """Open the log and the keyed store beside it; both or none."""
+        """Open the log and the key-value store beside it; both or none."""
         config = self._config
         kafka = kafka_options(config)
         log = await open_log(
@@ -177,7 +177,7 @@ class Node:
         jobs = self._jobs(member, world, sessions)
         begins = wanted(config.defaults, None)
         drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up, begins)
-        status = Status(config, member, service, presence, drift, upkeep)
+        status = NodeStatus(config, member, service, presence, drift, upkeep)
         doors = build_doors(
             config,
             member,
@@ -216,7 +216,7 @@ class Node:
         finally:
             if jobs is not None:
                 await jobs.runner.aclose()
-            doors.gate.leave_all()
+            doors.request_admission.leave_all()
             await doors.clients.close()
             for task in tasks:
                 task.cancel()
@@ -247,7 +247,7 @@ class Node:
         def leading() -> bool:
             return members.own().state is State.READY and leads(self._name, members.ready())
 
-        written = member.core.heard.written
+        written = member.core.log_state.written
         return Optimizing(
             self._config.optimize,
             service.execute,
@@ -261,7 +261,7 @@ class Node:
         self,
         tasks: list[asyncio.Future[Any]],
         member: LocalMember,
-        doors: Doors,
+        doors: NodeDoors,
         jobs: JobsHere | None,
     ) -> ExitCode:
         tasks.append(stop := asyncio.ensure_future(self._stop.wait()))
@@ -274,7 +274,7 @@ class Node:
         code = next(iter(done)).result()
         return code if isinstance(code, ExitCode) else ExitCode.FAILED
 
-    async def _follow_state(self, member: LocalMember, doors: Doors) -> ExitCode:
+    async def _follow_state(self, member: LocalMember, doors: NodeDoors) -> ExitCode:
         """Keep the client door as the state wants it; returns when the process must end."""
         core = member.core
         again, retry_s = self._changed.set, self._config.timeouts.retry_max_s
@@ -302,7 +302,7 @@ class Node:
         self._metrics.state(state.value)
         self._changed.set()
 
-    async def _drain(self, member: LocalMember, doors: Doors) -> None:
+    async def _drain(self, member: LocalMember, doors: NodeDoors) -> None:
         """Let what is under way come to its end, within the time given for it.
 
         The door stays open meanwhile: what is new is told to go elsewhere, and whoever waits finds
@@ -312,7 +312,7 @@ class Node:
         member.core.condition.stopping()
         if doors.connect is not None:
             await doors.connect.close()
-        await doors.gate.wait_idle(timeout_s)
-        doors.gate.leave_all()
+        await doors.request_admission.wait_idle(timeout_s)
+        doors.request_admission.leave_all()
         await doors.clients.close()
         await member.replica.drain(timeout_s)

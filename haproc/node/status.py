@@ -20,7 +20,7 @@ from haproc.route.service import RingService
 from haproc.sessions.upkeep import Upkeep
 
 
-class Status:
+class NodeStatus:
     """See the module; a source for the status doors."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Status:
     def cluster_status(self) -> Mapping[str, Json]:
         """Return the body of ``GET /clusterStatus``."""
         member = self._member
-        recovery, ahead = member.replica.recovery, member.replica.outlook
+        recovery, ahead = member.replica.recovery, member.replica.catch_up_estimate
         return {
             "ring": self._config.ring,
             **member.replica.status(),
@@ -100,7 +100,7 @@ class Status:
             metrics.position(core.schedule.low, marks.log_end, marks.lag)
             recovery = replica.recovery
             metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
-            metrics.outlook(copy_is_faster=replica.outlook.copy_is_faster)
+            metrics.catch_up_estimate(copy_is_faster=replica.catch_up_estimate.copy_is_faster)
             sessions = self._service.sessions
             adopted, self._adopted_told = sessions.adopted - self._adopted_told, sessions.adopted
             metrics.sessions(len(sessions), self._upkeep.total, adopted)

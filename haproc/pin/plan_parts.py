@@ -11,7 +11,7 @@ import pyarrow as pa
 from haproc import protos, wire
 from haproc.classify.plans import delta, delta_messages
 from haproc.classify.plans.parsing import parse
-from haproc.classify.plans.reading import Found
+from haproc.classify.plans.reading import PlanFindings
 from haproc.classify.plans.relations import inside
 
 _RELATION: Final = protos.relations.Relation.DESCRIPTOR.full_name
@@ -65,7 +65,7 @@ def _delta_merge(plan: Any) -> Any | None:
     root = plan.root
     if root.WhichOneof("rel_type") != "extension":
         return None
-    relation = delta.relation_in(root.extension, Found())
+    relation = delta.relation_in(root.extension, PlanFindings())
     return relation if delta.kind_of(relation) == _MERGE else None
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from haproc.pipeline import ring, tables
-from haproc.pipeline.ring import Answer, Doors, RingError
+from haproc.pipeline.ring import ClientDoors, HttpAnswer, RingError
 
 PATH: Final = "/api/ha/operations"
 ROWS: Final = 20_000
@@ -43,7 +43,7 @@ class Page:
 class Asks(Protocol):
     """The ring's client doors."""
 
-    def ask(self, path: str, body: object = None) -> Answer:
+    def ask(self, path: str, body: object = None) -> HttpAnswer:
         """Return an answer; raises RingError."""
         ...
 
@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of one write ({ROWS})")
     options = parser.parse_args()
     try:
-        doors: Doors = ring.doors(options)
+        doors: ClientDoors = ring.doors(options)
         spark = ring.session(options)
         try:
             operations = Operations(spark)

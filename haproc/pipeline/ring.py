@@ -40,7 +40,7 @@ class RingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An HTTP answer's body, and its headers."""
 
     body: bytes
@@ -52,7 +52,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Doors:
+class ClientDoors:
     """The client doors, asked in order; one that answered is asked first the next time."""
 
     servers: Sequence[str]
@@ -65,7 +65,7 @@ class Doors:
         """Ask another one first from now on."""
         self.at = (self.at + 1) % len(self.servers)
 
-    def ask(self, path: str, body: object = None) -> Answer:
+    def ask(self, path: str, body: object = None) -> HttpAnswer:
         """Return the first answer of any server; raises RingError.
 
         What is asked here may be repeated. A server that is away, or cannot tell, is passed over.
@@ -86,14 +86,14 @@ class Doors:
                 raise RingError(f"no HAProc answers: {why}")
             time.sleep(PAUSE_S)
 
-    def _ask(self, server: str, path: str, body: object) -> Answer:
+    def _ask(self, server: str, path: str, body: object) -> HttpAnswer:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(server.rstrip("/") + path, data, headers)
         with urllib.request.urlopen(request, timeout=self.answer_s) as response:
-            return Answer(response.read(), response.headers)
+            return HttpAnswer(response.read(), response.headers)
 
 
 def _told(error: urllib.error.HTTPError) -> str:
@@ -130,13 +130,13 @@ def session(options: argparse.Namespace) -> Any:
     return spark
 
 
-def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> Doors:
+def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> ClientDoors:
     """Return the ring's client doors."""
     servers = [each.strip() for each in options.servers.split(",") if each.strip()]
     if not servers:
         raise RingError("--servers or HACLIENT_SERVERS is needed: URLs of the client doors")
     token = os.environ.get("HACLIENT_TOKEN", "") or token_in(options.remote)
-    return Doors(servers, token, answer_s)
+    return ClientDoors(servers, token, answer_s)
 
 
 def token_in(remote: str) -> str:

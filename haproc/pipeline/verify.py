@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from haproc.pipeline import ring, tables
-from haproc.pipeline.ring import Doors, RingError
+from haproc.pipeline.ring import ClientDoors, RingError
 
 PATH: Final = "/api/ha/verify"
 WAIT_S: Final = 3600.0
@@ -46,7 +46,7 @@ _SAME: Final = (
 
 
 def verified(
-    doors: Doors,
+    doors: ClientDoors,
     wait_s: float,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,

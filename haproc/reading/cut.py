@@ -14,7 +14,7 @@ from typing import Final
 from haproc.classify.model import Kind
 from haproc.classify.tokens import Token, TokenKind, tokenize
 from haproc.reading.names import below, parts
-from haproc.reading.tree import Node, Place, Reading
+from haproc.reading.tree import Node, Reading, TextRange
 
 _BEGINS: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "WITH", "MAP", "REDUCE"})
 _CREATE_WORDS: Final = 4
@@ -41,7 +41,7 @@ class Cut:
     alias: str = ""
 
 
-def _order(literal: tuple[Place, str]) -> tuple[int, bool, int]:
+def _order(literal: tuple[TextRange, str]) -> tuple[int, bool, int]:
     """What is put in between characters comes before what takes their place, the longest first."""
     place, _ = literal
     return place.start, place.end > place.start, -place.end
@@ -50,7 +50,7 @@ def _order(literal: tuple[Place, str]) -> tuple[int, bool, int]:
 class Spliced:
     """A text with literals in some places of it, by the characters of the text as it was."""
 
-    def __init__(self, text: str, literals: Sequence[tuple[Place, str]] = ()) -> None:
+    def __init__(self, text: str, literals: Sequence[tuple[TextRange, str]] = ()) -> None:
         self._text = text
         self._literals = sorted(literals, key=_order)
 
@@ -65,7 +65,7 @@ class Spliced:
         return "".join([*found, self._text[at:end]])
 
 
-def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[Place, str]] = ()) -> Cut | None:
+def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] = ()) -> Cut | None:
     """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they cannot be told.
 
     With ``literals`` in their places, so that only ``start`` and ``end`` are of the text as it was.

@@ -53,7 +53,7 @@ from haproc.reading.order import (
     is_settled,
     limit_is_total,
 )
-from haproc.reading.tree import Node, Place, Reading
+from haproc.reading.tree import Node, Reading, TextRange
 
 COMPLETED: Final = (
     "becomes a TIMESTAMP, and a text that is a time of day is completed by today's date: give "
@@ -385,13 +385,13 @@ class Examination(Statement):
         yield Finding(reason, place, Remedy.VALUE, string_literal(whole))
         yield from self.names(node, place)
 
-    def _string_at(self, literal: Node, said: str) -> Place | None:
+    def _string_at(self, literal: Node, said: str) -> TextRange | None:
         """Return where a text is written; what it is given by may stand around it."""
         if literal.place is None or self.inside.get(id(literal)):
             return None
         start = literal.place.start
         found = [
-            Place(start + each.start, start + each.end)
+            TextRange(start + each.start, start + each.end)
             for each in tokens_of(self.moving.cut(literal.place))
             if each.kind is TokenKind.STRING and decoded(each.text) == said
         ]

@@ -16,7 +16,7 @@ from haproc.reading import known
 from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.moving import Moving
 from haproc.reading.order import items_of
-from haproc.reading.tree import Node, Place, Reading
+from haproc.reading.tree import Node, Reading, TextRange
 
 SHOWN_MAX: Final = 80
 """Characters of the statement that a reason shows. Chosen."""
@@ -32,7 +32,7 @@ _INSERTED: Final = frozenset({"Distinct", "GlobalLimit", "LocalLimit", "Offset",
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
-def is_within(place: Place | None, outer: Place) -> bool:
+def is_within(place: TextRange | None, outer: TextRange) -> bool:
     """Whether a place, if it is known, lies in another."""
     return place is None or (outer.start <= place.start and place.end <= outer.end)
 
@@ -49,8 +49,8 @@ class Statement:
     owners: dict[int, Node] = field(default_factory=dict)
     inside: dict[int, str] = field(default_factory=dict)
     """The name of the view or function in whose text a node stands."""
-    _items: list[Place] | None = None
-    _called: dict[Place, Node] = field(default_factory=dict)
+    _items: list[TextRange] | None = None
+    _called: dict[TextRange, Node] = field(default_factory=dict)
     _indexed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -116,18 +116,18 @@ class Statement:
         place = None if node.cls == "AttributeReference" else node.place
         return Finding(f"{shown} {said}", place, remedy)
 
-    def read_by_clock(self, node: Node, literal: str, place: Place) -> Iterator[Finding]:
+    def read_by_clock(self, node: Node, literal: str, place: TextRange) -> Iterator[Finding]:
         """Yield what a typed literal is; ``literal``: what takes its place, empty if unknown."""
         if literal:
             yield from self.value(node, literal, "is read by the clock", place)
         else:
             yield self.finding(node, "is read by the clock, as a moment that cannot be written")
 
-    def value(self, node: Node, literal: str, said: str, place: Place) -> Iterator[Finding]:
+    def value(self, node: Node, literal: str, said: str, place: TextRange) -> Iterator[Finding]:
         yield Finding(f"{self.shown(node)} {said}", place, Remedy.VALUE, literal)
         yield from self.names(node, place)
 
-    def names(self, node: Node, place: Place) -> Iterator[Finding]:
+    def names(self, node: Node, place: TextRange) -> Iterator[Finding]:
         """Keep the name of a column that is called by the text that a literal is put into."""
         yield from self._field(node, place)
         around = [each for each in self._unnamed() if is_within(place, each)]
@@ -143,10 +143,10 @@ class Statement:
         if not name or text[: here.start].rstrip().endswith("("):
             yield self.finding(node, "stands where the column cannot keep its name: give it one")
             return
-        literal, end = f" AS {quote_name(name)}", Place(here.end, here.end)
+        literal, end = f" AS {quote_name(name)}", TextRange(here.end, here.end)
         yield Finding(f"{self.moving.cut(here)} keeps its name", end, Remedy.VALUE, literal)
 
-    def _field(self, node: Node, place: Place) -> Iterator[Finding]:
+    def _field(self, node: Node, place: TextRange) -> Iterator[Finding]:
         """Keep the name of a field: struct(x) calls it by the name of x."""
         for above in self.parents.get(id(node), ()):
             children = above.nodes("children") if above.cls == "CreateNamedStruct" else []
@@ -155,10 +155,10 @@ class Statement:
                 name = (key.value or "").strip("'")
                 is_written = self.moving.cut(key.place)[:1] in ("'", '"')
                 if value is node and name.lower() == bare and not is_written:
-                    literal, end = f" AS {quote_name(name)}", Place(place.end, place.end)
+                    literal, end = f" AS {quote_name(name)}", TextRange(place.end, place.end)
                     yield Finding(f"{name} keeps its name", end, Remedy.VALUE, literal)
 
-    def _unnamed(self) -> list[Place]:
+    def _unnamed(self) -> list[TextRange]:
         """Return where the items of select lists stand that have no names of their own."""
         if self._items is None:
             parsed = self.reading.parsed
@@ -169,7 +169,7 @@ class Statement:
             self._items = [each for each in places if each is not None]
         return self._items
 
-    def _aliases(self) -> dict[Place, Node]:
+    def _aliases(self) -> dict[TextRange, Node]:
         """Return what the analyzer calls expressions, by their places."""
         analyzed = self.reading.analyzed
         if not self._called and analyzed is not None:

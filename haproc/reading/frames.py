@@ -15,7 +15,7 @@ from haproc import protos
 from haproc.classify.model import Kind
 from haproc.classify.plans import delta, expressions
 from haproc.classify.plans.members import members
-from haproc.classify.plans.reading import Does, Found, PlanReading
+from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
 from haproc.classify.plans.relations import COMPUTED_RANGE, USER_CODE, walk
 from haproc.classify.tokens import TokenKind
 from haproc.reading.findings import SHOWN_MAX
@@ -52,7 +52,7 @@ _WORDS: Final[dict[str, str]] = {
 
 def hidden_in(root: Any) -> tuple[str, ...]:
     """Return why a relation could differ from cluster to cluster, by what its reading hides."""
-    found = Found()
+    found = PlanFindings()
     walk(root, found)
     expressions.take(root, found)
     return hidden(found.reading(Does.QUERIES, Kind.SELECT))

@@ -22,7 +22,7 @@ from haproc.reading.exact import examine
 from haproc.reading.known import WRITING
 from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.names import VARIABLE, Uses, computed, expression_classes, parts
-from haproc.reading.tree import UNASKED, Node, Place, Reading
+from haproc.reading.tree import UNASKED, Node, Reading, TextRange
 from haproc.reading.words import examine_words
 
 OF_ROWS: Final = frozenset(
@@ -66,7 +66,7 @@ class Judged:
     writes: frozenset[str]
     treatment: Treatment
     sql: str
-    literals: tuple[tuple[Place, str], ...] = ()
+    literals: tuple[tuple[TextRange, str], ...] = ()
     cut: Cut | None = None
     reads: frozenset[str] = frozenset()
     rests_on: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
 
 
 def _as_it_stands(
-    reading: Reading, whole: Anatomy, literals: Sequence[tuple[Place, str]] = ()
+    reading: Reading, whole: Anatomy, literals: Sequence[tuple[TextRange, str]] = ()
 ) -> Judged:
     return Judged(
         whole.kind,
@@ -327,9 +327,9 @@ def _elsewhere(root: Node) -> Iterator[str]:
             yield joined(parts(node)) or node.cls
 
 
-def _literals(findings: Sequence[Finding]) -> list[tuple[Place, str]]:
+def _literals(findings: Sequence[Finding]) -> list[tuple[TextRange, str]]:
     """Return what is put where; of places in each other the outer one."""
-    found: dict[Place, str] = {}
+    found: dict[TextRange, str] = {}
     for each in findings:
         if each.remedy is Remedy.VALUE and each.place is not None:
             found.setdefault(each.place, each.literal)

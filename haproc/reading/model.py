@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from haproc.pin.model import Treatment
-from haproc.reading.tree import Place
+from haproc.reading.tree import TextRange
 
 
 class Remedy(StrEnum):
@@ -29,7 +29,7 @@ class Finding:
     """
 
     reason: str
-    place: Place | None = None
+    place: TextRange | None = None
     remedy: Remedy = Remedy.ROWS
     literal: str = ""
     hint: str = ""
@@ -48,7 +48,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WriteVerdict:
     """What becomes of a write.
 
     ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it

@@ -29,7 +29,7 @@ from haproc.pin.moment import (
 )
 from haproc.reading.known import CLOCK, IDENTITY, KEEPING, holds_text, is_text
 from haproc.reading.order import at, child_of, items_of
-from haproc.reading.tree import Node, Place, Reading
+from haproc.reading.tree import Node, Reading, TextRange
 
 TYPED: Final = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
 MOMENTS: Final = TYPED | {"TIME"}
@@ -115,7 +115,7 @@ def computes_rows(text: str) -> bool:
     tokens = tokens_of(text)
     ranges, values = [], []
     for token, behind in pairwise(tokens):
-        place, is_open = Place(token.start, len(text)), behind.is_symbol("(")
+        place, is_open = TextRange(token.start, len(text)), behind.is_symbol("(")
         if token.text.strip("`").upper() == "RANGE" and is_open:
             ranges.append(place)
         elif token.upper == "VALUES" and (  # else it is a column
@@ -129,7 +129,7 @@ def computes_rows(text: str) -> bool:
     return not all(is_constant(item) for row in rows for item in row)
 
 
-def rows_of(text: str, place: Place) -> list[list[list[Token]]]:
+def rows_of(text: str, place: TextRange) -> list[list[list[Token]]]:
     """Return the rows of VALUES at a place, each item as its tokens, which have their own places.
 
     A row that does not stand in parentheses has one item.
@@ -197,7 +197,7 @@ class Moving:
     defined: dict[int, Node] = field(default_factory=dict)
     """What CommonExpressionRef stands for, by its number."""
 
-    def cut(self, place: Place | None) -> str:
+    def cut(self, place: TextRange | None) -> str:
         """Return the text at a place."""
         return "" if place is None else self.reading.text[place.start : place.end]
 
@@ -226,7 +226,7 @@ class Moving:
         name = "" if match is None else match[1].lower()
         return self.clock(name, node.type or "") if name in _CLOCKS else None
 
-    def name_of_call(self, place: Place) -> str:
+    def name_of_call(self, place: TextRange) -> str:
         """Return what Spark calls a column that is a call of the clock; empty if it is none."""
         match = _CALL.fullmatch(self.cut(place))
         name = "" if match is None else match[1].lower()
@@ -422,7 +422,7 @@ def inline_table(reading: Reading, plan: Node) -> Node | None:
     return None
 
 
-def computed_at(reading: Reading, place: Place | None) -> Node | None:
+def computed_at(reading: Reading, place: TextRange | None) -> Node | None:
     """Return the analyzed form of an item of such rows."""
     if place is None or reading.computed is None:
         return None

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from haproc.classify.names import Context
 from haproc.reading.anatomy import anatomy, expressions
-from haproc.reading.tree import Node, Place, Reading
+from haproc.reading.tree import Node, Reading, TextRange
 
 _PLAIN: Final = frozenset(
     {"Alias", "And", "AttributeReference", "EqualNullSafe", "EqualTo", "GreaterThan", "IsNotNull"}
@@ -32,7 +32,7 @@ _OF_COLUMNS: Final = ("name", "dataType")
 
 
 def unsettled(
-    own: Reading, lanes: Reading, context: Context, values: Sequence[Place] = ()
+    own: Reading, lanes: Reading, context: Context, values: Sequence[TextRange] = ()
 ) -> str | None:
     """Return a part that may come to something else in the lanes, in words; None if none may.
 
@@ -59,7 +59,7 @@ def _beside(reading: Reading, context: Context) -> list[Node]:
     return list(expressions([reading.analyzed]))
 
 
-def _unplain(node: Node, whole: Place | None, values: Sequence[Place]) -> Iterator[Node]:
+def _unplain(node: Node, whole: TextRange | None, values: Sequence[TextRange]) -> Iterator[Node]:
     """Yield what of an expression may come to something else though it is alike."""
     if node.place is not None and node.place in values:
         return
@@ -83,7 +83,7 @@ def _is_number(node: Node) -> bool:
     return (node.type or "").startswith(_NUMBERS)
 
 
-def _alike(mine: Any, other: Any, values: Sequence[Place]) -> bool:
+def _alike(mine: Any, other: Any, values: Sequence[TextRange]) -> bool:
     """Tell whether two trees are the same but for numbers and places."""
     if isinstance(mine, Node) and isinstance(other, Node):
         if mine.place is not None and mine.place in values:

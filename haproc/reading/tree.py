@@ -28,7 +28,7 @@ class UnreadableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TextRange:
     """Where something stands in the statement's text: characters from ``start`` up to ``end``."""
 
     start: int
@@ -51,7 +51,7 @@ class Node:
 
     cls: str
     fields: dict[str, Any] = field(default_factory=dict)
-    place: Place | None = None
+    place: TextRange | None = None
     type: str | None = None
     deterministic: bool = True
     id: int | None = None
@@ -190,7 +190,7 @@ def _fill(node: Node, value: dict[str, Any], numbered: list[Node]) -> None:
     node.more = [_made(each, numbered) for each in value.get("more", ())]
     if "at" in value:
         start, last = value["at"]
-        node.place = Place(start, last + 1)
+        node.place = TextRange(start, last + 1)
     node.type, node.value, node.id = value.get("t"), value.get("v"), value.get("i")
     node.deterministic = value.get("d", True)
     known = {"c", "n", "f", "more", "at", "t", "v", "i", "d"}

@@ -18,7 +18,7 @@ from haproc.reading.exact import Examination
 from haproc.reading.findings import is_within
 from haproc.reading.model import Finding
 from haproc.reading.moving import CLOCK_WORDS, TYPED, is_moment_type, outputs, rows_of, typed
-from haproc.reading.tree import Node, Place, Reading
+from haproc.reading.tree import Node, Reading, TextRange
 
 _BARE: Final = frozenset({"current_date", "current_time", "current_timestamp"})
 """Those that Spark calls without parentheses, too."""
@@ -26,7 +26,9 @@ _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
 """Functions of which a name may be made."""
 
 
-def examine_words(reading: Reading, moment: Moment, within: Place | None = None) -> list[Finding]:
+def examine_words(
+    reading: Reading, moment: Moment, within: TextRange | None = None
+) -> list[Finding]:
     """Return what the analyzer has made constants of, so that the analyzed tree hides it.
 
     ``within``: only what stands there in the text.
@@ -78,12 +80,12 @@ def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:
         while behind < len(item) and item[behind].kind is TokenKind.STRING:
             behind += 1
         word_said = typed(item[at:behind])
-        place = Place(token.start, item[behind - 1].end)
+        place = TextRange(token.start, item[behind - 1].end)
         node = Node("Literal", place=place)
         if word_said is None:  # the type of a cast
             strings = [each for each in item if each.kind is TokenKind.STRING]
             if len(strings) != 1 or is_moment(decoded(strings[0].text)):
-                whole = Node("Cast", place=Place(item[0].start, item[-1].end))
+                whole = Node("Cast", place=TextRange(item[0].start, item[-1].end))
                 yield examination.finding(whole, "may be read as a moment, by the clock")
         elif (literal := examination.moving.written(*word_said, None)) is not None:
             yield from examination.read_by_clock(node, literal, place)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from haproc.config.model import LANES_MAX
 from haproc.engine.errors import EngineError
 from haproc.replicate.agree.admission import Admission
-from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import DONE_BEFORE
 from haproc.replicate.reader import Reader
@@ -28,12 +28,12 @@ class Beginning:
     """See the module."""
 
     def __init__(
-        self, core: Core, reader: Reader, admission: Admission, giving_up: GivingUp
+        self, core: Core, reader: Reader, admission: Admission, poison_rejection: PoisonRejection
     ) -> None:
         self._core = core
         self._reader = reader
         self._admission = admission
-        self._giving_up = giving_up
+        self._poison_rejection = poison_rejection
 
     async def begin(self) -> bool:
         """Take over, and follow the log from here on; False if that cannot be."""
@@ -47,15 +47,15 @@ class Beginning:
                 "newest records; rebuild this cluster from another one"
             )
             return False
-        core.heard.past.observe(asyncio.get_running_loop().time(), end)
+        core.log_state.past.observe(asyncio.get_running_loop().time(), end)
         core.schedule.resume(progress, end)
         core.notes.resume(progress)
-        core.heard.claims.restore(progress.claims)
+        core.log_state.claims.restore(progress.claims)
         await self._admission.restore(progress.roster)
         await self._reader.rebuild(progress.low)
         core.condition.differs(progress.diverged)
         core.condition.undecided(progress.undecided)
-        await self._giving_up.hear(end)
+        await self._poison_rejection.replay_votes(end)
         core.tasks.spawn(self._reader.run())
         core.tasks.spawn(self._all_heard(end))
         await self._fence()
@@ -120,7 +120,7 @@ class Beginning:
             return
         core.schedule.asked(read_to)
         found = core.schedule.restore(applied)
-        self._giving_up.applied(found)
+        self._poison_rejection.applied(found)
         for offset in found:
             known = core.outcomes.at(offset)
             if known is not None and known.outcome is None:

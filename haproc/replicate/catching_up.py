@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dmq import LogUnavailableError
+from haproc.replicate.catch_up_estimator import CatchUpEstimator
 from haproc.replicate.member.core import Core
-from haproc.replicate.weighing import Weighing
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ class Recovery:
 class CatchingUp:
     """See the module."""
 
-    def __init__(self, core: Core, weighing: Weighing) -> None:
+    def __init__(self, core: Core, catch_up_estimator: CatchUpEstimator) -> None:
         self._core = core
-        self._weighing = weighing
+        self._catch_up_estimator = catch_up_estimator
         self._began: tuple[int, float] | None = None
         """With which cursor, and when."""
 
@@ -63,11 +63,11 @@ class CatchingUp:
             with suppress(LogUnavailableError, TimeoutError):
                 end = await core.own_log.once(core.log.end)
                 core.watermarks.log_ends(end)
-                core.heard.past.observe(asyncio.get_running_loop().time(), end)
+                core.log_state.past.observe(asyncio.get_running_loop().time(), end)
                 if not core.condition.now.log_up:
                     async with asyncio.timeout(core.timeouts.probe_interval_s):
                         await core.store()  # does it take a write again?
-            self._weighing.look()
+            self._catch_up_estimator.look()
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
     async def run(self) -> None:

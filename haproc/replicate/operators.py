@@ -24,11 +24,11 @@ from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.synchronous import describe
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.standing import (
     Advice,
+    OperationStatus,
     Position,
-    Standing,
     blockers,
     retry_advice,
     revoke_advice,
@@ -87,33 +87,33 @@ class Operators:
             **_standing_json(standing),
         }
 
-    def _standing(self, each: Unfinished, blocked_by: int | None) -> Standing:
+    def _standing(self, each: Unfinished, blocked_by: int | None) -> OperationStatus:
         core, offset = self._core, each.offset
         head, trouble = offset == core.schedule.low, core.troubles.of(offset)
         if trouble is not None:
             stuck = trouble.attempts >= core.timeouts.stuck_after_attempts
             together = (trouble.offsets[0], trouble.version) if trouble.offsets[1:] else None
             position = Position.STUCK if stuck else Position.FAILING
-            return Standing(position, None, together, trouble.attempts, trouble.error, head)
+            return OperationStatus(position, None, together, trouble.attempts, trouble.error, head)
         if each.running:
-            return Standing(Position.RUNNING, head=head)
+            return OperationStatus(Position.RUNNING, head=head)
         if blocked_by is not None:
-            return Standing(Position.BLOCKED, blocked_by, head=head)
+            return OperationStatus(Position.BLOCKED, blocked_by, head=head)
         if each.uncomputed:
-            attempts, error = core.heard.computations.trouble(offset)
-            return Standing(Position.UNCOMPUTED, None, None, attempts, error, head)
-        return Standing(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
+            attempts, error = core.log_state.computations.trouble(offset)
+            return OperationStatus(Position.UNCOMPUTED, None, None, attempts, error, head)
+        return OperationStatus(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
 
-    def _standing_at(self, offset: int) -> Standing:
+    def _standing_at(self, offset: int) -> OperationStatus:
         """Return where the operation at an offset stands."""
         core, diverged = self._core, self._core.condition.now.diverged
         if diverged is not None and not diverged.applies and diverged.offset == offset:
-            return Standing(Position.ODD)
+            return OperationStatus(Position.ODD)
         for each, blocked_by in blockers(core.schedule.unfinished()):
             if each.offset == offset:
                 return self._standing(each, blocked_by)
         beyond = offset >= core.schedule.read_to
-        return Standing(Position.QUEUED if beyond else Position.DONE)
+        return OperationStatus(Position.QUEUED if beyond else Position.DONE)
 
     async def show(self, offset: int) -> Mapping[str, Json]:
         """Tell everything about one operation, and what retry, skip and revoke would do."""
@@ -131,7 +131,7 @@ class Operators:
             "retry": {"allowed": retry.allowed, "text": retry.text},
             "skip": {"allowed": skip.allowed, "text": skip.text},
             "revoke": {"allowed": revoke.allowed, "text": revoke.text},
-            "unable": [*sorted(core.heard.words.standing(offset))],
+            "unable": [*sorted(core.log_state.failure_votes.standing_votes(offset))],
         }
 
     async def _operation(self, offset: int) -> Operation:
@@ -192,7 +192,7 @@ class Operators:
         else:
             known = core.outcomes.at(offset)
             outcome = known.outcome if known is not None else None
-            status = outcome.status.value if outcome is not None else Status.SKIPPED.value
+            status = outcome.status.value if outcome is not None else OutcomeStatus.SKIPPED.value
         return {
             "cluster": core.me,
             "offset": offset,
@@ -220,7 +220,7 @@ class Operators:
     def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
         """Return the newest claims of clusters that are away, or left the ring since."""
         core = self._core
-        gone = core.heard.words.left_since(offset) - {*core.members.peers}
+        gone = core.log_state.failure_votes.left_since(offset) - {*core.members.peers}
         for name in frozenset(without) - gone:
             if name not in core.members.peers:
                 raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
@@ -229,7 +229,7 @@ class Operators:
                     ErrorClass.NOT_NOW,
                     f"cluster {name} is heard: it can say itself what it has applied",
                 )
-        claims = dict(core.heard.claims.before(core.watermarks.heard_to))
+        claims = dict(core.log_state.claims.before(core.watermarks.heard_to))
         return {name: claims.get(name, -1) for name in without}
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
@@ -291,7 +291,7 @@ class Operators:
             return
         core = self._core
         logger.warning("%s skips offset %d: %s", message.cluster, message.offset, message.reason)
-        replaced = core.heard.claims.void(offset, message.cluster, message.epoch)
+        replaced = core.log_state.claims.void(offset, message.cluster, message.epoch)
         if message.cluster != core.me or replaced or message.epoch < core.notes.born:
             return
         at, diverged = message.offset, core.condition.now.diverged
@@ -302,7 +302,7 @@ class Operators:
             core.diverge(Divergence(at, Cause.OUTCOME, applies=True))
             core.store.soon()
         elif (known := core.outcomes.at(at)) and known.outcome and known.outcome.assumed:
-            core.outcomes.resolve(at, Outcome(Status.SKIPPED))
+            core.outcomes.resolve(at, OperationOutcome(OutcomeStatus.SKIPPED))
 
 
 def _allowed(advice: Advice, offset: int) -> Advice:
@@ -313,7 +313,7 @@ def _allowed(advice: Advice, offset: int) -> Advice:
     return advice
 
 
-def _standing_json(standing: Standing) -> dict[str, Json]:
+def _standing_json(standing: OperationStatus) -> dict[str, Json]:
     return {
         "position": standing.position.value,
         "blocked_by": standing.blocked_by,

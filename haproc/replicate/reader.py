@@ -13,34 +13,34 @@ from functools import partial
 from typing import TypeAlias
 
 from dmq import Entry, TrimmedError
-from haproc.replicate.agree.giving_up import GivingUp
-from haproc.replicate.heard.definitions import records_needed
-from haproc.replicate.heard.judging import Judge, Judgement
-from haproc.replicate.heard.window import Window
+from haproc.replicate.agree.poison_rejection import PoisonRejection
+from haproc.replicate.log_state.definitions import records_needed
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow
+from haproc.replicate.log_state.judging import Judge, RecordJudgement
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import EXPIRED, STALE, Outcome, Status
+from haproc.replicate.queue.outcomes import EXPIRED, STALE, OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.units import MARKER
 from haproc.replicate.records.contents import Check, Verify
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.operation import (
     OPERATIONS,
     Claim,
     Decision,
+    DecisionKind,
     FailureReport,
     Filler,
     Operation,
-    Verdict,
     from_record,
 )
 from haproc.replicate.records.rows import Computed, Part, Passed, Rows
-from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
+from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 
 logger = logging.getLogger(__name__)
 
 Control: TypeAlias = (
-    Decision | Computed | FailureReport | Claim | Check | Roster | Word | Fence | Filler
+    Decision | Computed | FailureReport | Claim | Check | Roster | FateMessage | Fence | Filler
 )
 """What is no operation."""
 
@@ -62,17 +62,17 @@ class Reader:
         on_failure: Callable[[FailureReport], None],
         on_check: Callable[[int, Check], None],
         on_roster: Callable[[int, Roster], None],
-        giving_up: GivingUp,
+        poison_rejection: PoisonRejection,
         on_undecided: Callable[[int, Operation], None],
     ) -> None:
         self._core = core
         self._on_undecided = on_undecided
-        self._giving_up = giving_up
+        self._poison_rejection = poison_rejection
         self._on_failure = on_failure
         self._on_check = on_check
         self._on_roster = on_roster
-        self._window = Window(core.limits.window_records)
-        self._judge = Judge(self._window, core.heard.definitions)
+        self._window = IdempotencyWindow(core.limits.window_records)
+        self._judge = Judge(self._window, core.log_state.definitions)
         self._page: deque[Entry] = deque()
         """What was read for the queue, and has found no room in it yet."""
         self.unfinished: dict[int, str] = {}
@@ -85,8 +85,8 @@ class Reader:
         log_start = await core.own_log.reaching(core.log.start)
         start = max(log_start, low - records_needed(core.limits.window_records))
         begin = max(log_start, self._window.begins(low))
-        core.heard.definitions.begin(start)
-        self._giving_up.begin(low, begin)
+        core.log_state.definitions.begin(start)
+        self._poison_rejection.begin(low, begin)
         while start < low:
             try:
                 entries = await core.own_log.read(start)
@@ -96,8 +96,8 @@ class Reader:
                 if start > low:
                     raise
                 begin = max(begin, start)
-                core.heard.definitions.begin(start)
-                self._giving_up.begin(low, begin)
+                core.log_state.definitions.begin(start)
+                self._poison_rejection.begin(low, begin)
                 continue
             for entry in entries:
                 if entry.offset < low:
@@ -110,11 +110,11 @@ class Reader:
     def _remember(self, entry: Entry, begin: int) -> None:
         offset, message = entry.offset, from_record(entry.record)
         if isinstance(message, Fence):
-            self._core.heard.definitions.note(offset, message)
+            self._core.log_state.definitions.note(offset, message)
         elif offset < begin:
             # It is needed only to tell whether what follows is stale.
             if isinstance(message, Operation):
-                self._core.heard.definitions.note(offset, message)
+                self._core.log_state.definitions.note(offset, message)
         elif not isinstance(message, Operation):
             self._control(offset, message)
         elif self._is_new(offset, message, self._core.limits.window_records):
@@ -134,19 +134,19 @@ class Reader:
         it but what is told.
         """
         core = self._core
-        core.heard.past.note(offset, op.created_ms)
+        core.log_state.past.note(offset, op.created_ms)
         judgement = self._judge.judge(offset, op, window_max)
-        if judgement is Judgement.STALE:
+        if judgement is RecordJudgement.STALE:
             logger.info("offset %d: what it rests on changed before its place", offset)
             core.outcomes.pass_over(offset, op, STALE)
-        elif judgement is Judgement.REPEATED:
+        elif judgement is RecordJudgement.REPEATED:
             logger.info("offset %d repeats an earlier request", offset)
             core.outcomes.repeated(offset, op)
-        elif judgement is Judgement.EXPIRED:
+        elif judgement is RecordJudgement.EXPIRED:
             logger.info("offset %d came too late: it may be a repetition", offset)
             core.outcomes.admit(offset, op)
             core.outcomes.resolve(offset, EXPIRED)
-        return judgement is Judgement.NEW
+        return judgement is RecordJudgement.NEW
 
     @property
     def known_from(self) -> int:
@@ -214,34 +214,34 @@ class Reader:
             if isinstance(message, Verify):
                 core.schedule.add(offset, MARKER)
             if isinstance(message, Fence):
-                core.heard.definitions.note(offset, message)
+                core.log_state.definitions.note(offset, message)
             core.schedule.passed(offset)
             self._control(offset, message)
             return
-        core.heard.written.note(offset, message)
+        core.log_state.written.note(offset, message)
         if not self._is_new(offset, message):
             core.schedule.passed(offset)
             return
         core.outcomes.admit(offset, message)
         self._note_own(offset, message)
         if not core.schedule.add(offset, message):
-            if core.heard.verdicts.get(offset) is Verdict.REJECT:
-                why = core.heard.verdicts.failure(offset)
-                core.outcomes.resolve(offset, Outcome(Status.REJECTED, failure=why))
+            if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
+                why = core.log_state.decisions.failure(offset)
+                core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.REJECTED, failure=why))
             else:
                 core.outcomes.presume(offset)
-            self._giving_up.done_before(offset)
+            self._poison_rejection.done_before(offset)
             if offset in self.unfinished:
                 self._on_undecided(offset, message)
 
     def _note_own(self, offset: int, operation: Operation) -> None:
         own = operation.synchronous and operation.origin == self._core.me
-        if own and self._core.heard.verdicts.get(offset) is None:
+        if own and self._core.log_state.decisions.get(offset) is None:
             self.unfinished[offset] = operation.id
 
     def _control(self, offset: int, message: Control) -> None:
         core = self._core
-        core.heard.elsewhere.hear(message)
+        core.log_state.peer_success.record(message)
         match message:
             case Decision():
                 self._decided(offset, message)
@@ -249,27 +249,27 @@ class Reader:
                 self._computed(offset, message)
             case FailureReport() if message.cluster == core.me and message.epoch < core.notes.born:
                 logger.info("offset %d: a report about tables that were rebuilt since", offset)
-            case FailureReport() if core.heard.claims.void(
+            case FailureReport() if core.log_state.claims.void(
                 offset, message.cluster, message.epoch
             ) and not self._was_stored(message):
                 logger.info("offset %d: a report of a replaced process", offset)
             case FailureReport() if message.cluster == core.me:
                 core.outcomes.resolve(
-                    message.offset, Outcome(Status.FAILED, failure=message.failure)
+                    message.offset, OperationOutcome(OutcomeStatus.FAILED, failure=message.failure)
                 )
             case FailureReport():
                 self._on_failure(message)
             case Claim():
                 core.own_log.claimed(offset, message)
             case Roster():
-                self._giving_up.members_changed(offset, message)
+                self._poison_rejection.members_changed(offset, message)
                 self._on_roster(offset, message)
-            case Unable() | Able() | Abandon() | Revoke():
-                self._giving_up.read(offset, message)
+            case FailureVote() | VoteWithdrawal() | Abandon() | Revoke():
+                self._poison_rejection.read(offset, message)
                 self.unfinished = {
                     o: each
                     for o, each in self.unfinished.items()
-                    if core.heard.verdicts.get(o) is None
+                    if core.log_state.decisions.get(o) is None
                 }
             case Filler() | Part() | Fence():
                 pass  # a part means what a later record says; a fence counts at its place
@@ -293,31 +293,33 @@ class Reader:
 
     def _decided(self, offset: int, decision: Decision) -> None:
         core = self._core
-        if core.heard.claims.void(offset, decision.by, decision.epoch):
+        if core.log_state.claims.void(offset, decision.by, decision.epoch):
             logger.info("offset %d: a decision of a replaced process", offset)
             return
         self._settle(decision.offset, decision.verdict, decision.failure)
 
     def _computed(self, place: int, message: Rows | Passed) -> None:
         core, offset = self._core, message.offset
-        if core.heard.claims.void(place, message.by, message.epoch):
+        if core.log_state.claims.void(place, message.by, message.epoch):
             logger.info("offset %d: rows of a replaced process", place)
         elif isinstance(message, Passed):
-            core.heard.computations.see_passed(place, message)
-        elif core.heard.computations.see(place, message):
+            core.log_state.computations.see_passed(place, message)
+        elif core.log_state.computations.see(place, message):
             if message.failure is not None:
-                self._settle(offset, Verdict.REJECT, message.failure)
+                self._settle(offset, DecisionKind.REJECT, message.failure)
             else:
                 core.schedule.provide(offset)
         core.news.changed()
 
-    def _settle(self, offset: int, verdict: Verdict, failure: Failure | None) -> None:
+    def _settle(
+        self, offset: int, verdict: DecisionKind, failure: ApplicationFailure | None
+    ) -> None:
         """Note an operation's fate, if nothing has settled it before."""
         core = self._core
-        if not core.heard.verdicts.see(offset, verdict, failure):
+        if not core.log_state.decisions.see(offset, verdict, failure):
             return
         self.unfinished.pop(offset, None)
         core.schedule.decide(offset, verdict)
-        if verdict is Verdict.REJECT:
-            core.outcomes.resolve(offset, Outcome(Status.REJECTED, failure=failure))
+        if verdict is DecisionKind.REJECT:
+            core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.REJECTED, failure=failure))
         core.news.changed()

@@ -11,23 +11,23 @@ from haproc.membership.roster import Member
 from haproc.membership.state import SERVING, Undecided
 from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
-from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.agree.outcome_check import Comparison
+from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.applier import Applier
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.apply.hindsight import Hindsight
+from haproc.replicate.apply.peer_success_watch import PeerSuccessWatch
 from haproc.replicate.apply.synchronous import Synchronous, describe
 from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.beginning import Beginning
+from haproc.replicate.catch_up_estimator import CatchUpEstimator
 from haproc.replicate.catching_up import CatchingUp, Recovery
 from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
-from haproc.replicate.queue.outlook import Outlook
+from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.weighing import Weighing
 from haproc.replicate.writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class Replica:
         self._synchronous = Synchronous(core)
         self.computing = Computing(core)
         self.verifier = Verifier(core)
-        giving_up = GivingUp(core)
-        self.revoking = Revoking(core, giving_up)
+        poison_rejection = PoisonRejection(core)
+        self.revoking = Revoking(core, poison_rejection)
         self.operators = Operators(core, self.verifier, self.revoking)
         self.admission = Admission(core, on_members)
         self._reader = Reader(
@@ -53,22 +53,22 @@ class Replica:
             self._comparison.reported,
             self.operators.read,
             self.admission.heard,
-            giving_up,
+            poison_rejection,
             self._synchronous.ran_before,
         )
-        self._beginning = Beginning(core, self._reader, self.admission, giving_up)
+        self._beginning = Beginning(core, self._reader, self.admission, poison_rejection)
         lanes = [core.engine.lane(i, core.own_log.still_mine) for i in range(core.limits.lanes)]
         self._applier = Applier(
             core,
             lanes,
             self._synchronous,
             self.computing,
-            giving_up,
+            poison_rejection,
             self._comparison.ran,
             self.verifier.at,
         )
-        self._weighing = Weighing(core)
-        self._catching_up = CatchingUp(core, self._weighing)
+        self._catch_up_estimator = CatchUpEstimator(core)
+        self._catching_up = CatchingUp(core, self._catch_up_estimator)
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
 
     def foresee(self, op: Operation) -> None:
@@ -97,7 +97,7 @@ class Replica:
         tasks.spawn(Takeover(self.core, self.computing).watch())
         tasks.spawn(self._catching_up.run())
         tasks.spawn(self._catching_up.know_the_end())
-        tasks.spawn(Hindsight(self.core).run())
+        tasks.spawn(PeerSuccessWatch(self.core).run())
         self._comparison.resume()
         await self.verifier.resume()
         await self._synchronous.resume(dict(self._reader.unfinished))
@@ -185,9 +185,9 @@ class Replica:
         return self._catching_up.recovery
 
     @property
-    def outlook(self) -> Outlook:
+    def catch_up_estimate(self) -> CatchUpEstimate:
         """How long the replay is expected to take, and what a copy would."""
-        return self._weighing.outlook
+        return self._catch_up_estimator.catch_up_estimate
 
 
 def _described(undecided: Undecided | None) -> Json:

@@ -19,13 +19,13 @@ from haproc.failure import (
 )
 from haproc.offloop import by_size
 from haproc.replicate.agree.clearance import nothing_computes
-from haproc.replicate.heard.definitions import redefined_by
-from haproc.replicate.heard.named import names_all
+from haproc.replicate.log_state.definitions import redefined_by
+from haproc.replicate.log_state.named import names_all
 from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Facts
-from haproc.replicate.queue.outcomes import Known, Outcome, Status
+from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
 
@@ -34,12 +34,12 @@ _OF_THE_TIMEOUT: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class WriteAttempt:
     """An operation in the log, and what became of it here."""
 
     facts: Facts
     offset: int
-    outcome: Outcome
+    outcome: OperationOutcome
 
 
 class Writes:
@@ -69,7 +69,7 @@ class Writes:
 
     async def submit(
         self, op: Operation, timeout_s: float, logged: Callable[[], None] | None = None
-    ) -> tuple[int, Outcome]:
+    ) -> tuple[int, OperationOutcome]:
         """Put the operation into the log and return its offset and its outcome here.
 
         An operation whose id the log holds already is not appended again: its first outcome is
@@ -117,7 +117,7 @@ class Writes:
                 offset=offset,
             ) from error
 
-    async def repeated(self, key: tuple[str, str], fingerprint: str) -> Attempt | None:
+    async def repeated(self, key: tuple[str, str], fingerprint: str) -> WriteAttempt | None:
         """Return the operation that the log holds of this request already, once it has an outcome.
 
         None if none was read here so far. Raises RequestError.
@@ -126,7 +126,7 @@ class Writes:
         if known is None:
             return None
         offset, outcome = await self._outcome(key, fingerprint, known.offset)
-        return Attempt(known.facts, offset, outcome)
+        return WriteAttempt(known.facts, offset, outcome)
 
     async def fence(self, name: str) -> int:
         """Put a fence into the log; return its offset.
@@ -144,7 +144,7 @@ class Writes:
         core, now_s = self._core, asyncio.get_running_loop().time()
         arrived_s = now_s if arrived_s is None else arrived_s
         arrived_ms = core.unix_ms() - int(1000 * (now_s - arrived_s))
-        return core.heard.past.since(age_s, arrived_s, arrived_ms)
+        return core.log_state.past.since(age_s, arrived_s, arrived_ms)
 
     async def _append(self, op: Operation) -> int:
         try:
@@ -170,7 +170,7 @@ class Writes:
         fingerprint: str,
         offset: int | None,
         timeout_s: float | None = None,
-    ) -> tuple[int, Outcome]:
+    ) -> tuple[int, OperationOutcome]:
         try:
             async with self._core.condition.in_service(timeout_s):
                 return await self._answer(key, fingerprint, offset)
@@ -179,7 +179,7 @@ class Writes:
 
     async def _answer(
         self, key: tuple[str, str], fingerprint: str, offset: int | None
-    ) -> tuple[int, Outcome]:
+    ) -> tuple[int, OperationOutcome]:
         known = await self._core.outcomes.arrival(key, offset)
         if known.facts.fingerprint != fingerprint:
             raise RequestError(
@@ -190,12 +190,12 @@ class Writes:
             )
         return known.offset, await self.settled(known)
 
-    async def settled(self, known: Known) -> Outcome:
+    async def settled(self, known: Known) -> OperationOutcome:
         """Wait until it is known what became of an operation here; raises RequestError."""
         outcome = await self._core.outcomes.outcome(known)
-        if outcome.status is Status.EXPIRED:
+        if outcome.status is OutcomeStatus.EXPIRED:
             raise _too_late(known.facts.id, known.offset)
-        if outcome.status is Status.SKIPPED:
+        if outcome.status is OutcomeStatus.SKIPPED:
             raise RequestError(
                 FailureKind.AVAILABILITY,
                 f"the operation at offset {known.offset} was skipped on cluster {self._core.me}",

@@ -15,7 +15,7 @@ from haproc.classify.names import OWN_SCHEMA
 from haproc.engine.channel import EngineLimits
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import EngineAddress, Mark, Settings
+from haproc.engine.interface import EngineAddress, Settings, TransactionMarker
 from haproc.engine.statement import SqlText
 
 _TABLE = f"{OWN_SCHEMA}.t"
@@ -74,8 +74,8 @@ async def _first_answer(engine: SparkConnectEngine) -> None:
 
 
 async def _write(engine: SparkConnectEngine, sql: str, version: int) -> None:
-    mark = Mark("warm-up", version)
-    await engine.lane(0).apply(SqlText(sql), Settings(), mark, timeout_s=_STATEMENT_TIMEOUT_S)
+    marker = TransactionMarker("warm-up", version)
+    await engine.lane(0).apply(SqlText(sql), Settings(), marker, timeout_s=_STATEMENT_TIMEOUT_S)
 
 
 async def _read(engine: SparkConnectEngine, sql: str) -> None:

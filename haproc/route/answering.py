@@ -6,39 +6,39 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.writes import Attempt
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
+from haproc.replicate.writes import WriteAttempt
 from haproc.route.failing import request_error
 from haproc.route.model import Answer, HaReport
 from haproc.route.streams import Collected
 from haproc.spark_error import NO_DETAILS
 
 
-def answer_of(attempt: Attempt, core: Core) -> Answer:
+def answer_of(attempt: WriteAttempt, core: Core) -> Answer:
     """Return what the client of a write is told; raises RequestError if it had no effect."""
     facts, offset, outcome = attempt.facts, attempt.offset, attempt.outcome
-    if outcome.status is not Status.APPLIED:
+    if outcome.status is not OutcomeStatus.APPLIED:
         raise rejected(outcome, offset)
     others = dict.fromkeys(core.members.peers, QUEUED)
     report = HaReport(
         core.me,
         facts.operation_class,
         offset,
-        outcome.clusters or {core.me: Status.APPLIED.value, **others},
+        outcome.clusters or {core.me: OutcomeStatus.APPLIED.value, **others},
         offset + 1,
     )
     applied = outcome.applied
     affected = applied.affected_rows
     if affected is None:
         affected = facts.rows
-    if affected is None and (found := core.heard.computations.found(offset)) is not None:
+    if affected is None and (found := core.log_state.computations.found(offset)) is not None:
         affected = found.count
     return Answer(
         report, Collected(applied.chunks), affected_rows=affected, observed=applied.observed
     )
 
 
-def rejected(outcome: Outcome, offset: int) -> RequestError:
+def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
     """Return what a client is told whose write had no effect."""
     failure = outcome.failure
     return RequestError(

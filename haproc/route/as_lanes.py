@@ -11,7 +11,7 @@ from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.reading.judge import Judged
 from haproc.reading.settled import alike, unsettled
-from haproc.reading.tree import Place, read, readable
+from haproc.reading.tree import TextRange, read, readable
 from haproc.route.own_settings import own_of, refusal, travelling
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class AsLanes:
         again: tuple[Asked, str],
         settings: Settings,
         user: str,
-        values: Sequence[Place] = (),
+        values: Sequence[TextRange] = (),
     ) -> None:
         """Refuse what each cluster computes otherwise than the session's own settings have it.
 
@@ -83,13 +83,13 @@ class AsLanes:
             raise refusal(settings, f"give an error: {error.message}") from error
 
 
-def places_of(judged: Judged) -> tuple[Place, ...]:
+def places_of(judged: Judged) -> tuple[TextRange, ...]:
     """Return the places of what becomes a literal."""
     return tuple(place for place, _ in judged.literals)
 
 
 def unsettled_part(
-    own: str, text: str, lanes: str, lanes_text: str, context: Context, values: Sequence[Place]
+    own: str, text: str, lanes: str, lanes_text: str, context: Context, values: Sequence[TextRange]
 ) -> str | None:
     """Return a part that may come to something else in the lanes; raises RefusedError."""
     with readable():

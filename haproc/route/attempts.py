@@ -8,7 +8,7 @@ In this order, for every door and every kind of write:
    cluster is, which is cheap. If that fails for good, it may only be because
    this cluster lags. So it waits until everything is applied that the log held at that moment, and
    looks again: for the id, and at the tables. Only then a failure is final.
-3. *Append it.* If it turns out to be stale (`replicate.heard.definitions`), it is made again.
+3. *Append it.* If it turns out to be stale (`replicate.log_state.definitions`), it is made again.
 
 Where the log cannot be asked, a request that is sent for the first time is told its error: nobody
 can have applied it. A retry is told that its outcome is unknown.
@@ -23,16 +23,16 @@ from typing import Final, TypeAlias
 
 from dmq import LogError, TrimmedError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
-from haproc.replicate.heard.definitions import reach
+from haproc.replicate.log_state.definitions import reach
 from haproc.replicate.queue.facts import Facts
-from haproc.replicate.queue.outcomes import Known, Outcome, Status
+from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
-from haproc.replicate.writes import Attempt
-from haproc.route.chain import ids, may_be_made_again
+from haproc.replicate.writes import WriteAttempt
 from haproc.route.ground import Ground, applied_to
 from haproc.route.log_end import LogEnd
 from haproc.route.model import Request
+from haproc.route.retry_ids import may_be_made_again, retry_ids
 
 ATTEMPTS_MAX: Final = 8
 """Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
@@ -51,13 +51,13 @@ class Attempts:
         self._core = replica.core
         self._log_end = LogEnd(replica.read_end)
 
-    async def known(self, request: Request) -> Attempt | None:
+    async def known(self, request: Request) -> WriteAttempt | None:
         """Return the operation that the log has of this request already.
 
         None if none was read here so far, or if it may be made again. Raises RequestError.
         """
-        found: Attempt | None = None
-        for each in ids(request.id):
+        found: WriteAttempt | None = None
+        for each in retry_ids(request.id):
             key = (request.user, each)
             found = await self._replica.writes.repeated(key, request.fingerprint)
             if found is None or not _again(found.outcome):
@@ -67,22 +67,22 @@ class Attempts:
     def newest(self, user: str, request_id: str) -> Known | None:
         """Return the operation of a request that counts by now, if one was read here."""
         newest: Known | None = None
-        for each in ids(request_id):
+        for each in retry_ids(request_id):
             if (known := self._core.outcomes.find((user, each))) is None:
                 break
             newest = known
         return newest
 
     def next_id(self, request: Request) -> str:
-        """Return the id under which a request's write is to be made now, see `route.chain`."""
+        """Return the id under which a request's write is to be made now, see `route.retry_ids`."""
         found = request.id
-        for found in ids(request.id):
+        for found in retry_ids(request.id):
             known = self._core.outcomes.find((request.user, found))
             if known is None or not _again(known.outcome):
                 break
         return found
 
-    async def unless_known(self, request: Request, error: RequestError) -> Attempt:
+    async def unless_known(self, request: Request, error: RequestError) -> WriteAttempt:
         """Return the operation of a request that would be refused, if the log has it; else raise.
 
         For what is refused by its words alone, wherever the tables stand.
@@ -95,7 +95,7 @@ class Attempts:
             raise error
         return found
 
-    async def write(self, request: Request, make: Make) -> Attempt:
+    async def write(self, request: Request, make: Make) -> WriteAttempt:
         """Return the operation that counts, with its outcome here.
 
         ``make`` raises RequestError; it is called again if that may come to something else.
@@ -124,8 +124,8 @@ class Attempts:
             offset, outcome = await submitted
             if _again(outcome) and self.next_id(request) != made_as:
                 continue
-            if outcome.status is not Status.STALE:
-                return Attempt(facts, offset, outcome)
+            if outcome.status is not OutcomeStatus.STALE:
+                return WriteAttempt(facts, offset, outcome)
             await self._replica.applied(offset + 1, applied_to(self._core, rests_on))
             await asyncio.sleep(random.uniform(0, attempt * PAUSE_S))
         raise RequestError(
@@ -184,9 +184,9 @@ class Attempts:
             )
 
 
-def _again(outcome: Outcome | None) -> bool:
+def _again(outcome: OperationOutcome | None) -> bool:
     """Whether a write had no effect and never will, and may be made again."""
-    if outcome is None or outcome.status is not Status.REJECTED:
+    if outcome is None or outcome.status is not OutcomeStatus.REJECTED:
         return False
     return may_be_made_again(outcome.failure)
 

@@ -19,7 +19,7 @@ from haproc.config.cache import Cache
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk
 from haproc.membership.state import SERVING
-from haproc.replicate.heard.written import touches
+from haproc.replicate.log_state.written import touches
 from haproc.replicate.member.core import Core
 from haproc.route.classifying import Understood
 from haproc.route.freshness import EVERYBODY, need
@@ -86,7 +86,7 @@ class Caching:
         self._limits = limits
         self._repeatable = repeatable
         self._counts = counts
-        self._kept = KeptAnswers(core.heard.written, limits.bytes_max)
+        self._kept = KeptAnswers(core.log_state.written, limits.bytes_max)
         self._under_way: dict[tuple[str, Key], asyncio.Event] = {}
 
     def held(self, asked: Understood, still: Callable[[], bool]) -> Answer | None:
@@ -107,9 +107,9 @@ class Caching:
         answer = self._kept.find(_key(asked), core.condition.departures)
         if answer is None or not still():
             return None
-        told = CacheReport(hit=True, age_s=self._now() - answer.at_s, kept=True)
+        cache_report = CacheReport(hit=True, age_s=self._now() - answer.at_s, kept=True)
         report = HaReport(
-            core.me, OperationClass.QUERY, after_offset=answer.after_offset, cache=told
+            core.me, OperationClass.QUERY, after_offset=answer.after_offset, cache=cache_report
         )
         return Answer(report, Replayed(answer.chunks))
 
@@ -123,7 +123,7 @@ class Caching:
         if not self._asked_for(asked):
             return await run()
         if reason := unfit(asked):
-            return _told(await run(), reason)
+            return _with_report(await run(), reason)
         key = _key(asked)
         of_user = asked.request.user, key  # who waits in line waits for its own user's turn
         if (other := self._under_way.get(of_user)) is not None:
@@ -140,9 +140,11 @@ class Caching:
 
     def count(self, answer: Answer) -> None:
         """Count an answer that is given to a client."""
-        told = answer.report.cache
-        if told is not None:
-            self._counts.cached("hit" if told.hit else "kept" if told.kept else "not_kept")
+        cache_report = answer.report.cache
+        if cache_report is not None:
+            self._counts.cached(
+                "hit" if cache_report.hit else "kept" if cache_report.kept else "not_kept"
+            )
             kept = self._kept
             self._counts.cache(len(kept), kept.bytes_used, kept.given_up)
 
@@ -160,7 +162,7 @@ class Caching:
         begun = await self._begun(asked)
         if isinstance(begun, str):
             ended.set()
-            return _told(await run(), begun)
+            return _with_report(await run(), begun)
         answer = await run()
         return await self._taken(key, begun, answer)
 
@@ -193,7 +195,7 @@ class Caching:
             while True:
                 if reason := self._no_room(size, more):
                     release = partial(self._kept.give_back, size)
-                    return _told(
+                    return _with_report(
                         replace(answer, result=Resumed(chunks, rest, result, release)), reason
                     )
                 size += more
@@ -214,7 +216,7 @@ class Caching:
             self._kept.give_back(size)
         else:
             self._kept.keep(key, kept)
-        return _told(replace(answer, result=Replayed(chunks)), _WRITTEN * outdated)
+        return _with_report(replace(answer, result=Replayed(chunks)), _WRITTEN * outdated)
 
     def _no_room(self, size: int, more: int) -> str:
         """Reserve so much more for an answer of this size, or say why it cannot be kept."""
@@ -231,7 +233,7 @@ def _key(asked: Understood) -> Key:
     return key_of(asked.statement.sql, asked.settings)
 
 
-def _told(answer: Answer, reason: str) -> Answer:
+def _with_report(answer: Answer, reason: str) -> Answer:
     """Return an answer that a query gave just now; ``reason``: why it is not kept."""
-    told = CacheReport(hit=False, kept=not reason, reason=reason)
-    return replace(answer, report=replace(answer.report, cache=told))
+    cache_report = CacheReport(hit=False, kept=not reason, reason=reason)
+    return replace(answer, report=replace(answer.report, cache=cache_report))

@@ -20,7 +20,7 @@ from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerBusyError, PeerUnavailableError
 from haproc.route import pieces
 from haproc.route.model import Answer, HaReport, Request, Sent, SentPlan, SentRows, SentSql
-from haproc.route.pieces import BrokenPiecesError, Piece
+from haproc.route.pieces import BrokenPiecesError, FrameKind
 
 PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
@@ -109,11 +109,11 @@ class Relayed:
         while True:
             try:
                 kind, rows, size = pieces.read_head(await content.readexactly(pieces.HEAD_BYTES))
-                if kind is Piece.END:
+                if kind is FrameKind.END:
                     await content.read()  # the body's end, so that the connection can be kept
                     return
                 data = await content.readexactly(size)
-                failure = pieces.read_error(data) if kind is Piece.ERROR else None
+                failure = pieces.read_error(data) if kind is FrameKind.ERROR else None
             except (
                 aiohttp.ClientError,
                 OSError,

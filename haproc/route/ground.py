@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from haproc.replicate.heard.definitions import ANYTHING
+from haproc.replicate.log_state.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 
 

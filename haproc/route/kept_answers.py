@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from haproc.engine.interface import Chunk, Settings
-from haproc.replicate.heard.written import Written
+from haproc.replicate.log_state.written import Written
 
 OVERHEAD_BYTES: Final = 1024
 """What an answer takes up beside its rows; chosen, so that small ones are bounded too."""

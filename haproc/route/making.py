@@ -19,8 +19,8 @@ from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
-from haproc.reading.model import Verdict
-from haproc.replicate.heard.definitions import ANYTHING
+from haproc.reading.model import WriteVerdict
+from haproc.replicate.log_state.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows, Write
@@ -141,7 +141,7 @@ class Making:
         ground = None if statement.insert else await self._ground(statement.writes)
         self._foresee(self._made(asked, statement, SqlText(statement.sql)))
         if statement.insert is not None:  # of literals
-            verdict = Verdict(Treatment.REPLICATE)
+            verdict = WriteVerdict(Treatment.REPLICATE)
             return self._resting(asked, statement, SqlText(statement.sql), verdict, ground)
         return await self._judged(asked, ground)
 
@@ -193,7 +193,7 @@ class Making:
             statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
         write = as_written(found, ref, plan, own_of(asked.settings))
-        verdict = Verdict(
+        verdict = WriteVerdict(
             found.treatment, found.reasons, found.reads, found.rests_on, known=found.known
         )
         return self._resting(asked, statement, write, verdict, ground)
@@ -203,7 +203,7 @@ class Making:
         asked: Understood,
         statement: Classified,
         write: Write,
-        verdict: Verdict,
+        verdict: WriteVerdict,
         ground: Ground | None,
     ) -> Made:
         """Return the operation with what its analysis rests on."""
@@ -273,7 +273,7 @@ def _budget_s(*allowed: float | None) -> float | None:
     return min((each for each in allowed if each is not None), default=None)
 
 
-def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:
+def _rests_on(statement: Classified, verdict: WriteVerdict) -> frozenset[str]:
     """Return the tables, views and functions that decide how the statement is replicated.
 
     Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds

@@ -108,7 +108,7 @@ Sent: TypeAlias = SentSql | SentRows | SentPlan
 """A statement as its client sent it, in one of its forms."""
 
 
-class Standing(Protocol):
+class Authorization(Protocol):
     """By what a client was let in that may end while it asks, such as a job's attempt.
 
     Once it has ended, a `Fence` of its ``name`` is put into the log; so a write that rests on it
@@ -125,7 +125,7 @@ class Standing(Protocol):
         ...
 
 
-class Place(Protocol):
+class RunPermit(Protocol):
     """A request's place among those that are under way."""
 
     def rest(self) -> None:
@@ -164,11 +164,11 @@ class Request:
     """A query is only found fit to run: whoever sent it runs it in the session's own way."""
     age_s: float = 0.0
     arrived_s: float | None = None
-    standing: Standing | None = None
+    standing: Authorization | None = None
     """None for whoever was let in for good."""
     cache: bool | None = None
     """Whether an answer that is kept will do, and this one may be kept; None: not said."""
-    place: Place | None = field(default=None, compare=False, repr=False)
+    place: RunPermit | None = field(default=None, compare=False, repr=False)
     """None by whom it was read, which may be another process."""
 
     @property

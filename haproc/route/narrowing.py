@@ -101,7 +101,7 @@ class Narrowing:
         )
 
     def _hold(self, tables: Tables) -> bool:
-        return self._core.heard.definitions.unchanged(tables.rests_on, tables.since)
+        return self._core.log_state.definitions.unchanged(tables.rests_on, tables.since)
 
     async def _tables(self, asked: Understood, query: SparkPlan | None = None) -> Tables | None:
         """Return what a query reads: its text, or a plan."""

@@ -22,7 +22,7 @@ _CHUNK_BYTES_MAX: Final = 1 << 31
 """More than a cluster hands out at once; it only bounds what a broken stream can ask for."""
 
 
-class Piece(IntEnum):
+class FrameKind(IntEnum):
     """What a frame holds."""
 
     CHUNK = 0
@@ -36,26 +36,26 @@ class BrokenPiecesError(Exception):
 
 def chunk_head(chunk: Chunk) -> bytes:
     """Return what goes before a chunk's bytes."""
-    return _HEAD.pack(Piece.CHUNK, chunk.rows, len(chunk.data))
+    return _HEAD.pack(FrameKind.CHUNK, chunk.rows, len(chunk.data))
 
 
 def end() -> bytes:
     """Return the frame that says that the result is whole."""
-    return _HEAD.pack(Piece.END, 0, 0)
+    return _HEAD.pack(FrameKind.END, 0, 0)
 
 
 def error(body: dict[str, Any]) -> bytes:
     """Return the frame that ends a result with an error; ``body`` is that of an error answer."""
     data = json.dumps(body).encode()
-    return _HEAD.pack(Piece.ERROR, 0, len(data)) + data
+    return _HEAD.pack(FrameKind.ERROR, 0, len(data)) + data
 
 
-def read_head(data: bytes) -> tuple[Piece, int, int]:
+def read_head(data: bytes) -> tuple[FrameKind, int, int]:
     """Return what a frame holds, its rows, and how many bytes follow."""
     kind, rows, size = _HEAD.unpack(data)
-    if kind not in Piece.__members__.values() or size > _CHUNK_BYTES_MAX:
+    if kind not in FrameKind.__members__.values() or size > _CHUNK_BYTES_MAX:
         raise BrokenPiecesError("the peer's answer cannot be read")
-    return Piece(kind), rows, size
+    return FrameKind(kind), rows, size
 
 
 def read_error(data: bytes) -> RequestError:

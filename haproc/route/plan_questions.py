@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from haproc import protos, wire
 from haproc.classify.plans import delta
-from haproc.classify.plans.reading import Found
+from haproc.classify.plans.reading import PlanFindings
 from haproc.classify.plans.relations import inside
 from haproc.pin.plan_parts import input_of
 from haproc.pin.sqltypes import quote_name
@@ -49,7 +49,7 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
         kind = command.WhichOneof("command_type")
         asked = _ASKED[kind](getattr(command, kind), rows) if kind in _ASKED else ()
     elif plan.root.WhichOneof("rel_type") == "extension":
-        asked = _of_delta(delta.relation_in(plan.root.extension, Found()), rows)
+        asked = _of_delta(delta.relation_in(plan.root.extension, PlanFindings()), rows)
     else:
         asked = ()
     return tuple(_root(each) for each in asked)

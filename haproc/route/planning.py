@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from haproc.config.line import Line
 from haproc.config.shares import Shares
+from haproc.config.wait_queue import WaitQueue
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
@@ -71,8 +71,8 @@ class Planning:
         ``departures`` counts how often the cluster left service; ``unavailable`` is what those are
         told that waited meanwhile.
         """
-        self._places = Line(places)
-        self._room = Line(characters)
+        self._places = WaitQueue(places)
+        self._room = WaitQueue(characters)
         self._characters_max = characters.user_max
         self._wait_s = wait_s
         self.departures = departures

@@ -24,8 +24,8 @@ from haproc.classify.names import Context
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.reading import Mode, PlanReading
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.holes import hole
 from haproc.engine.interface import Column, Engine
+from haproc.engine.placeholder import placeholder
 from haproc.engine.statement import SparkPlan
 from haproc.engine.table import metadata_of
 from haproc.failure import ErrorClass
@@ -34,7 +34,7 @@ from haproc.pin.model import Treatment
 from haproc.pin.plan_parts import inlined, input_of, with_input
 from haproc.reading.frames import hidden, hidden_in
 from haproc.reading.judge import JudgedQuery
-from haproc.reading.model import Verdict
+from haproc.reading.model import WriteVerdict
 from haproc.replicate.records.rows import ComputedPlan, SessionRef, Write
 from haproc.route.classifying import Classifying, Understood, only_selects, read_of
 from haproc.route.local_rows import has_texts, local_rows
@@ -78,7 +78,7 @@ HINT_METADATA: Final = "create the table in SQL, then append to it"
 class Examined:
     """What becomes of a plan; ``verdict`` never says that it is refused."""
 
-    verdict: Verdict
+    verdict: WriteVerdict
     write: Write
 
 
@@ -188,7 +188,7 @@ class Plans:
         plan, reading = taken.plan, taken.reading
         if _fit(taken, columns):
             rests_on = statement.reads | statement.writes
-            verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on)
+            verdict = WriteVerdict(Treatment.REPLICATE, rests_on=rests_on)
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
         check_definition(plan)
         of_input, beside = await self._work(plan, hidden_of)
@@ -203,7 +203,7 @@ class Plans:
         rests, session = verdict.of_session or reading.user_code or look.of_session, asked.session
         if rests and session is None:
             _refuse(verdict.reasons, HINT_SESSION)
-        write = computed(plan, session if rests else None, look.called(rows, hole()))
+        write = computed(plan, session if rests else None, look.called(rows, placeholder()))
         return Examined(verdict, replace(write, confs=own_of(asked.settings)))
 
     async def _work(self, plan: Any, work: Callable[[Any], T]) -> T:
@@ -288,14 +288,14 @@ class _Look:
     hidden: tuple[str, ...]
     own: tuple[str, ...]
 
-    async def verdict(self, columns: list[Column] | None) -> tuple[Verdict, ColumnTypes]:
+    async def verdict(self, columns: list[Column] | None) -> tuple[WriteVerdict, ColumnTypes]:
         """Return what becomes of the plan, with the columns of the rows that stand for its input.
 
         Raises RefusedError, EngineError.
         """
         rests_on = self.statement.reads | self.statement.writes
         known = only_selects(self.reading, self.asked.settings)
-        verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on, known=known)
+        verdict = WriteVerdict(Treatment.REPLICATE, rests_on=rests_on, known=known)
         rows: ColumnTypes = ()
         if (query := input_question(self.plan)) is not None:
             found = await self._ask(query, only_there=self.of_session, keeps=not self.hidden)
@@ -368,7 +368,7 @@ def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return () if source is None else hidden_in(source), (*hidden(beside), *said)
 
 
-def _of_input(verdict: Verdict, found: JudgedQuery, hidden: tuple[str, ...]) -> Verdict:
+def _of_input(verdict: WriteVerdict, found: JudgedQuery, hidden: tuple[str, ...]) -> WriteVerdict:
     """Return what becomes of a plan with this input."""
     reasons = tuple(dict.fromkeys((*hidden, *found.reasons)))
     treatment = Treatment.MATERIALISE if reasons else Treatment.REPLICATE
@@ -376,7 +376,7 @@ def _of_input(verdict: Verdict, found: JudgedQuery, hidden: tuple[str, ...]) -> 
     return replace(read, treatment=treatment, reasons=reasons, of_session=found.of_session)
 
 
-def _with(verdict: Verdict, found: JudgedQuery) -> Verdict:
+def _with(verdict: WriteVerdict, found: JudgedQuery) -> WriteVerdict:
     """Return the verdict on a plan of which another part reads this."""
     return replace(
         verdict,

@@ -15,7 +15,7 @@ from haproc.classify.model import Classified, RefusedError
 from haproc.engine.interface import Settings
 from haproc.engine.staging import CATALOG
 from haproc.engine.statement import SqlText
-from haproc.replicate.heard.written import defines
+from haproc.replicate.log_state.written import defines
 from haproc.replicate.member.core import Core
 from haproc.route.readings import Readings
 
@@ -57,4 +57,4 @@ class Repeatable:
 
     def holds(self, reading: Reading) -> bool:
         """Whether nothing may have been defined anew since."""
-        return not self._core.heard.written.defined(reading.since)
+        return not self._core.log_state.written.defined(reading.since)

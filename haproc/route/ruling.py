@@ -31,7 +31,7 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.reading.frames import SHOWN
 from haproc.reading.judge import JudgedQuery
 from haproc.reading.touched import Touches, explained
-from haproc.replicate.heard.definitions import redefined
+from haproc.replicate.log_state.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.route.answering import failed
@@ -211,7 +211,7 @@ class Ruling:
             if not quiet or self._is_defined(names):
                 return False
             same = self._readings.epoch() == epoch
-            return same or core.heard.definitions.unchanged(names, since)
+            return same or core.log_state.definitions.unchanged(names, since)
 
         return still
 

@@ -27,14 +27,14 @@ from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.queue.revoked import Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
-from haproc.replicate.writes import Attempt
+from haproc.replicate.writes import WriteAttempt
 from haproc.route.answering import answer_of, failed
+from haproc.route.attached_resources import AttachedResources
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
 from haproc.route.classifying import Classifying, Understood, as_it_runs, with_bound
 from haproc.route.concerns import Concerns
 from haproc.route.failing import is_no_query, no_query, refused, timed_out
-from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
 from haproc.route.narrowing import Narrowing
@@ -84,7 +84,7 @@ class RingService:
         self._unmade = set[tuple[str, str]]()
         """Requests under way that have done nothing yet: the log can have nothing of theirs."""
         self._attempts = Attempts(replica)
-        self._lending = Lending(replica)
+        self._attached = AttachedResources(replica)
         limits = config.limits
         self.planning = Planning(
             Shares.of(limits.planned_max, config),
@@ -138,7 +138,7 @@ class RingService:
     async def execute(self, request: Request) -> Answer:
         """See Service."""
         try:
-            with self._lending.during(request.key):
+            with self._attached.during(request.key):
                 return await self._answer(request)
         except Exception as error:
             if self._only_reads.get(request.key):
@@ -174,7 +174,7 @@ class RingService:
             if request.place is not None:
                 request.place.rest()
             if found.outcome is None and found.facts.of_session:
-                await self._lend(request, found.facts)
+                await self._attach_session(request, found.facts)
         known = await self._attempts.known(request)
         if known is None:
             self._unmade.add(key)
@@ -202,12 +202,12 @@ class RingService:
                 raise
             # It was closed meanwhile: nothing will be shown in it.
 
-    async def _lend(self, request: Request, facts: Facts) -> None:
+    async def _attach_session(self, request: Request, facts: Facts) -> None:
         """Let a write that rests on the client's session be computed in it, also by a retry."""
         with suppress(RequestError):  # whoever needs the session says that it is not known
             session = await self._session_of(request)
             if session is not None:
-                self._lending.lend_session(facts, session)
+                self._attached.attach_session(facts, session)
 
     async def _understood(self, request: Request) -> Understood:
         """Return the request with its session, settings, and what its statement is."""
@@ -312,7 +312,7 @@ class RingService:
                 outcome = await self._replica.writes.settled(known)
         except TimeoutError as error:
             raise timed_out(timeout_s, self._core.me) from error
-        return answer_of(Attempt(known.facts, known.offset, outcome), self._core)
+        return answer_of(WriteAttempt(known.facts, known.offset, outcome), self._core)
 
     async def revoke(self, request_id: str, user: str) -> Revoked | None:
         """See Service."""
@@ -432,9 +432,9 @@ class RingService:
             await self._replica.writes.clear(operation, request.timeout_s - (self._now() - began))
             self._unmade.discard(request.key)  # from now on the log may have it
             if (facts := Facts.of(operation)).of_session:
-                await self._lend(request, facts)
+                await self._attach_session(request, facts)
             if body is not None:
-                self._lending.lend(operation.key, body)
+                self._attached.attach_rows(operation.key, body)
             return operation
 
         try:
@@ -444,7 +444,7 @@ class RingService:
             return answer_of(attempt, self._core), concern
         finally:
             if body is not None:
-                self._lending.request_is_over(body)
+                self._attached.request_is_over(body)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
         """Return the answer once the clusters have the write that the concern asks for."""

@@ -14,7 +14,7 @@ from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.pin.model import Moment
 from haproc.reading.judge import OF_ROWS
-from haproc.reading.tree import Place
+from haproc.reading.tree import TextRange
 from haproc.replicate.member.core import Core
 from haproc.route.answering import failed
 from haproc.route.classifying import Understood, with_bound
@@ -109,7 +109,7 @@ def _read(reads: frozenset[str], known: bool) -> dict[str, Json]:
     return {"reads": [*sorted(reads)], "tables_known": known}
 
 
-def _replaced(text: str, at: Place, literal: str) -> dict[str, Json]:
+def _replaced(text: str, at: TextRange, literal: str) -> dict[str, Json]:
     said = {"text": text[at.start : at.end], "literal": literal}
     return {"start": at.start, "end": at.end, **said}
 

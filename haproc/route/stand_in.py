@@ -7,7 +7,7 @@ from typing import Any, Final
 from haproc import protos, wire
 from haproc.classify.model import Kind
 from haproc.classify.tokens import TokenKind, tokenize
-from haproc.engine.holes import hole
+from haproc.engine.placeholder import placeholder
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.pin.model import Treatment
 from haproc.pin.sqltypes import quote_name
@@ -33,11 +33,13 @@ def as_written(
     cut, rests = judged.cut, ref if judged.of_session else None
     assert cut is not None
     if judged.kind is Kind.MERGE:
-        return ComputedPlan(_query(source_query(cut), frames), _merge(cut, hole()), rests, confs)
+        return ComputedPlan(
+            _query(source_query(cut), frames), _merge(cut, placeholder()), rests, confs
+        )
     head = cut.head.rstrip() + "\n"
     if frames is None:
         return QueryWrite(head + cut.query, len(head), judged.of_session, rests, confs)
-    return ComputedPlan(_query(cut.query, frames), text_over(head, hole()), rests, confs)
+    return ComputedPlan(_query(cut.query, frames), text_over(head, placeholder()), rests, confs)
 
 
 def source_query(cut: Cut) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from haproc import protos
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import File, Fresh
+from haproc.engine.interface import Fresh, SessionFile
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
@@ -26,8 +26,8 @@ from haproc.sessions.journal import (
     Effect,
     Kept,
     PlanEntry,
+    SessionState,
     SqlEntry,
-    State,
     StateEntry,
     Variable,
     VariablesEntry,
@@ -52,11 +52,11 @@ Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
 
 async def restore(
     fresh: Fresh,
-    begins: State,
+    begins: SessionState,
     entries: Sequence[Kept],
     blob: Blob,
     timeout_s: float,
-) -> State:
+) -> SessionState:
     """Bring a session to the state behind its entries; return what of it are values.
 
     Raises EngineError if the cluster is to blame, and RequestError if an entry that is neither a
@@ -76,7 +76,7 @@ async def restore(
             try:
                 match entry:
                     case StateEntry(settings, options):
-                        state = State(settings, options)
+                        state = SessionState(settings, options)
                     case VariablesEntry(variables):
                         await _set(fresh, variables, known, timeout_s)
                         known = frozenset(each.name for each in variables)
@@ -243,11 +243,11 @@ def _setting(variable: Variable) -> bytes:
 
 async def _add(fresh: Fresh, entries: Sequence[ArtifactEntry], blob: Blob) -> None:
     """Add files, so many bytes at a time."""
-    files: list[File] = []
+    files: list[SessionFile] = []
     size = 0
     for entry in entries:
         pieces = tuple([await blob(each) for each in entry.blobs])
-        files.append(File(entry.name, pieces or (b"",)))
+        files.append(SessionFile(entry.name, pieces or (b"",)))
         size += sum(map(len, pieces))
         if size >= FILES_BYTES_MAX:
             await fresh.add_files(files)

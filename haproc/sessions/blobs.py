@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.sessions.chain import Key
 from haproc.sessions.durable import reached
+from haproc.sessions.ownership import Key
 
 BLOBS: Final = "blob/"
 PIECE_BYTES_MAX: Final = 1 << 20
@@ -46,7 +46,7 @@ def copy_of(key: str) -> Copy:
 class Blobs:
     """See the module. Methods raise RequestError."""
 
-    store: KeyedStore
+    store: KeyValueStore
     new_name: Callable[[], str]
     unix_ms: Callable[[], int]
 

@@ -13,20 +13,20 @@ from haproc.classify.session_settings import is_own
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.sessions.chain import Adoption, Key, Numbered, Standing
 from haproc.sessions.confs import Options
 from haproc.sessions.journal import (
     ArtifactEntry,
     ConfEntry,
     Kept,
+    SessionState,
     SettingsEntry,
-    State,
     StateEntry,
     Variable,
     VariablesEntry,
     after,
     holds_temporaries,
 )
+from haproc.sessions.ownership import Adoption, Key, Numbered, StoredSession
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -67,14 +67,14 @@ class ClientSession:
     spark: Session
     owner: Adoption
     known: frozenset[str]
-    state: State
+    state: SessionState
     entries: list[Numbered] = field(default_factory=list)
     holds_temporaries: bool = False
     """A temporary view, function or variable was made: names may mean something else here."""
     handles: set[str] = field(default_factory=set)
     """What only this Spark session has: checkpoints and models, by their ids."""
     begun: str = ""
-    """See `Standing.begun`: another session of the same id has another one."""
+    """See `StoredSession.begun`: another session of the same id has another one."""
     used_at: float = 0.0
     used_hour: int | None = None
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -227,9 +227,9 @@ class ClientSession:
             )
 
 
-def state_of(standing: Standing, defaults: Settings) -> State:
+def state_of(standing: StoredSession, defaults: Settings) -> SessionState:
     """Return the values that a journal comes to."""
-    state = State(defaults)
+    state = SessionState(defaults)
     for each in standing.entries:
         state = after(state, each.entry, defaults)
     return state

@@ -1,6 +1,6 @@
-"""Sessions in the ring's keyed store: reading, taking over, appending, closing.
+"""Sessions in the ring's key-value store: reading, taking over, appending, closing.
 
-`haproc.sessions.chain` says what the keys mean and which of them count; here they are read and
+`haproc.sessions.ownership` says what the keys mean and which of them count; here they are read and
 written. Every method raises RequestError of kind availability while the store cannot be reached.
 """
 
@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dmq import LogError
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.engine.interface import Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, message_of
 from haproc.sessions import journal
-from haproc.sessions.chain import Adoption, Key, Numbered, Standing, standing, to_bytes
 from haproc.sessions.earlier import as_now
 from haproc.sessions.journal import Kept, UnknownEntryError
+from haproc.sessions.ownership import (
+    Adoption,
+    Key,
+    Numbered,
+    StoredSession,
+    stored_session,
+    to_bytes,
+)
 
 HOUR_MS: Final = 3_600_000
 _Result = TypeVar("_Result")
@@ -27,18 +34,18 @@ _Result = TypeVar("_Result")
 class SessionStore:
     """See the module. ``new_name`` returns a name that no adoption ever had."""
 
-    store: KeyedStore
+    store: KeyValueStore
     cluster: str
     new_name: Callable[[], str]
     unix_ms: Callable[[], int]
     defaults: Settings
     """What settings go back to that are unset."""
 
-    async def standing(self, key: Key) -> Standing | None:
+    async def standing(self, key: Key) -> StoredSession | None:
         """Return what counts of a session now; None: there is none."""
         kept = await reached(self.store.scan(key.prefix))
         try:
-            return standing(key, kept, lambda entries: as_now(entries, self.defaults))
+            return stored_session(key, kept, lambda entries: as_now(entries, self.defaults))
         except UnknownEntryError as error:
             raise _unknown_version(key, error) from error
 
@@ -49,11 +56,11 @@ class SessionStore:
     async def adopt(
         self,
         key: Key,
-        found: Standing | None,
+        found: StoredSession | None,
         *,
         afresh: bool = False,
         begins_with: Sequence[Kept] = (),
-    ) -> Standing | None:
+    ) -> StoredSession | None:
         """Take a session over, or begin it; None if somebody else was first.
 
         ``begins_with`` are its first entries then, which count from the moment on at which the

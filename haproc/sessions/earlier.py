@@ -11,7 +11,16 @@ from dataclasses import replace
 
 from haproc.engine.interface import Settings
 from haproc.sessions.effects import as_made, effect_of_plan, effect_of_sql
-from haproc.sessions.journal import Effect, Entry, Kept, PlanEntry, SqlEntry, State, after, as_kept
+from haproc.sessions.journal import (
+    Effect,
+    Entry,
+    Kept,
+    PlanEntry,
+    SessionState,
+    SqlEntry,
+    after,
+    as_kept,
+)
 
 
 def as_now(entries: Sequence[Entry], defaults: Settings) -> list[Kept]:
@@ -19,7 +28,7 @@ def as_now(entries: Sequence[Entry], defaults: Settings) -> list[Kept]:
 
     ``defaults`` are what unset settings go back to.
     """
-    state, found = State(defaults), list[Kept]()
+    state, found = SessionState(defaults), list[Kept]()
     for entry in entries:
         match entry:
             case SqlEntry(text, effect) if effect == Effect():

@@ -128,29 +128,29 @@ class UnknownEntryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SessionState:
     """A session's state as far as it consists of values."""
 
     settings: Settings
     options: Options = ()
 
 
-def after(state: State, entry: Entry, defaults: Settings) -> State:
+def after(state: SessionState, entry: Entry, defaults: Settings) -> SessionState:
     """Return the state behind an entry; ``defaults`` are what unset settings go back to."""
     match entry:
         case SettingsEntry(settings):
-            return State(settings, state.options)
+            return SessionState(settings, state.options)
         case ConfEntry(sets, unsets):
-            return State(*with_confs(state.settings, state.options, sets, unsets, defaults))
+            return SessionState(*with_confs(state.settings, state.options, sets, unsets, defaults))
         case StateEntry(settings, options):
-            return State(settings, options)
+            return SessionState(settings, options)
         case SqlEntry() | PlanEntry() | VariablesEntry() | ArtifactEntry():
             return state
         case _:
             assert_never(entry)
 
 
-def as_kept(entry: Entry, state: State, defaults: Settings) -> Kept:
+def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
     """Return how the journal keeps an entry.
 
     Of settings all values as they are behind it; what was run has those that it ran under.

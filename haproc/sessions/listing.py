@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from dmq import Json
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.failure import RequestError
-from haproc.sessions.chain import SESSIONS, Key, Standing
 from haproc.sessions.durable import HOUR_MS, SessionStore, reached
 from haproc.sessions.journal import ArtifactEntry
+from haproc.sessions.ownership import SESSIONS, Key, StoredSession
 from haproc.sessions.sessions import Sessions, unknown
-from haproc.sessions.upkeep import Found, found_in
+from haproc.sessions.upkeep import SessionKeys, found_in
 
 LISTED_MAX: Final = 1000
 """In one answer; each is read from the store."""
@@ -23,7 +23,7 @@ LISTED_MAX: Final = 1000
 class Listing:
     """See the module. Methods raise RequestError."""
 
-    store: KeyedStore
+    store: KeyValueStore
     durable: SessionStore
     sessions: Sessions
 
@@ -47,7 +47,7 @@ class Listing:
         return {"user": user, "session_id": session_id, "closed": True}
 
 
-def _told(key: Key, found: Found, standing: Standing) -> Json:
+def _told(key: Key, found: SessionKeys, standing: StoredSession) -> Json:
     files = [each.entry for each in standing.entries if isinstance(each.entry, ArtifactEntry)]
     return {
         "user": key.user,

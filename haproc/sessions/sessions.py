@@ -1,8 +1,8 @@
 """Clients' sessions: entered, changed, closed; by whichever door, on whichever HAProc.
 
 A session belongs to the ring. One HAProc at a time *owns* it: it has it in a Spark session of its
-cluster, and alone writes its journal (`chain`). Whoever is asked for a session that it does not own
-adopts it. An owner looks at the store each time that it is asked, and after each entry that it
+cluster, and alone writes its journal (`ownership`). Whoever is asked for a session that it does not
+own adopts it. An owner looks at the store each time that it is asked, and after each entry that it
 wrote; one that was replaced drops its copy and adopts anew.
 
 The Spark session is made from the journal when it is first used, and in the same way whenever Spark
@@ -29,7 +29,6 @@ from haproc.engine.pools import pool_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.sessions.adoption import restore
 from haproc.sessions.blobs import Blobs
-from haproc.sessions.chain import Key, Numbered, Standing
 from haproc.sessions.client import (
     REQUESTS_REMEMBERED,
     ClientSession,
@@ -43,13 +42,14 @@ from haproc.sessions.journal import (
     ConfEntry,
     Entry,
     Kept,
+    SessionState,
     SettingsEntry,
-    State,
     StateEntry,
     as_kept,
     holds_temporaries,
     to_bytes,
 )
+from haproc.sessions.ownership import Key, Numbered, StoredSession
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class Sessions:
             hint="use one HAProc at a time for a session",
         )
 
-    def _arrived(self, key: Key, standing: Standing, *, waits: bool) -> ClientSession:
+    def _arrived(self, key: Key, standing: StoredSession, *, waits: bool) -> ClientSession:
         """Return the session that is ours now; Spark makes it when it is first used."""
         self._make_place()
 
@@ -209,7 +209,7 @@ class Sessions:
 
     async def _restore(self, fresh: Fresh, entries: list[Kept]) -> None:
         around = self._around
-        begins = State(around.defaults)
+        begins = SessionState(around.defaults)
         await restore(fresh, begins, entries, self.get_blob, around.statement_s)
 
     def server_id(self, key: Key) -> str:

@@ -1,7 +1,7 @@
 """What the store holds of sessions, looked through every minute: counted, closed, deleted.
 
 Every HAProc does it, and none needs to know of the others: what one deletes is as good as gone for
-all. What the keys say suffices (`chain`), so no journal is read for it.
+all. What the keys say suffices (`ownership`), so no journal is read for it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.failure import RequestError
 from haproc.sessions.blobs import BLOBS, GRACE_MS, Copy, copy_of
-from haproc.sessions.chain import SESSIONS, Key, key_of
 from haproc.sessions.durable import HOUR_MS, SessionStore, reached
+from haproc.sessions.ownership import SESSIONS, Key, key_of
 from haproc.sessions.sessions import Sessions
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ DELETIONS_MAX: Final = 2000
 
 
 @dataclass(slots=True)
-class Found:
+class SessionKeys:
     """What the keys say of one session."""
 
     control: set[str] = field(default_factory=set)
@@ -48,9 +48,9 @@ class Found:
         return bool(self.control) and not self.closed(key)
 
 
-def found_in(keys: Iterable[str]) -> dict[Key, Found]:
+def found_in(keys: Iterable[str]) -> dict[Key, SessionKeys]:
     """Return what there is of each session."""
-    found: dict[Key, Found] = defaultdict(Found)
+    found: dict[Key, SessionKeys] = defaultdict(SessionKeys)
     for stored in keys:
         key = key_of(stored)
         if key is None:
@@ -81,7 +81,7 @@ class Upkeep:
 
     def __init__(
         self,
-        store: KeyedStore,
+        store: KeyValueStore,
         durable: SessionStore,
         sessions: Sessions,
         idle_s: float,
@@ -134,7 +134,7 @@ class Upkeep:
         self.total = of_user.total()
         self._sessions.room.set(of_user)
 
-    def _idle(self, key: Key, found: Found, now_ms: int) -> bool:
+    def _idle(self, key: Key, found: SessionKeys, now_ms: int) -> bool:
         """Whether nobody has used it for so long (where no key says when: since it was met)."""
         hour = now_ms // HOUR_MS
         used = found.used_hour

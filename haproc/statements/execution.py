@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from haproc.classify.model import OperationClass
 from haproc.failure import FailureKind, RequestError
 from haproc.route.model import HaReport, Request
-from haproc.statements.gate import Held, stopped
 from haproc.statements.request import Delivery
+from haproc.statements.request_admission import Held, stopped
 from haproc.statements.store import Kept
 
 

@@ -34,9 +34,9 @@ from haproc.route.model import Answer, Request, SentSql
 from haproc.route.unforeseen import as_told
 from haproc.statements.collect import Collector
 from haproc.statements.execution import Execution, Key, StatementState
-from haproc.statements.gate import Gate, Held, Place
 from haproc.statements.repeats import asks_for_other, check_as_fresh, check_same
 from haproc.statements.request import Delivery, StatementRequest
+from haproc.statements.request_admission import Held, Permit, RequestAdmission
 from haproc.statements.store import OVERHEAD_BYTES, ResultStore
 from haproc.statements.taking_back import revoke, take_back
 
@@ -53,7 +53,12 @@ class Registry:
     """Runs, finds, cancels and forgets statements."""
 
     def __init__(
-        self, service: Service, store: ResultStore, config: Config, gate: Gate, metrics: Metrics
+        self,
+        service: Service,
+        store: ResultStore,
+        config: Config,
+        request_admission: RequestAdmission,
+        metrics: Metrics,
     ) -> None:
         self._service = service
         self._limits = config.limits
@@ -65,7 +70,7 @@ class Registry:
         self._delivered: OrderedDict[Key, Execution] = OrderedDict()
         self._links: dict[str, Execution] = {}
         self.store = store
-        self.gate = gate
+        self.request_admission = request_admission
 
     async def submit(self, asked: StatementRequest, held: Held | None = None) -> Execution:
         """Return the execution of this request: a new one, or the one that has its id.
@@ -86,7 +91,7 @@ class Registry:
                 return known
         if known is not None:
             self._forget(known)
-        place = self.gate.enter(request.user)
+        place = self.request_admission.enter(request.user)
         keeps = held.handed_over() if held is not None else None
         execution = Execution(request, asked.delivery, time.monotonic(), held=keeps)
         self._start(execution, place, self._service.execute)
@@ -103,7 +108,7 @@ class Registry:
         label, outcome = "unknown", "ok"
         try:
             await self._wait_for_running(request)
-            place = self.gate.enter(request.user)
+            place = self.request_admission.enter(request.user)
             try:
                 execution, answer = await self._open(request, place)
                 label = execution.class_label
@@ -131,7 +136,7 @@ class Registry:
         finally:
             self._metrics.request(label, outcome, time.monotonic() - started_s)
 
-    async def _open(self, request: Request, place: Place) -> tuple[Execution, Answer]:
+    async def _open(self, request: Request, place: Permit) -> tuple[Execution, Answer]:
         execution = Execution(request, None, time.monotonic())
         self._running[request.key] = execution
         task = asyncio.create_task(self._execute(execution, place))
@@ -170,7 +175,7 @@ class Registry:
             return True
         execution.waiters += 1
         try:
-            return await self.gate.wait_for(execution.task, timeout_s)
+            return await self.request_admission.wait_for(execution.task, timeout_s)
         except asyncio.CancelledError:
             if execution.waiters == 1 and not execution.promised and self._may_cancel(execution):
                 execution.abandoned = True
@@ -235,7 +240,7 @@ class Registry:
     def _recall(self, statement_id: str, user: str) -> Execution | None:
         """Return the execution of a write that is in the log, whoever brought it there."""
         try:
-            place = self.gate.enter(user)
+            place = self.request_admission.enter(user)
         except RequestError as error:
             error.outcome = WriteOutcome.UNKNOWN  # nothing was looked up
             raise
@@ -253,7 +258,7 @@ class Registry:
         return execution
 
     def _start(
-        self, execution: Execution, place: Place, answer: Callable[[Request], Awaitable[Answer]]
+        self, execution: Execution, place: Permit, answer: Callable[[Request], Awaitable[Answer]]
     ) -> None:
         self._running[execution.key] = execution
         execution.task = asyncio.create_task(self._run(execution, place, answer))
@@ -341,7 +346,7 @@ class Registry:
             return query
         return self._service.only_reads(execution.request) is not False
 
-    async def _execute(self, execution: Execution, place: Place) -> Answer:
+    async def _execute(self, execution: Execution, place: Permit) -> Answer:
         """Run a streamed statement up to its answer."""
         try:
             answer = await self._service.execute(await self._in_turn(execution, place))
@@ -360,7 +365,7 @@ class Registry:
             if execution.waiters:  # it is found without a gap, until it was sent
                 self._streams[execution.key] = execution
 
-    async def _in_turn(self, execution: Execution, place: Place) -> Request:
+    async def _in_turn(self, execution: Execution, place: Permit) -> Request:
         """Wait for the request's turn; return it with the time that is left to it."""
         request = execution.request
         waited_s = await place.reached(request.timeout_s)
@@ -369,7 +374,7 @@ class Registry:
         return dataclasses.replace(request, timeout_s=timeout_s, place=place)
 
     async def _run(
-        self, execution: Execution, place: Place, begin: Callable[[Request], Awaitable[Answer]]
+        self, execution: Execution, place: Permit, begin: Callable[[Request], Awaitable[Answer]]
     ) -> None:
         try:
             answer = await begin(await self._in_turn(execution, place))

@@ -73,11 +73,11 @@ def _fresh_store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend
 
 @pytest.fixture(params=STORE_BACKENDS)
 def store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
-    """One fresh keyed store of each backend."""
+    """One fresh key-value store of each backend."""
     return _fresh_store(request, tmp_path)
 
 
 @pytest.fixture(params=[name for name, kind in STORE_BACKENDS.items() if kind.survives_processes])
 def shared_store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
-    """One fresh keyed store of each backend that several processes can use."""
+    """One fresh key-value store of each backend that several processes can use."""
     return _fresh_store(request, tmp_path)

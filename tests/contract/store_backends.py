@@ -1,4 +1,4 @@
-"""The backends that the contract suite of the keyed store runs over; see `log_backends`."""
+"""The backends that the contract suite of the key-value store runs over; see `log_backends`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from dmq import KeyedStore, MemoryKeyedStore, MemoryKeys, open_store
+from dmq import KeyValueStore, MemoryKeys, MemoryKeyValueStore, open_store
 from tests.contract.log_backends import KAFKA_OPTIONS
 
 
@@ -19,7 +19,7 @@ class StoreBackend(Protocol):
     @property
     def url(self) -> str: ...
 
-    async def open(self) -> KeyedStore:
+    async def open(self) -> KeyValueStore:
         """Return another handle to the store."""
         ...
 
@@ -33,8 +33,8 @@ class MemoryBackend:
     def __init__(self, folder: Path) -> None:
         self._shared = MemoryKeys()
 
-    async def open(self) -> KeyedStore:
-        return MemoryKeyedStore(self._shared)
+    async def open(self) -> KeyValueStore:
+        return MemoryKeyValueStore(self._shared)
 
 
 class SqliteBackend:
@@ -45,7 +45,7 @@ class SqliteBackend:
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite://{folder / 'log.db'}"
 
-    async def open(self) -> KeyedStore:
+    async def open(self) -> KeyValueStore:
         return await open_store(self.url)
 
 
@@ -57,7 +57,7 @@ class KafkaBackend:
     def __init__(self, servers: str) -> None:
         self.url = f"kafka://{servers}/log-{uuid.uuid4().hex}"
 
-    async def open(self) -> KeyedStore:
+    async def open(self) -> KeyValueStore:
         return await open_store(self.url, kafka=KAFKA_OPTIONS)
 
 

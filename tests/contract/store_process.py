@@ -1,4 +1,4 @@
-"""A process that uses a keyed store, for tests that need another one.
+"""A process that uses a key-value store, for tests that need another one.
 
 ``put URL NAME BYTES``: put numbers, one after another until killed, under ``NAME/NUMBER`` and under
 ``NAME/last``, each filled up to so many bytes, and print each number once it is durable.

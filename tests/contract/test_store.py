@@ -1,4 +1,4 @@
-"""What every keyed store keeps to, as dmq/keyed.py says it."""
+"""What every key-value store keeps to, as dmq/key_value.py says it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dmq import Kept, KeyedStore, LogError, ValueTooLargeError
+from dmq import Kept, KeyValueStore, LogError, ValueTooLargeError
 from dmq.changes import CHANGES_MAX
-from dmq.keyed import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from dmq.key_value import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from tests.contract.store_backends import StoreBackend
 
 DEADLINE_S = 10.0
@@ -18,14 +18,14 @@ LARGE = 5 << 20
 
 
 @pytest.fixture
-async def store(store_backend: StoreBackend) -> AsyncIterator[KeyedStore]:
+async def store(store_backend: StoreBackend) -> AsyncIterator[KeyValueStore]:
     store = await store_backend.open()
     yield store
     await store.close()
 
 
 @pytest.fixture
-async def other(store_backend: StoreBackend) -> AsyncIterator[KeyedStore]:
+async def other(store_backend: StoreBackend) -> AsyncIterator[KeyValueStore]:
     store = await store_backend.open()
     yield store
     await store.close()
@@ -35,21 +35,21 @@ def value_of(kept: Kept | None) -> bytes | None:
     return None if kept is None else kept.value
 
 
-async def values(store: KeyedStore, prefix: str) -> dict[str, bytes]:
+async def values(store: KeyValueStore, prefix: str) -> dict[str, bytes]:
     return {key: kept.value for key, kept in (await store.scan(prefix)).items()}
 
 
 # Putting, getting and deleting
 
 
-async def test_store_new_is_empty(store: KeyedStore) -> None:
+async def test_store_new_is_empty(store: KeyValueStore) -> None:
     assert await store.get("a") is None
     assert await store.scan("") == {}
     assert await store.keys("") == []
     assert await store.revision() == 0
 
 
-async def test_put_value_is_got_and_a_later_one_takes_its_place(store: KeyedStore) -> None:
+async def test_put_value_is_got_and_a_later_one_takes_its_place(store: KeyValueStore) -> None:
     first = await store.put("a", b"one")
     assert await store.get("a") == Kept(b"one", first)
     second = await store.put("a", b"two")
@@ -58,12 +58,12 @@ async def test_put_value_is_got_and_a_later_one_takes_its_place(store: KeyedStor
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", bytes(range(256))])
-async def test_put_any_bytes_come_back_equal(store: KeyedStore, value: bytes) -> None:
+async def test_put_any_bytes_come_back_equal(store: KeyValueStore, value: bytes) -> None:
     await store.put("a", value)
     assert value_of(await store.get("a")) == value
 
 
-async def test_delete_key_is_gone_and_may_come_back(store: KeyedStore) -> None:
+async def test_delete_key_is_gone_and_may_come_back(store: KeyValueStore) -> None:
     await store.put("a", b"one")
     await store.delete("a")
     assert await store.get("a") is None
@@ -72,33 +72,35 @@ async def test_delete_key_is_gone_and_may_come_back(store: KeyedStore) -> None:
     assert value_of(await store.get("a")) == b"two"
 
 
-async def test_delete_absent_key_is_harmless(store: KeyedStore) -> None:
+async def test_delete_absent_key_is_harmless(store: KeyValueStore) -> None:
     await store.delete("a")
     assert await store.get("a") is None
 
 
 @pytest.mark.parametrize("key", ["größe/😀", 'a b"\\%_?*[', "x" * KEY_BYTES_MAX, "\x01", "~"])
-async def test_put_key_of_any_text_is_kept(store: KeyedStore, key: str) -> None:
+async def test_put_key_of_any_text_is_kept(store: KeyValueStore, key: str) -> None:
     await store.put(key, b"1")
     assert value_of(await store.get(key)) == b"1"
     assert await values(store, key) == {key: b"1"}
 
 
 @pytest.mark.parametrize("key", ["", "x" * (KEY_BYTES_MAX + 1), "é" * KEY_BYTES_MAX, "a\0b"])
-async def test_put_what_is_no_key_is_refused(store: KeyedStore, key: str) -> None:
+async def test_put_what_is_no_key_is_refused(store: KeyValueStore, key: str) -> None:
     with pytest.raises(ValueError, match="a key is text"):
         await store.put(key, b"1")
     assert await store.scan("") == {}
 
 
-async def test_put_value_over_the_limit_changes_nothing(store: KeyedStore) -> None:
+async def test_put_value_over_the_limit_changes_nothing(store: KeyValueStore) -> None:
     await store.put("a", b"one")
     with pytest.raises(ValueTooLargeError, match="split it"):
         await store.put("a", bytes(VALUE_BYTES_MAX + 1))
     assert value_of(await store.get("a")) == b"one"
 
 
-async def test_put_many_tasks_at_once_all_are_kept(store: KeyedStore, other: KeyedStore) -> None:
+async def test_put_many_tasks_at_once_all_are_kept(
+    store: KeyValueStore, other: KeyValueStore
+) -> None:
     async def writer(name: int) -> None:
         for number in range(20):
             await (store, other)[name % 2].put(f"{name}/{number}", b"%d" % number)
@@ -117,7 +119,7 @@ async def test_put_many_tasks_at_once_all_are_kept(store: KeyedStore, other: Key
 # Large values
 
 
-async def test_put_large_values_come_back_equal(store: KeyedStore, other: KeyedStore) -> None:
+async def test_put_large_values_come_back_equal(store: KeyValueStore, other: KeyValueStore) -> None:
     large = random.Random(1).randbytes(LARGE)
     await store.put("blob/a", large)
     await store.put("small", b"1")
@@ -128,7 +130,7 @@ async def test_put_large_values_come_back_equal(store: KeyedStore, other: KeyedS
 
 
 async def test_put_value_of_tens_of_mebibytes_comes_back_equal(
-    store: KeyedStore, other: KeyedStore
+    store: KeyValueStore, other: KeyValueStore
 ) -> None:
     large = random.Random(2).randbytes(1 << 20) * 32
     await store.put("blob", large)
@@ -136,7 +138,7 @@ async def test_put_value_of_tens_of_mebibytes_comes_back_equal(
 
 
 async def test_put_over_a_large_value_leaves_the_new_one(
-    store: KeyedStore, other: KeyedStore
+    store: KeyValueStore, other: KeyValueStore
 ) -> None:
     for number in range(3):
         large = bytes([number]) * (LARGE + number)
@@ -149,7 +151,9 @@ async def test_put_over_a_large_value_leaves_the_new_one(
     assert await store.get("a") is None
 
 
-async def test_put_large_values_at_once_are_whole(store: KeyedStore, other: KeyedStore) -> None:
+async def test_put_large_values_at_once_are_whole(
+    store: KeyValueStore, other: KeyValueStore
+) -> None:
     sent = {f"b/{n}": bytes([n]) * (2 << 20) for n in range(8)}
     await asyncio.gather(*((store, other)[n % 2].put(f"b/{n}", sent[f"b/{n}"]) for n in range(8)))
     assert await values(store, "b/") == sent
@@ -159,7 +163,7 @@ async def test_put_large_values_at_once_are_whole(store: KeyedStore, other: Keye
 # Scanning
 
 
-async def test_scan_prefix_gives_what_lies_below_it_in_order(store: KeyedStore) -> None:
+async def test_scan_prefix_gives_what_lies_below_it_in_order(store: KeyValueStore) -> None:
     keys = ["a", "a/1", "a/10", "a/2", "a0", "b/1", "a/é", "a/😀", "a/\uffff", "A/1"]
     for key in keys:
         await store.put(key, key.encode())
@@ -171,7 +175,7 @@ async def test_scan_prefix_gives_what_lies_below_it_in_order(store: KeyedStore) 
 
 
 async def test_scan_while_others_write_is_of_one_moment(
-    store: KeyedStore, other: KeyedStore
+    store: KeyValueStore, other: KeyValueStore
 ) -> None:
     """Each key is put after the one before it, so whoever sees one must see all before it."""
 
@@ -191,7 +195,9 @@ async def test_scan_while_others_write_is_of_one_moment(
 # Several handles
 
 
-async def test_put_is_seen_by_every_handle_at_once(store: KeyedStore, other: KeyedStore) -> None:
+async def test_put_is_seen_by_every_handle_at_once(
+    store: KeyValueStore, other: KeyValueStore
+) -> None:
     for number in range(50):
         writer, reader = (store, other) if number % 2 else (other, store)
         revision = await writer.put("a", b"%d" % number)
@@ -240,7 +246,7 @@ async def test_open_again_finds_all_that_was_put(store_backend: StoreBackend) ->
 # Waiting
 
 
-async def test_wait_without_a_change_is_over_in_time(store: KeyedStore) -> None:
+async def test_wait_without_a_change_is_over_in_time(store: KeyValueStore) -> None:
     await store.put("a/1", b"")
     revision = await store.revision()
     assert not await store.wait("a/", revision, 0)
@@ -248,7 +254,7 @@ async def test_wait_without_a_change_is_over_in_time(store: KeyedStore) -> None:
 
 
 async def test_wait_change_before_it_is_noticed_at_once(
-    store: KeyedStore, other: KeyedStore
+    store: KeyValueStore, other: KeyValueStore
 ) -> None:
     revision = await store.revision()
     await other.put("a/1", b"")
@@ -258,7 +264,7 @@ async def test_wait_change_before_it_is_noticed_at_once(
 
 @pytest.mark.parametrize("own", [True, False])
 async def test_wait_put_below_the_prefix_wakes(
-    store: KeyedStore, other: KeyedStore, own: bool
+    store: KeyValueStore, other: KeyValueStore, own: bool
 ) -> None:
     revision = await store.revision()
     waiting = asyncio.create_task(store.wait("a/", revision, DEADLINE_S))
@@ -268,7 +274,9 @@ async def test_wait_put_below_the_prefix_wakes(
     assert await waiting
 
 
-async def test_wait_delete_below_the_prefix_wakes(store: KeyedStore, other: KeyedStore) -> None:
+async def test_wait_delete_below_the_prefix_wakes(
+    store: KeyValueStore, other: KeyValueStore
+) -> None:
     await store.put("a/1", b"")
     revision = await store.revision()
     waiting = asyncio.create_task(store.wait("a/", revision, DEADLINE_S))
@@ -277,7 +285,9 @@ async def test_wait_delete_below_the_prefix_wakes(store: KeyedStore, other: Keye
     assert await waiting
 
 
-async def test_wait_change_elsewhere_does_not_end_it(store: KeyedStore, other: KeyedStore) -> None:
+async def test_wait_change_elsewhere_does_not_end_it(
+    store: KeyValueStore, other: KeyValueStore
+) -> None:
     revision = await store.revision()
     waiting = asyncio.create_task(store.wait("a/", revision, DEADLINE_S))
     await other.put("b/1", b"")
@@ -288,7 +298,7 @@ async def test_wait_change_elsewhere_does_not_end_it(store: KeyedStore, other: K
     assert await waiting
 
 
-async def test_wait_loop_misses_nothing(store: KeyedStore, other: KeyedStore) -> None:
+async def test_wait_loop_misses_nothing(store: KeyValueStore, other: KeyValueStore) -> None:
     """As the contract says to do it: ask for the revision, look, wait after it."""
     seen: list[int] = []
 
@@ -310,7 +320,7 @@ async def test_wait_loop_misses_nothing(store: KeyedStore, other: KeyedStore) ->
 
 
 async def test_wait_after_a_revision_long_past_is_noticed(
-    store: KeyedStore, other: KeyedStore
+    store: KeyValueStore, other: KeyValueStore
 ) -> None:
     revision = await store.revision()
     await other.put("a/1", b"")

@@ -1,4 +1,4 @@
-"""What only the keyed store in Kafka promises: its topic, its pieces, and brokers that are away."""
+"""What only the key-value store in Kafka promises: topic, pieces, and brokers that are away."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from dmq import KeyedStore, LogError, LogRegressedError, LogUnavailableError, open_store
+from dmq import KeyValueStore, LogError, LogRegressedError, LogUnavailableError, open_store
 from dmq.kafka_topic import STORE, needed
-from dmq.keyed_kafka import SMALL_BYTES_MAX, KafkaKeyedStore
-from dmq.keyed_parts import PIECES_PARTITION
+from dmq.key_value_kafka import SMALL_BYTES_MAX, KafkaKeyValueStore
+from dmq.key_value_parts import PIECES_PARTITION
 from haproc.ring.broker import LocalBroker, LocalKafka
 from tests.contract.log_backends import KAFKA_OPTIONS, until_works
 
@@ -43,7 +43,7 @@ def url(kafka: LocalKafka, topic: str) -> str:
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[KeyedStore]:
+async def store(url: str) -> AsyncIterator[KeyValueStore]:
     store = await open_store(url, kafka=OPTIONS)
     yield store
     await store.close()
@@ -76,7 +76,7 @@ def pieces_left(servers: str, topic: str) -> set[bytes]:
 
 @pytest.mark.thorough
 async def test_open_makes_a_compacted_topic_beside_the_logs(
-    store: KeyedStore, admin: Any, topic: str
+    store: KeyValueStore, admin: Any, topic: str
 ) -> None:
     (found,) = admin.describe_topics([f"{topic}.store"])
     assert len(found["partitions"]) == STORE.partitions
@@ -133,10 +133,10 @@ async def test_put_values_of_all_sizes_in_small_messages_come_back_equal(
 async def test_pieces_of_replaced_values_and_dead_writers_are_cleared_away(
     kafka: LocalKafka, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dmq.keyed_kafka.CLEAR_EVERY_S", 0.1)
-    monkeypatch.setattr("dmq.keyed_index.UNOWNED_KEPT_S", 0.5)
+    monkeypatch.setattr("dmq.key_value_kafka.CLEAR_EVERY_S", 0.1)
+    monkeypatch.setattr("dmq.key_value_index.UNOWNED_KEPT_S", 0.5)
     store = await open_store(url, kafka=OPTIONS)
-    assert isinstance(store, KafkaKeyedStore)
+    assert isinstance(store, KafkaKeyValueStore)
     kept = random.Random(1).randbytes(LARGE)
     await store.put("kept", kept)
     pieces = await asyncio.to_thread(pieces_left, kafka.bootstrap_servers, topic)
@@ -160,7 +160,7 @@ async def test_compaction_takes_nothing_that_is_kept(
     kafka: LocalKafka, admin: Any, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker compacts while a handle of before looks for what it knows by its offsets."""
-    monkeypatch.setattr("dmq.keyed_index.CACHE_BYTES_MAX", 0)
+    monkeypatch.setattr("dmq.key_value_index.CACHE_BYTES_MAX", 0)
     store, old = [await open_store(url, kafka=OPTIONS) for _ in range(2)]
     changes = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{topic}.store", changes)])
@@ -203,7 +203,7 @@ def lowest_kept(servers: str, partition: TopicPartition, key: str) -> int:
 
 
 async def test_handle_that_did_not_look_for_long_reads_all_anew(
-    store: KeyedStore, url: str, monkeypatch: pytest.MonkeyPatch
+    store: KeyValueStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compaction may have taken the deletions that it did not hear of."""
     frozen = await open_store(url, kafka=OPTIONS)
@@ -213,7 +213,7 @@ async def test_handle_that_did_not_look_for_long_reads_all_anew(
     revision = await frozen.revision()
     waiting = asyncio.create_task(frozen.wait("a", revision, DEADLINE_S))
     await asyncio.sleep(0.05)
-    monkeypatch.setattr("dmq.keyed_kafka_reader.REBUILT_AFTER_S", 0.0)
+    monkeypatch.setattr("dmq.key_value_kafka_reader.REBUILT_AFTER_S", 0.0)
     await store.delete("a")
     assert await waiting
     assert await frozen.keys("") == ["b"]
@@ -223,7 +223,7 @@ async def test_handle_that_did_not_look_for_long_reads_all_anew(
 # Brokers that are away
 
 
-async def none_works(store: KeyedStore) -> None:
+async def none_works(store: KeyValueStore) -> None:
     """Nothing that needs a broker works, and all say so in time, side by side."""
     began = time.monotonic()
     looks = (*(store.get("before") for _ in range(20)), store.scan(""), store.revision())
@@ -233,7 +233,7 @@ async def none_works(store: KeyedStore) -> None:
     assert time.monotonic() - began < ANSWERS_WITHIN_S
 
 
-async def all_works(store: KeyedStore, revision: int) -> None:
+async def all_works(store: KeyValueStore, revision: int) -> None:
     """All works again, on the same handle, and every acknowledged value is there."""
     await until_works(lambda: store.put("after", b"2"))
     found = await until_works(lambda: store.scan(""))
@@ -245,7 +245,7 @@ async def all_works(store: KeyedStore, revision: int) -> None:
 
 @pytest.mark.thorough
 async def test_broker_killed_and_started_again_all_works_on_the_same_handle(
-    store: KeyedStore, broker: LocalBroker
+    store: KeyValueStore, broker: LocalBroker
 ) -> None:
     await store.put("before", b"1")
     revision = await store.put("large", bytes(LARGE))
@@ -256,7 +256,7 @@ async def test_broker_killed_and_started_again_all_works_on_the_same_handle(
 
 
 async def test_broker_that_hangs_for_a_while_all_works_on_the_same_handle(
-    store: KeyedStore, broker: LocalBroker
+    store: KeyValueStore, broker: LocalBroker
 ) -> None:
     await store.put("before", b"1")
     revision = await store.put("large", bytes(LARGE))
@@ -280,7 +280,7 @@ async def test_open_without_a_broker_is_unavailable(
 
 
 async def test_topic_deleted_under_an_open_handle_is_noticed(
-    store: KeyedStore, admin: Any, topic: str
+    store: KeyValueStore, admin: Any, topic: str
 ) -> None:
     await store.put("a", b"1")
     revision = await store.revision()

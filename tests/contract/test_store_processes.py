@@ -1,4 +1,4 @@
-"""What a keyed store that several processes share keeps to, with real processes."""
+"""What a key-value store that several processes share keeps to, with real processes."""
 
 from __future__ import annotations
 

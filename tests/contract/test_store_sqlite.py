@@ -1,4 +1,4 @@
-"""What only the keyed store in a file promises: its file, and what can go wrong with it."""
+"""What only the key-value store in a file promises: its file, and what can go wrong with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dmq import LogError, LogUnavailableError, Record, open_log, open_store
-from dmq.keyed_sqlite import SqliteKeyedStore
+from dmq.key_value_sqlite import SqliteKeyValueStore
 
 DEADLINE_S = 20.0
 
@@ -43,7 +43,7 @@ async def test_open_file_of_a_log_is_refused(tmp_path: Path) -> None:
     log = await open_log(f"sqlite://{tmp_path / 'x'}")
     await log.close()
     with pytest.raises(LogError, match="not a keyed store, but another program's"):
-        await SqliteKeyedStore.open(tmp_path / "x")
+        await SqliteKeyValueStore.open(tmp_path / "x")
 
 
 async def test_open_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_keys_asked_again_are_answered_from_memory_until_somebody_puts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking, putting = await open_store(url(tmp_path)), await open_store(url(tmp_path))
-    assert isinstance(asking, SqliteKeyedStore)
+    assert isinstance(asking, SqliteKeyValueStore)
     await putting.put("a/1", b"")
     looks = 0
     of_file = asking._file.reader.keys

@@ -30,7 +30,7 @@ from typing import Any
 
 from dmq.opening import open_log
 from haproc.config.kafka import kafka_options
-from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.ring.local import LocalRing

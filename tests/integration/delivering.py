@@ -18,7 +18,7 @@ from unittest.mock import AsyncMock
 import grpc
 import grpc.aio
 
-from dmq.keyed_memory import MemoryKeyedStore
+from dmq.key_value_memory import MemoryKeyValueStore
 from haproc import protos
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
@@ -43,7 +43,7 @@ class Delivering:
         self._metadata = (("authorization", f"Bearer {token}"),)
         self._spark = grpc.aio.insecure_channel(f"127.0.0.1:{spark_port}", options=OPTIONS)
         self.deliveries = Deliveries(
-            MemoryKeyedStore(),
+            MemoryKeyValueStore(),
             DeliveryLimits(),
             memory=Shares(256 << 20),
             operations=Shares(1000),

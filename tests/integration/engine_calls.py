@@ -10,7 +10,7 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Applied, Mark, Queries, Settings
+from haproc.engine.interface import Applied, Queries, Settings, TransactionMarker
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 
 TIMEOUT_S = 60.0
@@ -58,7 +58,7 @@ async def apply(
     return await engine.lane(lane).apply(
         SqlText(write) if isinstance(write, str) else write,
         settings or Settings(),
-        None if version is None else Mark("ring", version),
+        None if version is None else TransactionMarker("ring", version),
         timeout_s=timeout_s,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from dmq import Log, MemoryKeyedStore, MemoryLog, MemoryStore
+from dmq import Log, MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.engine.connect import SparkConnectEngine
@@ -40,7 +40,7 @@ async def one_cluster(
     peers = PeerDoors(config, "a")
     members = Members(config.membership, ("a", "a1"), (), Links(config, "a"))
     log = log or MemoryLog(MemoryStore())
-    world = World(log, MemoryKeyedStore(), engine, HttpPeers(peers), members)
+    world = World(log, MemoryKeyValueStore(), engine, HttpPeers(peers), members)
     member = build_member(config, world)
     reads = build_reads(config, member, HttpForwarding(peers), Metrics(ring, "a", ["READY"]))
     sessions, *_ = build_sessions(config, member, world)

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from dmq import MemoryKeyedStore
+from dmq import MemoryKeyValueStore
 from haproc.config.model import Address, ClusterConfig, Config, Connect, User
 from haproc.config.shares import Shares
 from haproc.engine.interface import EngineAddress
@@ -23,8 +23,8 @@ from haproc.ring.access import CERTIFICATE, make_access
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.offload import Inline
-from haproc.statements.gate import Gate
 from haproc.statements.registry import Registry
+from haproc.statements.request_admission import RequestAdmission
 from haproc.statements.store import ResultStore
 from tests.integration.conftest import address_of
 from tests.integration.one_cluster import one_cluster
@@ -47,10 +47,10 @@ async def door(spark: LocalSpark, folder: Path, **settings: Any) -> AsyncIterato
             connect=Address("127.0.0.1", free_port()),
         )
         config = Config("ring", "memory:", (here,), "secret", folder, **settings)
-        gate = Gate(config, metrics)
+        gate = RequestAdmission(config, metrics)
         store = ResultStore(folder / "results", Shares(1 << 20))
         registry = Registry(service, store, config, gate, metrics)
-        listener = connect_door(config, "a", service, registry, Inline(), MemoryKeyedStore())
+        listener = connect_door(config, "a", service, registry, Inline(), MemoryKeyValueStore())
         assert listener is not None
         await listener.open()
         try:

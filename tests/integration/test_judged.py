@@ -24,9 +24,9 @@ from haproc.route.planning import Planning
 from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
 from haproc.route.repeatable import Reading, Repeatable
-from haproc.sessions.chain import Adoption, Key
 from haproc.sessions.client import ClientSession
-from haproc.sessions.journal import State
+from haproc.sessions.journal import SessionState
+from haproc.sessions.ownership import Adoption, Key
 from tests.integration.engine_calls import apply, rows
 from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS, TABLES
 from tests.readings.classified import classified_by
@@ -138,7 +138,7 @@ class Judging:
 
 def _session(spark: Session, settings: Settings) -> ClientSession:
     """Return a client's session that holds temporaries."""
-    adoption, state = Adoption(1, "first", "a"), State(settings)
+    adoption, state = Adoption(1, "first", "a"), SessionState(settings)
     session = ClientSession(Key("ann", "s"), "", spark, adoption, frozenset(), state)
     session.holds_temporaries = True
     return session
@@ -274,7 +274,7 @@ async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
 async def test_query_is_repeatable_where_it_rests_on_delta_tables_alone(judging: Judging) -> None:
     written = SimpleNamespace(defined=lambda since: False)
     schedule = SimpleNamespace(done_below=lambda concerned: 7)
-    core: Any = SimpleNamespace(schedule=schedule, heard=SimpleNamespace(written=written))
+    core: Any = SimpleNamespace(schedule=schedule, log_state=SimpleNamespace(written=written))
     repeatable, settings = Repeatable(core, judging.readings), judging.settings
     wrong = []
     for sql, tables in REPEATABLE.items():

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructType
 
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.interface import Mark, Settings
+from haproc.engine.interface import Settings, TransactionMarker
 from haproc.engine.statement import SparkPlan
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.node.member import LocalMember
@@ -424,7 +424,10 @@ async def test_plan_carries_its_mark_and_a_guarded_one_is_applied_once(
     for sql in (*TABLES[:2], TABLES[4]):
         await apply(engine, sql, settings=settings)
     for version, (name, program) in enumerate(MARKED.items(), 7):
-        plan, mark = SparkPlan(plan_of(program)), Mark("ring", version, guarded=guarded)
+        plan, mark = (
+            SparkPlan(plan_of(program)),
+            TransactionMarker("ring", version, guarded=guarded),
+        )
         found = []
         for _ in range(1 + guarded):
             await engine.lane(0).apply(plan, settings, mark, timeout_s=60)

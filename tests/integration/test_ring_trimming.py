@@ -12,8 +12,8 @@ import yaml
 from dmq.opening import open_log
 from haproc.cli.main import main
 from haproc.config.kafka import kafka_options
-from haproc.replicate.heard.definitions import records_needed
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.log_state.definitions import records_needed
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import FailureReport, to_record
 from tests.rig import Rig
 
@@ -38,7 +38,7 @@ async def fill(rig: Rig) -> None:
     config = rig.ring.config
     log = await open_log(config.log, kafka=kafka_options(config))
     try:
-        void = FailureReport(0, "a", -1, Failure("", "", ""))
+        void = FailureReport(0, "a", -1, ApplicationFailure("", "", ""))
         await log.append([to_record(void)] * (2 * WINDOW))
     finally:
         await log.close()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
 from haproc import protos
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
@@ -71,7 +71,7 @@ def sessions_of(cluster: str, engine: SparkConnectEngine, keys: MemoryKeys) -> S
     async def caught_up() -> None:
         return
 
-    store = MemoryKeyedStore(keys)
+    store = MemoryKeyValueStore(keys)
     around = Surroundings("ring", engine, Settings(), Limits(), 60.0, caught_up, time.monotonic)
     durable = SessionStore(store, cluster, name, unix_ms, Settings())
     return Sessions(around, durable, Blobs(store, name, unix_ms), Shares(10))

@@ -17,15 +17,15 @@ from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine import packed
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.holes import restored, sql_with_rows, with_rows, with_table
 from haproc.engine.interface import Session, Settings
+from haproc.engine.placeholder import restored, sql_with_rows, with_rows, with_table
 from haproc.engine.session import SparkSession
 from haproc.engine.staging import MAKE_SCHEMA, begin, drop, go_on, staging_name
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import Judged
-from haproc.replicate.apply.filling import Found
+from haproc.replicate.apply.filling import ComputedRows
 from haproc.replicate.apply.materialise import materialise
 from haproc.ring.spark import LocalSpark
 from haproc.route.offload import Inline
@@ -180,7 +180,7 @@ MATERIALISED = [
 
 async def rows_of(
     engine: SparkConnectEngine, query: str, limits: Limits | None = None
-) -> tuple[Found, list[bytes]]:
+) -> tuple[ComputedRows, list[bytes]]:
     """Run a query once; return what it gave, and its parts."""
     kept: list[bytes] = []
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from haclient.freshness import Seen
+from haclient.freshness import SeenOffsets
 from haproc.classify.model import Classified, Kind, OperationClass
 from haproc.config.cache import Cache
 from haproc.config.model import Consistency
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk, Settings
 from haproc.failure import FailureKind, RequestError
-from haproc.replicate.heard.written import defines
+from haproc.replicate.log_state.written import defines
 from haproc.replicate.member.core import Core
 from haproc.replicate.replica import Replica
 from haproc.route.caching import Caching
@@ -133,10 +133,10 @@ class CachedScenario(ReadScenario):
         level: Consistency,
         number: int,
         order: list[str],
-        seen: Seen,
+        seen: SeenOffsets,
         known: frozenset[str],
         plain: bool,
-    ) -> tuple[Seen, frozenset[str]] | None:
+    ) -> tuple[SeenOffsets, frozenset[str]] | None:
         """Read three times."""
         found = None
         for _ in range(3):

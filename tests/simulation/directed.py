@@ -20,7 +20,7 @@ from haproc.failure import RequestError
 from haproc.membership.state import State, Undecided
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
-from haproc.replicate.queue.outcomes import Outcome
+from haproc.replicate.queue.outcomes import OperationOutcome
 from haproc.replicate.records.operation import (
     Decision,
     FailureReport,
@@ -128,7 +128,7 @@ class Stage:
 
     async def submit(
         self, name: str, op: Operation, timeout_s: float = 30, age_s: float = 0
-    ) -> Outcome:
+    ) -> OperationOutcome:
         _, outcome = await self.ring.submit(name, op, timeout_s, age_s)
         return outcome
 

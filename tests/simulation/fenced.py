@@ -39,7 +39,7 @@ class FencedScenario(RestsScenario):
         self.pauses = random.Random(f"{seed}/pauses")
         """How long it takes from a look to the append: processes are stopped, machines busy."""
         self.current = 0
-        """The attempt whose token is good, as the keyed store says."""
+        """The attempt whose token is good, as the key-value store says."""
         self.begun = 0
         """The newest one that writes: those before it are fenced."""
         self.of: dict[str, int] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from haproc.membership.links import HEARTBEAT_PATH
 from haproc.membership.members import Members
-from haproc.membership.messages import Beat, Report
+from haproc.membership.messages import Beat, ClusterReport
 from haproc.membership.state import State
 from haproc.node.member import Observers, World, build_member
 from haproc.replicate.member.steps import Step
@@ -132,7 +132,7 @@ class Life:
         if path == HEARTBEAT_PATH:
             self.member.members.heartbeat(Beat(**{**values, "hears": tuple(body["hears"])}))
         else:
-            self.member.members.report(Report(**values))
+            self.member.members.report(ClusterReport(**values))
 
     async def trace(self, step: Step) -> None:
         ring = self.node.ring

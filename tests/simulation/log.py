@@ -1,4 +1,4 @@
-"""What a simulated ring shares: one log and one keyed store, and each process's own way to them."""
+"""What a simulated ring shares: a log and a key-value store, and each process's way to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from dmq import Cursor, Entry, Kept, LogUnavailableError, MemoryKeyedStore, Record
+from dmq import Cursor, Entry, Kept, LogUnavailableError, MemoryKeyValueStore, Record
 from dmq.memory import MemoryLog, MemoryStore
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class SimLog(_Reaching):
 
 
 class SimKeyedStore(_Reaching):
-    """The shared keyed store as one incarnation reaches it."""
+    """The shared key-value store as one incarnation reaches it."""
 
     def __init__(self, ring: Ring, life: Life) -> None:
         super().__init__(ring, life)
-        self._store = MemoryKeyedStore(ring.keyed)
+        self._store = MemoryKeyValueStore(ring.keyed)
 
     async def put(self, key: str, value: bytes) -> int:
         return await self._reach(lambda: self._store.put(key, value))

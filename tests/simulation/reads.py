@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dmq import decode
-from haclient.freshness import Seen
+from haclient.freshness import SeenOffsets
 from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency
 from haproc.engine.errors import EngineError
 from haproc.failure import FailureKind, RequestError
 from haproc.membership.peers import PeerUnavailableError
 from haproc.node.member import build_reads
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.route.model import Answer, Freshness, HaReport, Request, SentSql
@@ -193,7 +193,7 @@ class ReadScenario(Scenario):
                 except (Refused, TimeoutError, RequestError):
                     order.append(order.pop(0))
                     continue
-                assert outcome.status is Status.APPLIED
+                assert outcome.status is OutcomeStatus.APPLIED
                 self.answered_by[attempt.id] = name, offset + 1
                 return True
             await asyncio.sleep(self.read_rng.uniform(0.1, 1))
@@ -204,7 +204,7 @@ class ReadScenario(Scenario):
         rng = self.read_rng
         order = list(self.ring.names)
         order = order[number % len(order) :] + order[: number % len(order)]
-        seen, known = Seen(), frozenset[str]()
+        seen, known = SeenOffsets(), frozenset[str]()
         plain = number % 2 == 1  # such a client keeps one number for all
         for n in range(self.writes_per_client):
             await asyncio.sleep(rng.expovariate(4))
@@ -217,8 +217,8 @@ class ReadScenario(Scenario):
                 seen, known = found
 
     async def step(
-        self, op_id: str, order: list[str], seen: Seen, known: frozenset[str], plain: bool
-    ) -> tuple[Seen, frozenset[str]]:
+        self, op_id: str, order: list[str], seen: SeenOffsets, known: frozenset[str], plain: bool
+    ) -> tuple[SeenOffsets, frozenset[str]]:
         """Write once."""
         attempt = Attempted(op_id, self.read_rng.choice(("set", "set", "aside")))
         attempt.started_at = asyncio.get_running_loop().time()
@@ -235,10 +235,10 @@ class ReadScenario(Scenario):
         level: Consistency,
         number: int,
         order: list[str],
-        seen: Seen,
+        seen: SeenOffsets,
         known: frozenset[str],
         plain: bool,
-    ) -> tuple[Seen, frozenset[str]] | None:
+    ) -> tuple[SeenOffsets, frozenset[str]] | None:
         """Read once, on the first node that answers."""
         told = tuple(sorted(seen.by_cluster.items()))
         wanted = Freshness(level, BOUND, seen.after_offset, told)

@@ -15,11 +15,11 @@ from dataclasses import replace
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
 from haproc.failure import FailureKind, RequestError, WriteOutcome
-from haproc.replicate.heard.definitions import reach
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.log_state.definitions import reach
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
-from haproc.replicate.writes import Attempt
+from haproc.replicate.writes import WriteAttempt
 from haproc.route.attempts import Attempts
 from haproc.route.model import Request, SentSql
 from tests.simulation.clock import run
@@ -61,7 +61,7 @@ class RestsScenario(Scenario):
                 try:
                     async with asyncio.timeout(8):
                         done = await self.submit(name, attempt)
-                    assert done.outcome.status is Status.APPLIED, done.outcome
+                    assert done.outcome.status is OutcomeStatus.APPLIED, done.outcome
                     return True
                 except (Refused, TimeoutError):
                     maybe = True
@@ -81,14 +81,14 @@ class RestsScenario(Scenario):
         """Whether an error is a right answer, and means that the write has no effect."""
         return False
 
-    async def submit(self, name: str, attempt: Attempted) -> Attempt:
+    async def submit(self, name: str, attempt: Attempted) -> WriteAttempt:
         """A client's request to one node, on the way that the service takes."""
         life = self.ring.nodes[name].life
         if life is None:
             raise Refused
         age_s = asyncio.get_running_loop().time() - attempt.started_at
 
-        async def work(replica: Replica) -> Attempt:
+        async def work(replica: Replica) -> WriteAttempt:
             if not replica.serving:
                 raise replica.writes.unavailable()
             attempts = Attempts(replica)

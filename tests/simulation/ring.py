@@ -20,7 +20,7 @@ from haproc.config.model import Address, ClusterConfig, Config, Membership, Read
 from haproc.engine.interface import EngineAddress
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from tests.simulation.life import Life, unix_ms
@@ -209,10 +209,10 @@ class Ring:
 
     async def submit(
         self, name: str, operation: Operation, timeout_s: float, age_s: float = 0
-    ) -> tuple[int, Outcome]:
+    ) -> tuple[int, OperationOutcome]:
         """A client's request to one node; its age is what the client says."""
 
-        async def work(replica: Replica) -> tuple[int, Outcome]:
+        async def work(replica: Replica) -> tuple[int, OperationOutcome]:
             if not replica.serving:
                 raise replica.writes.unavailable()
             since = replica.writes.since(age_s)
@@ -239,7 +239,7 @@ class Ring:
             assurance.check(concern, operation.key)
             op = replace(operation, since=replica.writes.since(), created_ms=unix_ms())
             offset, outcome = await replica.writes.submit(op, timeout_s)
-            assert outcome.status is Status.APPLIED
+            assert outcome.status is OutcomeStatus.APPLIED
             return offset, await assurance.fulfil(offset, concern, deadline_s)
 
         return await life.call(work)

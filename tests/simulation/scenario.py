@@ -19,7 +19,7 @@ from typing import Any
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from tests.simulation import computed
 from tests.simulation.clock import run
@@ -224,7 +224,7 @@ class Scenario:
                     async with asyncio.timeout(8):
                         age_s = asyncio.get_running_loop().time() - attempt.started_at
                         _, outcome = await self.ring.submit(name, op, 6, age_s)
-                    return outcome.status is Status.APPLIED
+                    return outcome.status is OutcomeStatus.APPLIED
                 except (Refused, TimeoutError):
                     maybe = True
                 except RequestError as error:

@@ -9,19 +9,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dmq import LogUnavailableError
-from dmq.keyed import Kept
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.key_value import Kept
+from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, File, Fresh, Observed, Restore, ResultStream, Settings
+from haproc.engine.interface import (
+    Column,
+    Fresh,
+    Observed,
+    Restore,
+    ResultStream,
+    SessionFile,
+    Settings,
+)
 from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
 from haproc.sessions.blobs import Blobs
-from haproc.sessions.chain import Numbered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
+from haproc.sessions.ownership import Numbered
 from haproc.sessions.sessions import Sessions, Surroundings
 from tests.simulation.session_spark import (
     Change,
@@ -81,7 +89,7 @@ class World:
         self.late.append(asyncio.create_task(land()))
 
 
-class SlowStore(MemoryKeyedStore):
+class SlowStore(MemoryKeyValueStore):
     """The store as one HAProc reaches it."""
 
     def __init__(self, world: World, haproc: HAProc) -> None:
@@ -89,10 +97,10 @@ class SlowStore(MemoryKeyedStore):
         self._world, self._haproc = world, haproc
 
     async def put(self, key: str, value: bytes) -> int:
-        return await self._change(lambda: MemoryKeyedStore.put(self, key, value))
+        return await self._change(lambda: MemoryKeyValueStore.put(self, key, value))
 
     async def delete(self, key: str) -> None:
-        await self._change(lambda: MemoryKeyedStore.delete(self, key))
+        await self._change(lambda: MemoryKeyValueStore.delete(self, key))
 
     async def scan(self, prefix: str) -> dict[str, Kept]:
         await self._travel()
@@ -234,7 +242,7 @@ class Making:
         await self._haproc.pause(0.02)
         return self._spark.columns_now(sql)
 
-    async def add_files(self, files: Sequence[File]) -> None:
+    async def add_files(self, files: Sequence[SessionFile]) -> None:
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Clients' sessions on three HAProcs over one keyed store, on a virtual clock.
+"""Clients' sessions on three HAProcs over one key-value store, on a virtual clock.
 
 The sessions are the real ones. Simulated are the store, whose answers are slow, lost, or come after
 the change was given up and lands late; Spark, which holds views and variables and is restarted now

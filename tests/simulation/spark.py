@@ -21,7 +21,16 @@ from dataclasses import dataclass, field
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import confs
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import ABSENT, PRESENT, Applied, Column, Mark, Named, Sort, TableState
+from haproc.engine.interface import (
+    ABSENT,
+    PRESENT,
+    Applied,
+    Column,
+    Named,
+    Sort,
+    TableState,
+    TransactionMarker,
+)
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.packed import column_names
 from haproc.engine.remote import RemoteSession
@@ -54,13 +63,15 @@ class SimSession:
     running: dict[str, asyncio.Task[Applied]] = field(default_factory=dict)
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> TransactionMarker | None:
         """What a statement of this session is marked with now."""
-        note = self.confs.get(confs.MARK_CONFS[2])
+        note = self.confs.get(confs.MARKER_CONFS[2])
         if note is None:
             return None
         _, application, version = note.split(":")
-        return Mark(application, int(version), guarded=confs.MARK_CONFS[0] in self.confs)
+        return TransactionMarker(
+            application, int(version), guarded=confs.MARKER_CONFS[0] in self.confs
+        )
 
 
 class SimSpark:

@@ -24,9 +24,9 @@ from haproc.engine.errors import EngineError
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome
+from haproc.replicate.queue.outcomes import OperationOutcome
 from haproc.replicate.records.contents import Checksums, Verify
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
@@ -38,7 +38,7 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.records.progress import Progress, from_cursor
 from haproc.replicate.records.rows import Part, Passed, Rows
-from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
+from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage
 from tests.simulation.life import Life
@@ -277,13 +277,13 @@ def short(sql: str) -> str:
     return sql if len(sql) <= SQL_MAX else sql[:SQL_MAX] + "…"
 
 
-def heard(outcome: Outcome) -> str:
+def heard(outcome: OperationOutcome) -> str:
     """Return an outcome as a client hears of it."""
     failure = outcome.failure
     return outcome.status.value + (f", {_class(failure)}" if failure is not None else "")
 
 
-def _class(error: EngineError | Failure) -> str:
+def _class(error: EngineError | ApplicationFailure) -> str:
     return error.sqlstate or error.error_class
 
 
@@ -299,19 +299,19 @@ def stored(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def _of_word(word: Word) -> str:
+def _of_word(word: FateMessage) -> str:
     match word:
-        case Unable():
+        case FailureVote():
             how = "does not apply" if word.wish >= 0 else "unable to apply"
             return f"{word.cluster}: {how} {word.offset}"
-        case Able() if word.done:
+        case VoteWithdrawal() if word.done:
             return f"{word.cluster}: has applied {word.offset}, it stands"
-        case Able():
+        case VoteWithdrawal():
             return f"{word.cluster}: able to apply {word.offset} after all"
         case Revoke():
             return f"{word.by}: {word.who} wants {word.offset} taken back"
         case Abandon():
-            words = " ".join(f"{name}@{at}" for name, at in sorted(word.words.items()))
+            words = " ".join(f"{name}@{at}" for name, at in sorted(word.votes.items()))
             how = "taken back" if word.revoked else "given up"
             return f"{word.by}: {word.offset} is {how}, by the words {words}"
 
@@ -339,7 +339,7 @@ def described(message: Message | Filler) -> str:
             return f"{message.by}: part {message.number} of the rows of {message.offset}"
         case Passed():
             return f"{message.by}: cannot run the query of {message.offset}"
-        case Unable() | Able() | Abandon() | Revoke():
+        case FailureVote() | VoteWithdrawal() | Abandon() | Revoke():
             return _of_word(message)
         case Verify():
             return f"{message.by}: verification"

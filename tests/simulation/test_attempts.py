@@ -17,7 +17,7 @@ from haproc.classify.model import Kind
 from haproc.engine.interface import Settings
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import DONE_BEFORE, Status
+from haproc.replicate.queue.outcomes import DONE_BEFORE, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.route.attempts import ATTEMPTS_MAX, Attempts
@@ -41,7 +41,7 @@ async def lagging(stage: Stage, *operations: Operation, by_s: float = 5) -> None
     """All of these are acknowledged by a, and b is behind by seconds for each."""
     stage.node("b").spark.statement_s = by_s
     for op in operations:
-        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
 
 
 def sql(op_id: str, text: str, **fields: Any) -> Request:
@@ -234,7 +234,7 @@ def between(stage: Stage, *changes: Operation) -> Any:
 
     async def meanwhile() -> None:
         if left:
-            assert (await stage.submit("c", left.pop(0))).status is Status.APPLIED
+            assert (await stage.submit("c", left.pop(0))).status is OutcomeStatus.APPLIED
 
     return meanwhile
 
@@ -319,7 +319,7 @@ def test_writes_that_define_what_the_others_rest_on_all_get_through() -> None:
                     return replace(op, analyzed_to=looked_at, rests_on=T)
 
                 done = await attempts.write(asked, make)
-                assert done.outcome.status is Status.APPLIED
+                assert done.outcome.status is OutcomeStatus.APPLIED
 
         await asyncio.gather(*(client(name) for name in "abc"))
         await stage.settle()

@@ -16,7 +16,7 @@ from haproc.engine.statement import SqlText
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.coalesce import combine
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.operation import Operation
@@ -39,11 +39,11 @@ def combined() -> str:
 
 async def sent_together(
     stage: Stage, operations: Sequence[Operation] = OPERATIONS
-) -> list[asyncio.Future[Outcome]]:
+) -> list[asyncio.Future[OperationOutcome]]:
     """Have them wait for an INSERT that is under way, and let that go."""
     spark = stage.node("a").spark
     spark.held.add("t")
-    sent: list[asyncio.Future[Outcome]] = []
+    sent: list[asyncio.Future[OperationOutcome]] = []
     for op in (insert("one", "t", "a"), *operations):
         sent.append(asyncio.ensure_future(stage.submit("a", op)))
         await stage.until(lambda: stage.replica("a").core.schedule.pending == len(sent))
@@ -59,7 +59,7 @@ async def committed_without_an_answer(stage: Stage) -> None:
     sent = await sent_together(stage)
     await stage.until(lambda: len(spark.dump()["t"]) >= len(ROWS))
     spark.torn = set()
-    assert [(await each).status for each in sent] == [Status.APPLIED] * len(ROWS)
+    assert [(await each).status for each in sent] == [OutcomeStatus.APPLIED] * len(ROWS)
     assert spark.dump()["t"] == ROWS
     await stage.settle()
 
@@ -73,7 +73,7 @@ async def committed_and_refused(stage: Stage) -> None:
         ErrorKind.APPLICATION, "'x' is no number", error_class="CAST_INVALID_INPUT"
     )
     sent = await sent_together(stage)
-    assert [(await each).status for each in sent] == [Status.APPLIED] * len(ROWS)
+    assert [(await each).status for each in sent] == [OutcomeStatus.APPLIED] * len(ROWS)
     assert spark.dump()["t"] == ROWS
     await stage.settle()
 
@@ -121,7 +121,7 @@ def test_first_attempt_is_one_statement_that_has_only_the_note() -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
         sent = await sent_together(stage)
-        assert [(await each).status for each in sent] == [Status.APPLIED] * len(ROWS)
+        assert [(await each).status for each in sent] == [OutcomeStatus.APPLIED] * len(ROWS)
         spark = stage.node("a").spark
         assert "a" in stage.order(combined())
         assert spark._notes["t"] > 0
@@ -234,7 +234,7 @@ def test_batch_of_which_one_fails_runs_in_halves() -> None:
         await stage.submit("a", ddl("a", sql=CHECKED))
         sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
         found = [(await each).status for each in sent]
-        assert [status is Status.FAILED for status in found] == [
+        assert [status is OutcomeStatus.FAILED for status in found] == [
             name == "bad" for name in ("one", *NAMES)
         ]
         inserts = [sql for _, name, sql in stage.commits if name == "a" and "INTO t" in sql]

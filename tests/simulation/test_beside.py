@@ -14,7 +14,7 @@ from haproc.classify.model import Kind
 from haproc.failure import ErrorClass, RequestError
 from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.unmarked import Unmarked
 from haproc.replicate.records.operation import Decision, Operation
 from tests.simulation.directed import Stage, ddl, story
@@ -29,7 +29,7 @@ def table(op_id: str, name: str, sql: str, kind: Kind = Kind.CREATE_TABLE) -> Op
     return ddl("a", op_id, sql, kind=kind, writes=frozenset({name}))
 
 
-async def begun(stage: Stage) -> asyncio.Task[Outcome]:
+async def begun(stage: Stage) -> asyncio.Task[OperationOutcome]:
     """Make `ids`, and begin with `slow` at a; return what waits for it."""
     await stage.submit("a", table("make", "ids", "CREATE TABLE ids (id)"))
     for name in "abc":
@@ -56,10 +56,14 @@ async def others_go_on(stage: Stage, names: str = "abc") -> None:
     """Write, and make and drop another table, on these clusters, which takes moments."""
     began = stage.now
     for n, name in enumerate(names):
-        assert (await stage.submit(name, insert(f"i{n}", "ids", name))).status is Status.APPLIED
+        assert (
+            await stage.submit(name, insert(f"i{n}", "ids", name))
+        ).status is OutcomeStatus.APPLIED
     other = replace(table("other", "other", "CREATE TABLE other (id)"), origin=names[0])
-    assert (await stage.submit(names[0], other)).status is Status.APPLIED
-    assert (await stage.submit(names[0], insert("o", "other", names[0]))).status is Status.APPLIED
+    assert (await stage.submit(names[0], other)).status is OutcomeStatus.APPLIED
+    assert (
+        await stage.submit(names[0], insert("o", "other", names[0]))
+    ).status is OutcomeStatus.APPLIED
     assert stage.now - began < 15
 
 
@@ -76,8 +80,8 @@ def test_others_go_on_while_a_table_is_computed() -> None:
         await asyncio.sleep(5)
         assert not made.done() and not behind.done()
         let(stage)
-        assert (await made).status is Status.APPLIED
-        assert (await behind).status is Status.APPLIED
+        assert (await made).status is OutcomeStatus.APPLIED
+        assert (await behind).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert stage.node("c").spark.dump()["slow"] == [("s",), ("x",)]
 
@@ -107,12 +111,12 @@ def test_what_touches_more_than_it_names_waits_outside_and_holds_up_nobody() -> 
             await stage.verify("b")
         await others_go_on(stage)
         stage.node("a").spark.held.clear()
-        assert (await made).status is Status.APPLIED
+        assert (await made).status is OutcomeStatus.APPLIED
         await asyncio.sleep(5)
         assert not any(each.done() for each in waiting), "b and c are not done with it"
-        assert (await stage.submit("a", insert("on", "ids", "a"))).status is Status.APPLIED
+        assert (await stage.submit("a", insert("on", "ids", "a"))).status is OutcomeStatus.APPLIED
         let(stage)
-        assert [(await each).status for each in waiting] == 2 * [Status.APPLIED]
+        assert [(await each).status for each in waiting] == 2 * [OutcomeStatus.APPLIED]
         logged = {each.id for each in stage.messages() if isinstance(each, Operation)}
         assert "late" not in logged
         await stage.settle()
@@ -129,8 +133,8 @@ def test_ddl_of_its_own_tables_waits_outside_too() -> None:
         await others_go_on(stage)
         assert not dropped.done()
         let(stage)
-        assert (await made).status is Status.APPLIED
-        assert (await dropped).status is Status.APPLIED
+        assert (await made).status is OutcomeStatus.APPLIED
+        assert (await dropped).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert "slow" not in stage.tables("b")
 
@@ -143,7 +147,7 @@ def test_cluster_that_is_away_with_its_table_uncomputed_holds_up_no_schema() -> 
         stage.node("c").kill()
         stage.node("a").spark.held.clear()
         stage.node("b").spark.held.clear()
-        assert (await made).status is Status.APPLIED
+        assert (await made).status is OutcomeStatus.APPLIED
         await stage.submit("a", schema("s_a"), 10)
         stage.node("c").start()
         let(stage)

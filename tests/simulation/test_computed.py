@@ -15,7 +15,7 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Passed, Rows
 from tests.simulation.computed import SETUP, gather, make, tally
@@ -54,13 +54,15 @@ def test_computed_write_on_a_lagging_cluster_sees_what_was_acknowledged_elsewher
         await tables(stage)
         stage.node("a").spark.held.add("ids")
         for n in range(3):
-            assert (await stage.submit("b", insert(f"b{n}", "ids", "b"))).status is Status.APPLIED
+            assert (
+                await stage.submit("b", insert(f"b{n}", "ids", "b"))
+            ).status is OutcomeStatus.APPLIED
         write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
         await asyncio.sleep(TIMEOUTS.takeover_s / 2)
         assert rows_records(stage) == []
         stage.node("a").spark.held.clear()
         outcome = await write
-        assert (outcome.status, outcome.applied.affected_rows) == (Status.APPLIED, 4)
+        assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 4)
         await stage.settle()
         assert seen(stage, "a", "g") == ["b0", "b1", "b2", "one"]
 
@@ -75,10 +77,10 @@ def test_origin_that_lags_long_holds_up_nobody_else() -> None:
         write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
         await asyncio.sleep(1)
         outcome = await stage.submit("b", insert("three", "ids", "b"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         assert "a" not in {rows.by for rows in rows_records(stage)}
         stage.node("a").spark.held.clear()
-        assert (await write).status is Status.APPLIED
+        assert (await write).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert seen(stage, "a", "g") == ["one", "two"]
 
@@ -172,7 +174,7 @@ def test_error_of_the_query_rejects_it_everywhere_and_a_retry_hears_of_it() -> N
         await tables(stage)
         for name in "ab":
             outcome = await stage.submit(name, wrong("g"))
-            assert outcome.status is Status.REJECTED
+            assert outcome.status is OutcomeStatus.REJECTED
             assert outcome.failure is not None and outcome.failure.sqlstate == "42P01"
         await stage.submit("c", gather("next", "c"))
         await stage.settle()
@@ -190,7 +192,7 @@ def test_rejection_is_known_after_a_restart() -> None:
         stage.node("b").start()
         await stage.ready("b")
         outcome = await stage.submit("b", wrong("g"))
-        assert outcome.status is Status.REJECTED
+        assert outcome.status is OutcomeStatus.REJECTED
         assert outcome.failure is not None and outcome.failure.sqlstate == "42P01"
 
     story(tell)
@@ -200,7 +202,7 @@ def test_cluster_that_cannot_passes_and_the_next_one_computes() -> None:
     async def tell(stage: Stage) -> None:
         await tables(stage)
         stage.node("a").spark.poison_word = "'g' AS id"
-        assert (await stage.submit("a", gather("g", "a"))).status is Status.APPLIED
+        assert (await stage.submit("a", gather("g", "a"))).status is OutcomeStatus.APPLIED
         await stage.settle()
         passed = [message.by for message in stage.messages() if isinstance(message, Passed)]
         assert (passed, [rows.by for rows in rows_records(stage)]) == (["a"], ["b"])
@@ -215,7 +217,7 @@ def test_query_that_no_cluster_can_run_is_rejected() -> None:
         for node in stage.ring.nodes.values():
             node.spark.poison_word = "'g' AS id"
         outcome = await stage.submit("a", gather("g", "a"), 300)
-        assert outcome.status is Status.REJECTED
+        assert outcome.status is OutcomeStatus.REJECTED
         assert outcome.failure is not None and outcome.failure.error_class == "OOM"
         passed = [message.by for message in stage.messages() if isinstance(message, Passed)]
         attempts_max = TIMEOUTS.stuck_after_attempts
@@ -232,7 +234,7 @@ def test_query_that_the_last_cluster_cannot_run_is_rejected() -> None:
         for name in "bc":
             stage.node(name).kill()
         stage.node("a").spark.poison_word = "'g' AS id"
-        assert (await stage.submit("a", gather("g", "a"), 300)).status is Status.REJECTED
+        assert (await stage.submit("a", gather("g", "a"), 300)).status is OutcomeStatus.REJECTED
         stage.node("a").spark.poison_word = ""
         await stage.settle()
 
@@ -248,7 +250,7 @@ def test_query_that_takes_too_long_is_rejected_by_an_operator() -> None:
         await asyncio.sleep(1)
         at = stage.replica("b").core.schedule.low
         assert (await stage.operators("b").revoke(at, "", ()))["status"] == "revoked"
-        assert (await write).status is Status.REJECTED
+        assert (await write).status is OutcomeStatus.REJECTED
         stage.node("a").spark.query_s = 0
         await stage.submit("c", gather("next", "c"))
         await stage.settle()
@@ -267,9 +269,9 @@ def test_query_of_a_session_runs_in_it_or_is_rejected() -> None:
                 life = stage.node("a").life
                 assert life is not None
                 reading = SimReading(stage.node("a").spark, life.check)
-                stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
+                stage.replica("a").computing.attach_session(op.key, reading)  # type: ignore[arg-type]
             outcome = await stage.submit("a", op)
-            assert outcome.status is (Status.APPLIED if lent else Status.REJECTED)
+            assert outcome.status is (OutcomeStatus.APPLIED if lent else OutcomeStatus.REJECTED)
             if outcome.failure is not None:
                 assert outcome.failure.error_class == ErrorClass.SESSION_GONE
         await stage.settle()
@@ -286,10 +288,10 @@ def test_queries_of_sessions_run_in_them_though_as_many_writes_wait_as_may() -> 
         assert life is not None
         reading: Any = SimReading(stage.node("a").spark, life.check)
         computing, limits = stage.replica("a").computing, stage.replica("a").core.limits
-        computing.lend(op.key, reading)
+        computing.attach_session(op.key, reading)
         for number in range(1, limits.statements_max + limits.writes_waiting_max):
-            computing.lend((op.key[0], f"later {number}"), reading)
-        assert (await stage.submit("a", op)).status is Status.APPLIED
+            computing.attach_session((op.key[0], f"later {number}"), reading)
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
         await stage.settle()
 
     story(tell)
@@ -304,7 +306,7 @@ def test_query_of_a_session_whose_origin_died_is_rejected_not_waited_for() -> No
         with pytest.raises(Refused):
             await stage.submit("a", op)
         outcome = await stage.submit("b", op)
-        assert outcome.status is Status.REJECTED
+        assert outcome.status is OutcomeStatus.REJECTED
         assert (
             outcome.failure is not None and outcome.failure.error_class == ErrorClass.SESSION_GONE
         )

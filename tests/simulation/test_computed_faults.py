@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from haproc.engine.holes import with_rows
 from haproc.engine.interface import Lane
+from haproc.engine.placeholder import with_rows
 from haproc.engine.statement import SparkPlan, Statement
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.apply.takeover import Takeover
-from haproc.replicate.heard.computations import Computations, Found
+from haproc.replicate.log_state.computations import Computations, RowsLocation
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.tasks import State as TaskState
+from haproc.replicate.queue.tasks import TaskState as TaskState
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Filling, Passed, Rows
@@ -57,7 +57,7 @@ def test_origin_killed_at_any_step_the_others_finish_it(step: Step, kind: str) -
         with contextlib.suppress(Refused):  # at the last step the answer has left
             await stage.submit("a", op)
         await stage.until(lambda: ("a", step) in stage.struck)
-        assert (await stage.submit("b", op)).status is Status.APPLIED
+        assert (await stage.submit("b", op)).status is OutcomeStatus.APPLIED
         await stage.settle()
         if kind == "gather":
             assert seen(stage, "a", "g") == ["one"]
@@ -74,9 +74,9 @@ def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(step: Step
         stage.at("a", step, Node.freeze)
         write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
         await asyncio.sleep(20)
-        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
         stage.node("a").thaw()
-        assert (await write).status is Status.APPLIED
+        assert (await write).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert seen(stage, "a", "g") == ["one"]
 
@@ -108,7 +108,7 @@ def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes() -> 
         await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
         await asyncio.sleep(1)
         stage.node("a").spark.kill()
-        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert "a" not in {rows.by for rows in rows_records(stage)}
         await asyncio.gather(write, return_exceptions=True)
@@ -145,7 +145,7 @@ def test_cluster_that_differs_from_the_others_computes_nothing_for_them() -> Non
         at = stage.replica("a").core.schedule.low
         stage.replica("a").core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
         stage.node("a").spark.held.clear()
-        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
         assert "a" not in {rows.by for rows in rows_records(stage)}
         await stage.until(lambda: seen(stage, "a", "g") == ["one", "two"])
         assert stage.state("a") is State.DIVERGED
@@ -209,7 +209,7 @@ def second_rows_taken(patch: pytest.MonkeyPatch) -> None:
     """Go by the newest rows in the log."""
 
     def see(self: Computations, place: int, rows: Rows) -> bool:
-        self._found[rows.offset] = Found(place, rows.count, rows.failure)
+        self._found[rows.offset] = RowsLocation(place, rows.count, rows.failure)
         return True
 
     patch.setattr(Computations, "see", see)

@@ -11,13 +11,13 @@ import pytest
 from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.holes import hole
 from haproc.engine.interface import Observed, Session, Settings
+from haproc.engine.placeholder import placeholder
 from haproc.engine.statement import Statement
 from haproc.failure import ErrorClass
 from haproc.replicate.apply.computing import session_gone
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, SessionRef
 from haproc.sessions.journal import SqlEntry
@@ -28,7 +28,7 @@ from tests.simulation.network import Refused
 from tests.simulation.queries import Result, SimReading
 from tests.simulation.ring import Node
 from tests.simulation.test_computed import rows_records, seen
-from tests.simulation.test_gathering import IDS, gathered, ids
+from tests.simulation.test_staging_tables import IDS, gathered, ids
 from tests.unit.session_rig import Ring as Sessions
 
 REF = SessionRef("anonymous", "s", 2)
@@ -44,7 +44,7 @@ def plan(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
     template = protos.base.Plan()
     write = template.command.write_operation_v2
     write.table_name, write.mode = "gathered", protos.commands.WriteOperationV2.MODE_APPEND
-    write.input.CopyFrom(hole())
+    write.input.CopyFrom(placeholder())
     made = ComputedPlan(query.SerializeToString(), template.SerializeToString(), ref)
     return replace(op, write=made)
 
@@ -85,7 +85,7 @@ def test_plan_is_filled_with_the_rows_of_its_query_on_every_cluster() -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         outcome = await stage.submit("a", plan("g", "a"))
-        assert (outcome.status, outcome.applied.affected_rows) == (Status.APPLIED, 5)
+        assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
         await gathered(stage)
 
     story(tell)
@@ -99,7 +99,7 @@ def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(form: Form
         stage.at("a", Step.ROWS_BEFORE, Node.kill)
         with pytest.raises(Refused):
             await stage.submit("a", form("g", "a", REF))
-        assert (await stage.submit("b", form("g", "b", REF))).status is Status.APPLIED
+        assert (await stage.submit("b", form("g", "b", REF))).status is OutcomeStatus.APPLIED
         assert (rows_records(stage)[0].by, REF) in built
         await gathered(stage)
 
@@ -127,7 +127,7 @@ def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(for
 
         stage.replica("a").computing.rebuild = rebuild
         op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
-        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
         assert found == [op.settings]
 
     story(tell)
@@ -157,7 +157,7 @@ def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_appl
         op, life = form("g", "a", REF), stage.node("a").life
         assert life is not None
         reading = Reading(stage.node("a").spark, life.check)
-        stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
+        stage.replica("a").computing.attach_session(op.key, reading)  # type: ignore[arg-type]
         assert (await stage.submit("a", op)).applied.observed == (b"50",)
         await stage.settle()
         for name in "bc":
@@ -182,7 +182,7 @@ def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own
         assert life is not None
         reading, as_it_was = SimReading(stage.node("a").spark, life.check), [True]
         computing = stage.replica("a").computing
-        computing.lend(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
+        computing.attach_session(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
 
         def happens(_: Node) -> None:
             reading.epoch += what == "lost"
@@ -190,7 +190,7 @@ def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own
             as_it_was[:] = [what != "changed by its client"]
 
         stage.at("a", Step.ROWS_BEFORE, happens)
-        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
         assert built == [("a", REF)]
         await gathered(stage)
 
@@ -223,8 +223,8 @@ def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed
         assert life is not None
         reading = Reading(stage.node("a").spark, life.check)
         computing = stage.replica("a").computing
-        computing.lend(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
-        assert (await stage.submit("a", op)).status is Status.APPLIED
+        computing.attach_session(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
         assert built == [("a", REF)]
         await gathered(stage)
 
@@ -237,7 +237,7 @@ def test_write_whose_session_is_no_more_is_rejected(form: Form) -> None:
         await ids(stage)
         with_sessions(stage, session_gone("every cluster"))
         outcome = await stage.submit("a", form("g", "a", REF))
-        assert outcome.status is Status.REJECTED and outcome.failure is not None
+        assert outcome.status is OutcomeStatus.REJECTED and outcome.failure is not None
         assert outcome.failure.error_class == ErrorClass.SESSION_GONE
         await stage.settle()
         assert seen(stage, "b", "g") == []
@@ -258,7 +258,7 @@ def test_write_whose_session_has_a_step_that_fails_is_rejected_at_once(form: For
         for name in "abc":
             stage.replica(name).computing.rebuild = rebuilding(member.sessions)
         outcome = await stage.submit("a", form("g", "a", replace(REF, entries=1)))
-        assert outcome.status is Status.REJECTED and outcome.failure is not None
+        assert outcome.status is OutcomeStatus.REJECTED and outcome.failure is not None
         assert outcome.failure.error_class == ErrorClass.SESSION_NOT_REBUILT
         assert len(member.engine.made) == 2, "the client's own, and one that was to be made anew"
         assert not [m for m in stage.messages() if isinstance(m, Passed)]
@@ -276,7 +276,7 @@ def test_write_whose_session_cannot_be_made_now_is_computed_by_the_next_cluster(
     async def tell(stage: Stage) -> None:
         await ids(stage)
         built = with_sessions(stage, error)
-        assert (await stage.submit("a", form("g", "a", REF))).status is Status.APPLIED
+        assert (await stage.submit("a", form("g", "a", REF))).status is OutcomeStatus.APPLIED
         assert [name for name, _ in built] == ["a", "b"]
         assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
         await gathered(stage)

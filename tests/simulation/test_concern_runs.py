@@ -12,8 +12,8 @@ import pytest
 from haproc.classify.model import WriteConcern
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.agree.assurance import Told
-from haproc.replicate.agree.concern import Judgement, Requirement
+from haproc.replicate.agree.assurance import PeerProgress
+from haproc.replicate.agree.concern import ConcernJudgement, Requirement
 from tests.simulation.clock import run
 from tests.simulation.directed import ddl
 from tests.simulation.life import Life
@@ -162,12 +162,12 @@ def test_acknowledged_writes_are_where_their_concern_promised() -> None:
 
 def nobody_waits(patch: pytest.MonkeyPatch) -> None:
     """Answer as soon as the receiving cluster has the write."""
-    patch.setattr(Requirement, "judge", lambda self, in_sync, applied: Judgement(True))
+    patch.setattr(Requirement, "judge", lambda self, in_sync, applied: ConcernJudgement(True))
 
 
 def read_is_taken_for_applied(patch: pytest.MonkeyPatch) -> None:
     """Take what a peer has read from the log for applied."""
-    patch.setattr(Told, "applied", lambda self, offset: offset < self.known_to)
+    patch.setattr(PeerProgress, "applied", lambda self, offset: offset < self.known_to)
 
 
 def all_is_taken_for_majority(patch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,9 @@ def all_is_taken_for_majority(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Requirement, "needed", 2)
     original = Requirement.judge
 
-    def judge(self: Requirement, in_sync: frozenset[str], applied: frozenset[str]) -> Judgement:
+    def judge(
+        self: Requirement, in_sync: frozenset[str], applied: frozenset[str]
+    ) -> ConcernJudgement:
         return original(replace(self, concern=MAJORITY), in_sync, applied)
 
     patch.setattr(Requirement, "judge", judge)

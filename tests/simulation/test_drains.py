@@ -14,7 +14,7 @@ from haproc.classify.model import Kind
 from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State, beneath
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from tests.simulation.clock import run
 from tests.simulation.network import Refused
@@ -63,7 +63,7 @@ class Load:
             if error.outcome is not WriteOutcome.NOT_SENT:
                 self.unknown.append(error)
             return False
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         return True
 
     async def goes_on(self) -> None:
@@ -160,7 +160,7 @@ def test_write_under_way_when_its_cluster_is_drained_gets_its_answer() -> None:
 
         ring.on_step = drain_at
         _, outcome = await ring.submit("a", insert("x", "ids", "a"), 60)
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         assert state(ring.nodes["a"]) is State.DRAINING
         with pytest.raises(RequestError) as caught:
             await ring.submit("a", insert("y", "ids", "a"), 60)
@@ -184,7 +184,7 @@ def test_synchronous_write_of_a_drained_origin_is_not_taken_over_while_it_runs()
         ring.on_step = drain_at
         ddl = operation("ids", Kind.CREATE_TABLE, "CREATE TABLE ids (id)", "a")
         _, outcome = await ring.submit("a", ddl, 60)
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         assert outcome.clusters is not None and set(outcome.clusters) == {"a", "b", "c"}
         core = ring.nodes["a"].replica.core  # type: ignore[union-attr]
         assert (core.condition.state, beneath(core.condition.now)) == (State.DRAINING, State.READY)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation

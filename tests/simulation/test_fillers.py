@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dmq import FILLER, Record, encode
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS
 from tests.simulation.scenario import insert
@@ -15,10 +15,10 @@ def test_fillers_between_operations_are_passed_over() -> None:
     async def tell(stage: Stage) -> None:
         stage.ring.store.append_stored(FILLERS)
         outcome = await stage.submit("a", ddl("a"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         stage.ring.store.append_stored(FILLERS)
         outcome = await stage.submit("b", insert("1", "t", "b"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         stage.ring.store.append_stored(FILLERS)
         await stage.settle()  # every cursor is at the log's end
 

@@ -6,7 +6,7 @@ import asyncio
 
 from haproc.classify.model import Kind
 from haproc.replicate.agree.finality import is_final
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import operation
@@ -15,7 +15,7 @@ SQL = "INSERT INTO t VALUES ('piece 0')"
 PIECE = operation("L.0", Kind.INSERT, SQL, "a")
 
 
-async def rejected(stage: Stage, *clusters: str, wants: Operation = PIECE) -> Outcome:
+async def rejected(stage: Stage, *clusters: str, wants: Operation = PIECE) -> OperationOutcome:
     """Have an operation that meets an error on these clusters; the others are at something long."""
     await stage.submit("a", ddl("a"))
     await stage.settle()
@@ -35,7 +35,7 @@ async def final(stage: Stage, name: str = "a") -> bool:
 def test_error_of_one_cluster_is_not_final_while_others_may_yet_apply_it() -> None:
     async def tell(stage: Stage) -> None:
         outcome = await rejected(stage, "a")
-        assert outcome.status is Status.FAILED
+        assert outcome.status is OutcomeStatus.FAILED
         await asyncio.sleep(5)
         assert not await final(stage)
         for name in "bc":
@@ -81,7 +81,7 @@ def test_reject_in_the_log_is_final_at_once() -> None:
     async def tell(stage: Stage) -> None:
         made = ddl("a", "L.0", SQL)
         outcome = await rejected(stage, "a", wants=made)
-        assert outcome.status is Status.REJECTED
+        assert outcome.status is OutcomeStatus.REJECTED
         core = stage.replica("a").core
         known = core.outcomes.find(made.key)
         assert known is not None and await is_final(core, known.offset, 1.0)

@@ -19,11 +19,11 @@ from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply import computing
-from haproc.replicate.apply.filling import Found
+from haproc.replicate.apply.filling import ComputedRows
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.rows import Passed
-from haproc.replicate.records.words import Abandon
+from haproc.replicate.records.votes import Abandon
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.network import Refused
@@ -32,7 +32,8 @@ from tests.simulation.ring import MEMBERSHIP, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimEngine, SimSpark
 from tests.simulation.test_computed import rows_records, seen, tables
-from tests.simulation.test_giving_up import (
+from tests.simulation.test_poison import rows
+from tests.simulation.test_poison_rejection import (
     LONG_S,
     PATIENT,
     begin,
@@ -42,7 +43,6 @@ from tests.simulation.test_giving_up import (
     revoke,
     sent,
 )
-from tests.simulation.test_poison import rows
 from tests.simulation.test_storage import away_for
 
 # -- what is given up --------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
             await stage.submit("a", op, 5)
         await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
         await stage.settle()
-        assert (await stage.submit("b", op)).status is Status.REJECTED
+        assert (await stage.submit("b", op)).status is OutcomeStatus.REJECTED
 
     story(tell)
 
@@ -204,7 +204,7 @@ def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
 ) -> None:
     original, failed = computing.materialise, list[bool]()  # type: ignore[attr-defined]
 
-    async def materialise(*values: Any) -> Found:
+    async def materialise(*values: Any) -> ComputedRows:
         if not failed:
             failed.append(True)
             raise MemoryError
@@ -214,7 +214,7 @@ def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
 
     async def tell(stage: Stage) -> None:
         await tables(stage)
-        assert (await stage.submit("a", gather("g", "a"))).status is Status.APPLIED
+        assert (await stage.submit("a", gather("g", "a"))).status is OutcomeStatus.APPLIED
         assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
         assert [m.by for m in rows_records(stage)] == ["b"]
         await stage.settle()
@@ -234,12 +234,12 @@ def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(step: Step |
         def lost(_: Node | None) -> None:
             reading.epoch += 1
 
-        stage.replica("a").computing.lend(op.key, reading)
+        stage.replica("a").computing.attach_session(op.key, reading)
         if step is not None:
             stage.at("a", step, lost)
         else:
             lost(None)
-            stage.replica("a").computing.lend(op.key, reading)  # by a retry
+            stage.replica("a").computing.attach_session(op.key, reading)  # by a retry
         outcome = await stage.submit("a", op)
         assert (
             outcome.failure is not None and outcome.failure.error_class == ErrorClass.SESSION_GONE
@@ -257,13 +257,13 @@ def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it() -> No
         life = stage.node("a").life
         assert life is not None
         reading: Any = SimReading(spark, life.check)
-        stage.replica("a").computing.lend(op.key, reading)
+        stage.replica("a").computing.attach_session(op.key, reading)
 
         def rate(rate: float) -> Callable[[Node], None]:
             return lambda node: setattr(node.spark, "environment_error_rate", rate)
 
         stage.at("a", Step.ROWS_BEFORE, rate(1.0), rate(0.0))
-        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
         assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
         await stage.settle()
 
@@ -278,7 +278,7 @@ def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin() -> Non
         life = stage.node("a").life
         assert life is not None
         reading: Any = SimReading(spark, life.check)
-        stage.replica("a").computing.lend(op.key, reading)
+        stage.replica("a").computing.attach_session(op.key, reading)
         spark.poison_word = "SELECT 'g'"
         outcome = await stage.submit("a", op, LONG_S)
         assert outcome.failure is not None and outcome.failure.error_class == "OOM"
@@ -301,7 +301,7 @@ def test_cluster_that_finds_itself_diverged_while_it_computes_gives_no_rows() ->
         stage.at("a", Step.ROWS_COMPUTED, differs)
         with contextlib.suppress(RequestError):
             await stage.submit("a", gather("g", "a"))
-        assert (await stage.submit("b", gather("g", "a"))).status is Status.APPLIED
+        assert (await stage.submit("b", gather("g", "a"))).status is OutcomeStatus.APPLIED
         assert "a" not in {message.by for message in rows_records(stage)}
 
     story(tell)

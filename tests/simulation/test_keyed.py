@@ -19,8 +19,8 @@ from haproc.engine.interface import Column
 from haproc.membership.state import State
 from haproc.replicate.apply import applier
 from haproc.replicate.compose.terms import Key
-from haproc.replicate.compose.window import Row, Window
-from haproc.replicate.heard.elsewhere import Elsewhere
+from haproc.replicate.compose.window import ComposedWindow, Row
+from haproc.replicate.log_state.peer_success import PeerSuccess
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.composing import Composing
 from haproc.replicate.queue.units import Unit
@@ -67,36 +67,36 @@ def counting(composed: list[Unit]) -> object:
 
 def success_assumed(patch: pytest.MonkeyPatch) -> None:
     """Combine what nobody is known to have applied."""
-    patch.setattr(Elsewhere, "succeeded", lambda self, offset: True)
+    patch.setattr(PeerSuccess, "succeeded", lambda self, offset: True)
 
 
 def errors_unheard(patch: pytest.MonkeyPatch) -> None:
     """Take for success what others have passed, whatever they reported."""
-    patch.setattr(Elsewhere, "hear", lambda self, message: None)
+    patch.setattr(PeerSuccess, "record", lambda self, message: None)
 
 
 def marks_dropped(patch: pytest.MonkeyPatch) -> None:
     """Send statements without their marks."""
-    patch.setattr(applier, "Mark", lambda application, version, guarded: None)
+    patch.setattr(applier, "TransactionMarker", lambda application, version, guarded: None)
 
 
 def row_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Let an upsert only change what the table has."""
 
-    def come(self: Window, key: Key, row: Row, *, surely: bool) -> None:
+    def come(self: ComposedWindow, key: Key, row: Row, *, surely: bool) -> None:
         """Nothing comes."""
 
-    patch.setattr(Window, "_come", come)
+    patch.setattr(ComposedWindow, "_come", come)
 
 
 def row_inserted_whatever_the_table_has(patch: pytest.MonkeyPatch) -> None:
     """Take a key that the window does not know for one that the table does not have."""
-    original = Window._come
+    original = ComposedWindow._come
 
-    def come(self: Window, key: Key, row: Row, *, surely: bool) -> None:
+    def come(self: ComposedWindow, key: Key, row: Row, *, surely: bool) -> None:
         original(self, key, row, surely=True)
 
-    patch.setattr(Window, "_come", come)
+    patch.setattr(ComposedWindow, "_come", come)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Writes that are made again after what they rested on was gone (`haproc.route.chain`)."""
+"""Writes that are made again after what they rested on was gone (`haproc.route.retry_ids`)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import replace
 import pytest
 
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite
-from haproc.replicate.writes import Attempt
+from haproc.replicate.writes import WriteAttempt
 from haproc.route import attempts
 from haproc.route.attempts import Attempts, Make
-from haproc.route.chain import IDS_MAX
 from haproc.route.model import Request, SentSql
+from haproc.route.retry_ids import IDS_MAX
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, story
 from tests.simulation.queries import SimReading
 from tests.simulation.test_computed import rows_records, seen
-from tests.simulation.test_gathering import IDS, gathered, ids
+from tests.simulation.test_staging_tables import IDS, gathered, ids
 from tests.simulation.violations import found_by
 
 REQUEST = Request("g", SentSql("the same each time"), "g")
@@ -41,13 +41,13 @@ def made(stage: Stage, name: str, *lends: bool) -> Make:
             life = stage.node(name).life
             assert life is not None
             reading = SimReading(stage.node(name).spark, life.check)
-            stage.replica(name).computing.lend(op.key, reading)  # type: ignore[arg-type]
+            stage.replica(name).computing.attach_session(op.key, reading)  # type: ignore[arg-type]
         return op
 
     return make
 
 
-async def write(stage: Stage, name: str, *lends: bool) -> Attempt:
+async def write(stage: Stage, name: str, *lends: bool) -> WriteAttempt:
     return await Attempts(stage.replica(name)).write(REQUEST, made(stage, name, *lends))
 
 
@@ -55,7 +55,7 @@ def test_write_whose_session_was_gone_is_made_again_and_there_once() -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         attempt = await write(stage, "a", False, False, True)
-        assert (attempt.facts.id, attempt.outcome.status) == ("g~3", Status.APPLIED)
+        assert (attempt.facts.id, attempt.outcome.status) == ("g~3", OutcomeStatus.APPLIED)
         assert [rows.failure is None for rows in rows_records(stage)] == [False, False, True]
         known = await Attempts(stage.replica("b")).known(REQUEST)
         assert known is not None and known.facts.id == "g~3"
@@ -82,7 +82,7 @@ def test_write_that_two_make_again_at_once_is_there_once() -> None:
             await Attempts(stage.replica("a")).write(REQUEST, gone)
         found = await asyncio.gather(*(write(stage, name) for name in "abcabc"))
         assert {each.facts.id for each in found} == {"g~2"}
-        assert {each.outcome.status for each in found} == {Status.APPLIED}
+        assert {each.outcome.status for each in found} == {OutcomeStatus.APPLIED}
         await marked_once(stage)
 
     story(tell)
@@ -92,7 +92,7 @@ def test_write_whose_session_is_gone_each_time_is_rejected_at_last() -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         attempt = await write(stage, "a", *[False] * 20)
-        assert attempt.outcome.status is Status.REJECTED
+        assert attempt.outcome.status is OutcomeStatus.REJECTED
         assert attempt.facts.id == f"g~{IDS_MAX}"
         again = await Attempts(stage.replica("b")).known(REQUEST)
         assert again is not None and again.facts.id == f"g~{IDS_MAX}"

@@ -17,7 +17,7 @@ from haproc.membership.state import State
 from haproc.replicate.agree import table_check as verify
 from haproc.replicate.agree.findings import Finding
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.contents import Checksums, Skip
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
@@ -185,7 +185,7 @@ def test_skip_of_what_was_committed_after_all_completes_it() -> None:
         spark.mend("UPDATE t SET x = 'one!' WHERE x = 'one'")
         spark.note("t", offset)
         answer = await stage.operators("c").skip("c", offset, "")
-        assert answer["status"] == Status.APPLIED.value
+        assert answer["status"] == OutcomeStatus.APPLIED.value
         await stage.settle()
 
     story(tell)

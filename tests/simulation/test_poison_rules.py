@@ -15,7 +15,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue import schedule, units
 from haproc.replicate.queue.notes import Notes
-from haproc.replicate.queue.tasks import State
+from haproc.replicate.queue.tasks import TaskState
 from haproc.replicate.records.contents import Checksums, Skip, Verify
 from haproc.replicate.records.progress import Progress
 from tests.simulation import test_poison as stories
@@ -69,7 +69,7 @@ def no_barrier(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: schedule.Schedule, lanes_free: int) -> list[units.Unit]:
         for task in self._tasks.values():
-            if task.op is units.MARKER and task.state is State.WAITING:
+            if task.op is units.MARKER and task.state is TaskState.WAITING:
                 return [self._start([task], units.Intent.NONE)]
         return original(self, lanes_free)
 

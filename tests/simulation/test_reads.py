@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from haclient.freshness import NOTHING_SEEN, Seen
+from haclient.freshness import NOTHING_SEEN, SeenOffsets
 from haproc.classify.model import Kind
 from haproc.config.model import Consistency
 from haproc.failure import FailureKind, RequestError, WriteOutcome
@@ -92,7 +92,7 @@ def test_rule_of_reading_broken_on_purpose_is_found(
 # -- stories ------------------------------------------------------------------------------------
 
 
-def query(level: Consistency, seen: Seen = NOTHING_SEEN, timeout_s: float = 30) -> Request:
+def query(level: Consistency, seen: SeenOffsets = NOTHING_SEEN, timeout_s: float = 30) -> Request:
     told = tuple(sorted(seen.by_cluster.items()))
     wanted = Freshness(level, 2, seen.after_offset, told)
     return Request("r", SentSql("SELECT"), "", freshness=wanted, timeout_s=timeout_s)
@@ -117,7 +117,7 @@ async def out_of_order(stage: Stage) -> None:
     await stage.submit("a", insert("second", "copies", "a"))
     shown, report = await doors.ask("a", query(Consistency.ANY))
     assert shown == {"second"}
-    seen = Seen().after(report.cluster, report.after_offset)
+    seen = SeenOffsets().after(report.cluster, report.after_offset)
     # The same cluster does not wait for what it is at: it has shown what it has shown.
     began = stage.now
     shown, _ = await doors.ask("a", query(Consistency.SESSION, seen))
@@ -266,7 +266,7 @@ def test_read_measured_by_the_log_is_refused_while_the_log_is_away() -> None:
         doors = await tables(stage)
         await stage.submit("a", insert("mine", "ids", "a"))
         _, report = await doors.ask("a", query(Consistency.ANY))
-        seen = Seen().after("b", report.after_offset)
+        seen = SeenOffsets().after("b", report.after_offset)
         stage.ring.weather.log_away = True
         for level in (Consistency.BOUNDED, Consistency.LINEARIZABLE):
             with pytest.raises(RequestError, match="the log did not tell its end"):

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import DONE_BEFORE, Status
+from haproc.replicate.queue.outcomes import DONE_BEFORE, OutcomeStatus
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import Operation
 from tests.simulation.rests import simulate_rests
@@ -49,9 +49,9 @@ def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
 
     def is_new(self: Reader, offset: int, op: Operation, window_max: int | None = None) -> bool:
         core = self._core
-        if not core.heard.definitions.stale(offset, op):
+        if not core.log_state.definitions.stale(offset, op):
             return original(self, offset, op, window_max)
-        core.heard.definitions.note(offset, op)
+        core.log_state.definitions.note(offset, op)
         self._window.see(offset, op.id, op.since, user=op.user, own_id=op.own_id)
         if core.outcomes.find(op.key) is None:
             core.outcomes.admit(offset, op)
@@ -67,14 +67,14 @@ def judged_by_state(patch: pytest.MonkeyPatch) -> None:
     redefined: dict[int, frozenset[str]] = {}
 
     def is_stale(core: Core, offset: int, op: Operation) -> bool:
-        core.heard.definitions.note(offset, op)
+        core.log_state.definitions.note(offset, op)
         redefined[offset] = op.redefines or frozenset()
         if op.analyzed_to is None:
             return False
         known = [core.outcomes.at(between) for between in range(op.analyzed_to, offset)]
         return any(
             each.outcome is not None
-            and each.outcome.status is Status.APPLIED
+            and each.outcome.status is OutcomeStatus.APPLIED
             and bool(redefined.get(each.offset, frozenset()) & op.rests_on)
             for each in known
             if each is not None

@@ -12,10 +12,10 @@ import pytest
 
 from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State
-from haproc.replicate.heard.past import Past
-from haproc.replicate.heard.window import Sighting, Window
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
+from haproc.replicate.log_state.past import Past
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.writes import Writes
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node
@@ -62,7 +62,7 @@ def test_retry_within_the_window_is_answered_and_beyond_it_refused() -> None:
         await stage.submit("a", insert("one", "t", "a"))
         for name in "abc":
             outcome = await stage.submit(name, insert("one", "t", name), age_s=1)
-            assert outcome.status is Status.APPLIED
+            assert outcome.status is OutcomeStatus.APPLIED
         await others(stage, 30)
         for name in "abc":
             await refused(stage, name, stage.now - began)
@@ -90,11 +90,13 @@ def test_retry_after_a_restart_of_everything_is_judged_the_same() -> None:
         for name in "abc":
             # Nobody here remembers how it ended, only that it did.
             outcome = await stage.submit(name, insert("late", "t", name), age_s=stage.now - late)
-            assert (outcome.status, outcome.assumed) == (Status.APPLIED, True)
+            assert (outcome.status, outcome.assumed) == (OutcomeStatus.APPLIED, True)
             await refused(stage, name, stage.now - began)
             # First sent before the processes were started, and never seen: it is taken.
             new = insert(f"new{name}", "t", name)
-            assert (await stage.submit(name, new, age_s=stage.now - late)).status is Status.APPLIED
+            assert (
+                await stage.submit(name, new, age_s=stage.now - late)
+            ).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
 
@@ -118,7 +120,9 @@ def test_first_attempt_that_slept_in_a_frozen_process_is_not_applied(where: str)
         await others(stage, 30)
         stage.node("a").thaw()
         with contextlib.suppress(RequestError):
-            assert (await sleeping).status is Status.APPLIED  # as it had read of the other copy
+            assert (
+                await sleeping
+            ).status is OutcomeStatus.APPLIED  # as it had read of the other copy
         await stage.settle()
         assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
 
@@ -142,7 +146,7 @@ def test_retry_repeated_for_long_is_answered_every_time() -> None:
                 op = insert("one", "t", name)
                 try:
                     outcome = await stage.submit(name, op, age_s=stage.now - began)
-                    assert outcome.status is Status.APPLIED
+                    assert outcome.status is OutcomeStatus.APPLIED
                 except RequestError as error:
                     assert error.error_class == TOO_LATE
         await stage.settle()
@@ -178,12 +182,12 @@ def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_en
 
 def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
     """Take what may be a repetition of something forgotten."""
-    original = Window.see
+    original = IdempotencyWindow.see
 
-    def see(self: Window, offset: int, op_id: str, *_: object, **who: Any) -> Sighting:
+    def see(self: IdempotencyWindow, offset: int, op_id: str, *_: object, **who: Any) -> Sighting:
         return original(self, offset, op_id, **who)
 
-    patch.setattr(Window, "see", see)
+    patch.setattr(IdempotencyWindow, "see", see)
     patch.setattr(Past, "since", lambda self, *_: self._ends[-1])
 
 

@@ -17,19 +17,19 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
-from haproc.replicate.agree.giving_up import WISH_S, GivingUp
+from haproc.replicate.agree.poison_rejection import WISH_S, PoisonRejection
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.words import Abandon, Able, Revoke
+from haproc.replicate.records.votes import Abandon, Revoke, VoteWithdrawal
 from tests.simulation.computed import computed
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimEngine
-from tests.simulation.test_giving_up import kinds
 from tests.simulation.test_poison import rows
+from tests.simulation.test_poison_rejection import kinds
 
 SLOW_S = 100
 CLIENT_S = 1000
@@ -56,7 +56,9 @@ def slow(stage: Stage, *names: str) -> None:
         node.spark.statement_s = SLOW_S if node.name in names else 0
 
 
-async def send(stage: Stage, op: Operation, name: str = "a") -> tuple[int, asyncio.Future[Outcome]]:
+async def send(
+    stage: Stage, op: Operation, name: str = "a"
+) -> tuple[int, asyncio.Future[OperationOutcome]]:
     """Send it, and wait until it is in the log; return its offset, and who waits for it."""
     at = stage.ring.store.end
     waiting = asyncio.ensure_future(stage.submit(name, op, CLIENT_S))
@@ -69,8 +71,8 @@ async def revoke(stage: Stage, name: str, offset: int) -> Revoked:
     return await stage.replica(name).revoking.revoke(offset, "its sender")
 
 
-def taken_back(outcome: Outcome) -> None:
-    assert outcome.status is Status.REJECTED
+def taken_back(outcome: OperationOutcome) -> None:
+    assert outcome.status is OutcomeStatus.REJECTED
     assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.REVOKED
     assert outcome.failure.sqlstate == "57014" and "its sender" in outcome.failure.message
 
@@ -150,7 +152,7 @@ def test_what_waits_is_taken_back_and_what_runs_before_it_goes_on() -> None:
         taken_back(await second)
         assert stage.now - before < 3
         slow(stage)
-        assert (await first).status is Status.APPLIED
+        assert (await first).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert rows(stage, "b") == ["one!"]
 
@@ -168,7 +170,7 @@ def test_one_that_was_committed_anywhere_stands_and_the_others_run_it() -> None:
             told = await stage.replica(name).operators.revoke(offset, "slow", ())
             assert told["status"] == "committed"
         slow(stage)
-        assert (await waiting).status is Status.APPLIED
+        assert (await waiting).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert kinds(stage, Abandon) == kinds(stage, Revoke) == []
 
@@ -180,12 +182,14 @@ def test_wish_that_meets_a_commit_is_void_and_those_who_stopped_run_it_again() -
         await begin(stage)
         slow(stage, *"ab")
         offset, waiting = await send(stage, update())
-        giving_up = stage.replica("a").revoking._giving_up
-        await giving_up.wish_back(offset, "slow", "its sender")  # without asking the others first
+        poison_rejection = stage.replica("a").revoking._poison_rejection
+        await poison_rejection.wish_back(
+            offset, "slow", "its sender"
+        )  # without asking the others first
         slow(stage)
-        assert (await waiting).status is Status.APPLIED
+        assert (await waiting).status is OutcomeStatus.APPLIED
         await stage.settle()
-        done = [m for m in stage.messages() if isinstance(m, Able) and m.done]
+        done = [m for m in stage.messages() if isinstance(m, VoteWithdrawal) and m.done]
         assert [m.cluster for m in done] == ["c"]
         assert kinds(stage, Abandon) == []
         assert rows(stage, "a") == ["one!"]
@@ -197,9 +201,9 @@ def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_to_hear
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its cursor is beyond what was taken back, but not beyond the record that says so."""
-    hear = GivingUp.hear
+    hear = PoisonRejection.replay_votes
 
-    async def hear_later(self: GivingUp, end: int) -> None:
+    async def hear_later(self: PoisonRejection, end: int) -> None:
         await asyncio.sleep(5)
         await hear(self, end)
 
@@ -218,7 +222,7 @@ def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_to_hear
         await stored.store()
         assert stored.schedule.low == offset + 1, "its cursor is where this is about it"
         stage.node("c").kill()
-        monkeypatch.setattr(GivingUp, "hear", hear_later)
+        monkeypatch.setattr(PoisonRejection, "replay_votes", hear_later)
         stage.node("c").start()
         seen: list[Revoked | None] = []
         while not seen or seen[-1] is None:
@@ -247,7 +251,7 @@ def test_ddl_that_its_origin_runs_is_rejected_by_it_alone() -> None:
         assert (await revoke(stage, "b", offset)).fate is Fate.REVOKED
         taken_back(await waiting)
         slow(stage)
-        assert (await behind).status is Status.APPLIED
+        assert (await behind).status is OutcomeStatus.APPLIED
         assert ("a", "reject") in stage.decisions()
         await stage.settle()
         assert stage.tables("a") == {"t", "v"}
@@ -268,7 +272,7 @@ def test_member_that_is_away_may_have_applied_it_so_nothing_is_stopped() -> None
             await revoke(stage, "a", offset)
         assert kinds(stage, Revoke) == []
         slow(stage)
-        assert (await waiting).status is Status.APPLIED
+        assert (await waiting).status is OutcomeStatus.APPLIED
         await stage.settle()
 
     story(tell, timeouts=PATIENT)
@@ -284,7 +288,7 @@ def test_wish_that_not_all_answer_is_void_after_a_while_and_it_goes_on() -> None
         assert found.fate is Fate.UNDECIDED
         assert "c is not heard" in found.text
         slow(stage)
-        assert (await waiting).status is Status.APPLIED
+        assert (await waiting).status is OutcomeStatus.APPLIED
         stage.node("c").thaw()
         await stage.settle()
         assert rows(stage, "c") == ["one!"]
@@ -307,7 +311,7 @@ def test_one_of_a_combined_statement_is_taken_back_alone() -> None:
         for node in stage.ring.nodes.values():
             node.spark.held.clear()
         outcomes = await asyncio.gather(*waiting)
-        assert [o.status is Status.APPLIED for o in outcomes] == [True, True, False, True]
+        assert [o.status is OutcomeStatus.APPLIED for o in outcomes] == [True, True, False, True]
         await stage.settle()
         assert len(stage.node("c").spark.dump()["v"]) == 3
 
@@ -334,7 +338,7 @@ def test_budget_that_only_one_cluster_exceeds_does_not_stop_it_there() -> None:
     async def tell(stage: Stage) -> None:
         await begin(stage)
         slow(stage, "c")
-        assert (await stage.submit("a", update(apply_budget_s=20))).status is Status.APPLIED
+        assert (await stage.submit("a", update(apply_budget_s=20))).status is OutcomeStatus.APPLIED
         await asyncio.sleep(SLOW_S + 60)
         await stage.settle()
         assert rows(stage, "c") == ["one!"]

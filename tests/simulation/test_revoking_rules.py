@@ -18,8 +18,8 @@ from tests.simulation.directed import Stage, story
 from tests.simulation.revoked import simulate_revoked
 from tests.simulation.scenario import insert
 from tests.simulation.seeds import SEEDS
-from tests.simulation.test_giving_up_rules import away_is_ignored, not_fenced, not_looked_at
 from tests.simulation.test_poison import rows
+from tests.simulation.test_poison_rejection_rules import away_is_ignored, not_fenced, not_looked_at
 from tests.simulation.test_revoking import (
     PATIENT,
     SLOW_S,
@@ -53,7 +53,7 @@ async def committed_and_failed(stage: Stage) -> None:
     slow(stage, *"bc")
     stage.node("a").spark.torn = {UPDATE}
     offset, waiting = await send(stage, update())
-    await stage.replica("b").revoking._giving_up.wish_back(offset, "slow", "its sender")
+    await stage.replica("b").revoking._poison_rejection.wish_back(offset, "slow", "its sender")
     await asyncio.sleep(5)
     slow(stage)
     await stage.settle()
@@ -67,7 +67,7 @@ async def committed_by_one(stage: Stage) -> None:
     slow(stage, *"ab")
     offset, waiting = await send(stage, update())
     stage.node("c").freeze()
-    await stage.replica("b").revoking._giving_up.wish_back(offset, "slow", "its sender")
+    await stage.replica("b").revoking._poison_rejection.wish_back(offset, "slow", "its sender")
     await asyncio.sleep(20)
     slow(stage)
     await stage.settle()

@@ -9,16 +9,16 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
-from dmq.keyed import Kept
+from dmq.key_value import Kept
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Fresh
 from haproc.engine.statement import SqlText, Statement
-from haproc.sessions import adoption, chain, effects, looking, sessions
-from haproc.sessions.chain import Adoption, Key, Numbered, Standing
+from haproc.sessions import adoption, effects, looking, ownership, sessions
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.journal import Effect, SqlEntry
 from haproc.sessions.journal import Kept as KeptEntry
+from haproc.sessions.ownership import Adoption, Key, Numbered, StoredSession
 from haproc.sessions.sessions import Sessions
 from tests.simulation.session_ring import HAProc
 from tests.simulation.session_spark import Held, Interpreter, Table
@@ -48,8 +48,8 @@ def test_adopting_without_saying_so_is_found(monkeypatch: pytest.MonkeyPatch) ->
     real = SessionStore.adopt
 
     async def adopt(
-        self: SessionStore, key: Key, found: Standing | None, **options: Any
-    ) -> Standing | None:
+        self: SessionStore, key: Key, found: StoredSession | None, **options: Any
+    ) -> StoredSession | None:
         return found if found is not None else await real(self, key, found, **options)
 
     monkeypatch.setattr(SessionStore, "adopt", adopt)
@@ -60,7 +60,7 @@ def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.Monke
     def until(chained: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int | None]]:
         return {each.name: (place, None) for place, (each, _) in enumerate(chained)}
 
-    monkeypatch.setattr(chain, "_counts_until", until)
+    monkeypatch.setattr(ownership, "_counts_until", until)
     beside = [Violation.REJECTED, Violation.DOUBLED, Violation.ANOTHER]
     found_in(runs(), Violation.LOST, beside)
 
@@ -80,11 +80,11 @@ def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.Monk
         entry: KeptEntry,
         ids: Ids = (),
         replaces: int | None = None,
-    ) -> chain.Numbered:
+    ) -> ownership.Numbered:
         task = asyncio.create_task(real(self, key, owner, ordinal, entry, ids, replaces))
         task.add_done_callback(lambda each: each.cancelled() or each.exception())
         tasks.add(task)
-        return chain.Numbered(ordinal, owner.name, entry, 1, ids, replaces)
+        return ownership.Numbered(ordinal, owner.name, entry, 1, ids, replaces)
 
     monkeypatch.setattr(SessionStore, "append", append)
     found_in(runs(), Violation.LOST, [Violation.REJECTED])
@@ -145,11 +145,11 @@ def test_adoption_that_came_second_but_counts_is_found(monkeypatch: pytest.Monke
     def last_wins(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
         by_number: dict[int, tuple[Adoption, int]] = {}
         for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
-            adoption = chain.adoption_of(found.value)
+            adoption = ownership.adoption_of(found.value)
             by_number[adoption.number] = adoption, found.revision
         return [by_number[number] for number in sorted(by_number)]
 
-    monkeypatch.setattr(chain, "_chain", last_wins)
+    monkeypatch.setattr(ownership, "_chain", last_wins)
     beside = [Violation.REJECTED, Violation.STALE, Violation.ANOTHER]
     found_in(runs(), Violation.LOST, beside)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from haproc.classify.model import Kind
-from haproc.engine.interface import Lane, Mark
+from haproc.engine.interface import Lane, TransactionMarker
 from haproc.engine.remote import RemoteSession
 from haproc.engine.statement import SqlText
 from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts, about
-from haproc.replicate.heard.window import Sighting, Window
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.tasks import Task
 from haproc.replicate.queue.turns import Turns
@@ -44,7 +44,7 @@ async def committed_without_an_answer(stage: Stage) -> None:
     submitted = asyncio.ensure_future(stage.submit("a", op))
     await stage.until(lambda: bool(spark.dump()["t"]))
     spark.torn = set()
-    assert (await submitted).status is Status.APPLIED
+    assert (await submitted).status is OutcomeStatus.APPLIED
     assert spark.dump()["t"] == [("one",)]
     await stage.settle()
 
@@ -76,14 +76,14 @@ def no_intent(patch: pytest.MonkeyPatch) -> None:
 
 def no_request_ids(patch: pytest.MonkeyPatch) -> None:
     """Apply every record, repeated ones too."""
-    patch.setattr(Window, "see", lambda self, *sighted, **who: Sighting.NEW)
+    patch.setattr(IdempotencyWindow, "see", lambda self, *sighted, **who: Sighting.NEW)
 
 
 def cursor_before_data(patch: pytest.MonkeyPatch) -> None:
     """Call operations done before they ran."""
     original = applier.Applier._execute
 
-    async def hasty(self: applier.Applier, unit: Unit, lane: object) -> Outcome | None:
+    async def hasty(self: applier.Applier, unit: Unit, lane: object) -> OperationOutcome | None:
         self._core.schedule.complete(unit)
         await self._core.store()
         return await original(self, unit, lane)  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def tables_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def marks_dropped(patch: pytest.MonkeyPatch) -> None:
     """Send statements without their marks."""
-    patch.setattr(applier, "Mark", lambda application, version, guarded: None)
+    patch.setattr(applier, "TransactionMarker", lambda application, version, guarded: None)
 
 
 def not_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -126,9 +126,9 @@ def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 
     original = applier.Applier._execute
 
-    async def impatient(self: applier.Applier, unit: Unit, lane: object) -> Outcome | None:
+    async def impatient(self: applier.Applier, unit: Unit, lane: object) -> OperationOutcome | None:
         if unit.in_doubt:
-            return Outcome(Status.APPLIED)
+            return OperationOutcome(OutcomeStatus.APPLIED)
         return await original(self, unit, lane)  # type: ignore[arg-type]
 
     patch.setattr(applier.Applier, "_execute", impatient)
@@ -137,10 +137,10 @@ def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 def all_unguarded(patch: pytest.MonkeyPatch) -> None:
     """Send every statement without a guard, whatever it is and whenever."""
 
-    def mark(application: str, version: int, guarded: bool) -> Mark:
-        return Mark(application, version, guarded=False)
+    def mark(application: str, version: int, guarded: bool) -> TransactionMarker:
+        return TransactionMarker(application, version, guarded=False)
 
-    patch.setattr(applier, "Mark", mark)
+    patch.setattr(applier, "TransactionMarker", mark)
 
 
 def test_rule_of_looking_broken_on_purpose_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

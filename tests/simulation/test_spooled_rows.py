@@ -15,16 +15,16 @@ from haproc.classify.model import Kind
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, RequestError
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows
-from haproc.route.chain import may_be_made_again
+from haproc.route.retry_ids import may_be_made_again
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
 from tests.simulation.plans import stream_of
 from tests.simulation.ring import Node
-from tests.simulation.test_gathering import IDS, gathered, ids, parts
+from tests.simulation.test_staging_tables import IDS, gathered, ids, parts
 
 ROWS = pa.table({"id": ["g"] * len(IDS), "x": IDS, "n": list(range(len(IDS)))})
 STEPS = (
@@ -52,16 +52,16 @@ def append(op_id: str, origin: str) -> Operation:
     return replace(gather(op_id, origin), kind=Kind.ROWS, write=write, reads=frozenset())
 
 
-async def submit(stage: Stage, name: str, op_id: str = "g") -> Outcome:
+async def submit(stage: Stage, name: str, op_id: str = "g") -> OperationOutcome:
     """Send the request with its rows to a cluster, which makes it an operation of this id."""
     op = append(op_id, name)
-    stage.replica(name).computing.lend_rows(op.key, Body())
+    stage.replica(name).computing.attach_rows(op.key, Body())
     return await stage.submit(name, op)
 
 
-async def until_applied(stage: Stage, name: str) -> list[Outcome]:
+async def until_applied(stage: Stage, name: str) -> list[OperationOutcome]:
     """Send it as the route does: made again where that helps; return all outcomes."""
-    found: list[Outcome] = []
+    found: list[OperationOutcome] = []
     for op_id in ("g", "g~2", "g~3"):
         found.append(await submit(stage, name, op_id))
         if not may_be_made_again(found[-1].failure):
@@ -73,7 +73,7 @@ def test_rows_of_a_request_come_in_parts_and_appear_at_once() -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         outcome = await submit(stage, "a")
-        assert (outcome.status, outcome.applied.affected_rows) == (Status.APPLIED, 5)
+        assert (outcome.status, outcome.applied.affected_rows) == (OutcomeStatus.APPLIED, 5)
         assert [part.number for part in parts(stage)] == [0, 1, 2]
         await gathered(stage)
         commits = [sql for _, name, sql in stage.commits if name == "c" and "gathered" in sql]
@@ -94,7 +94,7 @@ def test_origin_killed_at_any_step_the_same_request_elsewhere_leaves_the_rows_on
             await submit(stage, "a")
         except (Refused, RequestError, TimeoutError):
             outcomes = await until_applied(stage, "b")
-            assert outcomes[-1].status is Status.APPLIED
+            assert outcomes[-1].status is OutcomeStatus.APPLIED
             for gone in outcomes[:-1]:
                 assert gone.failure is not None
                 assert gone.failure.error_class == ErrorClass.ROWS_GONE
@@ -112,7 +112,7 @@ def test_origin_frozen_before_its_last_part_wakes_up_and_changes_nothing() -> No
         stage.at("a", Step.PART_AFTER, Node.freeze)
         with pytest.raises((Refused, RequestError, TimeoutError)):
             await submit(stage, "a")
-        assert (await until_applied(stage, "b"))[-1].status is Status.APPLIED
+        assert (await until_applied(stage, "b"))[-1].status is OutcomeStatus.APPLIED
         stage.node("a").thaw()
         await gathered(stage)
 

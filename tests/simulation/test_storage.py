@@ -17,7 +17,7 @@ from haproc.membership.state import State
 from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import Node
 from tests.simulation.scenario import insert
@@ -114,7 +114,7 @@ def test_create_of_a_table_that_was_there_before_fails_also_if_it_was_in_doubt(
         again.exception()
         await stage.settle()
         outcome = await stage.submit("a", ddl("a", "again"))
-        assert outcome.status in (Status.FAILED, Status.REJECTED)
+        assert outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.REJECTED)
         assert outcome.failure is not None and outcome.failure.sqlstate == "42P07"
 
     story(tell)
@@ -141,7 +141,7 @@ def test_create_and_drop_in_doubt_are_done_once(killed: str, seed: int) -> None:
 
             asyncio.get_running_loop().call_later(0.05 + 0.09 * seed, strike)
             outcome = await stage.submit("a", ddl("a", f"ddl{number}", sql, kind=kind))
-            assert outcome.status is Status.APPLIED
+            assert outcome.status is OutcomeStatus.APPLIED
             await stage.settle()
         assert all(stage.order(f"CREATE TABLE t ({x})").count("b") == 1 for x in "xy")
 

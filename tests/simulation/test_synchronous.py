@@ -14,7 +14,7 @@ import pytest
 from haproc.failure import FailureKind, RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.queue.readiness import Readiness
 from haproc.replicate.records.operation import FailureReport, Operation
 from tests.simulation.directed import CREATE, Stage, ddl, parallel, story
@@ -43,7 +43,7 @@ async def error_on_the_origin(stage: Stage) -> None:
     """The origin refuses the statement; the others would not."""
     stage.node("a").spark.refuses.add(CREATE)
     outcome = await stage.submit("a", ddl("a"))
-    assert outcome.status is Status.REJECTED
+    assert outcome.status is OutcomeStatus.REJECTED
     assert outcome.failure is not None and outcome.failure.error_class == "REFUSED_HERE"
     await stage.settle()
     assert stage.order() == []
@@ -60,7 +60,7 @@ def test_error_on_the_origin_lets_what_waits_behind_it_run() -> None:
         stage.node("a").spark.refuses.add(CREATE)
         await stage.submit("a", ddl("a"))
         outcome = await stage.submit("b", ddl("b", "again"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         # a refuses this one too, so it is the odd one, and the only one
         await stage.until(lambda: stage.state("a") is State.DIVERGED)
         stage.check_equal("b", "c")
@@ -74,7 +74,7 @@ def test_success_commits_on_the_origin_then_on_the_peers_in_ring_order() -> None
 
         async def tell(stage: Stage, origin: str = origin, order: str = order) -> None:
             outcome = await stage.submit(origin, ddl(origin))
-            assert outcome.status is Status.APPLIED
+            assert outcome.status is OutcomeStatus.APPLIED
             assert outcome.clusters == dict.fromkeys(order, "applied")
             # when the client hears of it, all have it
             assert stage.order() == list(order)
@@ -145,7 +145,7 @@ def test_parallel_asks_nobody_and_all_run_it_after_the_decision() -> None:
 def test_parallel_error_on_the_origin_reaches_no_other_cluster() -> None:
     async def tell(stage: Stage) -> None:
         stage.node("a").spark.refuses.add(CREATE)
-        assert (await stage.submit("a", parallel("a"))).status is Status.REJECTED
+        assert (await stage.submit("a", parallel("a"))).status is OutcomeStatus.REJECTED
         await stage.settle()
         assert stage.order() == []
 
@@ -157,7 +157,7 @@ def test_writes_behind_a_synchronous_operation_wait_for_it_on_every_cluster() ->
         await stage.submit("a", ddl("a", "first", "CREATE TABLE ids (id)"))
         await stage.submit("a", ddl("a"))
         outcome = await stage.submit("b", insert("one", "t", "b"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         await stage.settle()
         assert stage.node("c").spark.dump() == {"ids": [], "t": [("one",)]}
 
@@ -262,7 +262,7 @@ def test_cluster_of_the_origin_killed_under_the_operation_hands_it_over_at_once(
         await stage.ready("b", "c")
         assert stage.now - stage.struck["a", Step.APPLY_BEFORE] < TAKEOVER_S
         outcome = await stage.submit("b", ddl("b"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         await stage.settle()
         assert sorted(stage.order()) == ["a", "b", "c"]
         assert len(operations(stage)) == 1
@@ -279,13 +279,13 @@ def test_retry_on_another_node_gives_the_first_outcome(step: Step, count: int) -
         put(stage, step, count, Node.kill)
         await lost(stage, ddl("a"))
         outcome = await stage.submit("b", ddl("b"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         await stage.settle()
         assert sorted(stage.order()) == ["a", "b", "c"]
         # b may not have read a's record yet, and adds its own: the first counts
         records = len(operations(stage))
         assert records == 1 or step is Step.APPEND_AFTER
-        assert (await stage.submit("a", ddl("a"))).status is Status.APPLIED
+        assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.APPLIED
         assert len(operations(stage)) == records
 
     story(tell)
@@ -298,10 +298,10 @@ def test_retry_of_a_rejected_operation_is_rejected_everywhere_with_its_error() -
         await lost(stage, ddl("a"))
         for name in ("b", "c"):
             outcome = await stage.submit(name, ddl(name))
-            assert outcome.status is Status.REJECTED
+            assert outcome.status is OutcomeStatus.REJECTED
             assert outcome.failure is not None and outcome.failure.sqlstate == "42501"
         await stage.settle()
-        assert (await stage.submit("a", ddl("a"))).status is Status.REJECTED
+        assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.REJECTED
         assert (len(operations(stage)), stage.order()) == (1, [])
 
     story(tell)
@@ -319,7 +319,7 @@ def test_origin_frozen_and_thawed_after_the_takeover_disturbs_nobody(
         with pytest.raises((RequestError, TimeoutError)):
             await impatient(stage)
         outcome = await stage.submit("b", ddl("b"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         await stage.ready("b", "c")
         stage.node("a").thaw()
         await stage.settle()
@@ -350,7 +350,7 @@ def test_origin_frozen_with_an_error_that_others_met_meanwhile_agrees_with_them(
         assert late == ("a", "reject")
         assert {verdict for _, verdict in taken_over} == {"commit"}
         assert sorted(reports(stage)) == ["a", "b", "c"]
-        assert (await stage.submit("a", ddl("a"))).status is Status.FAILED
+        assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.FAILED
 
     story(tell)
 
@@ -363,7 +363,7 @@ def test_cluster_whose_outcome_differs_is_diverged_and_only_that_one(odd: str) -
     async def tell(stage: Stage) -> None:
         stage.node(odd).spark.refuses.add(CREATE)
         outcome = await stage.submit("a", ddl("a"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
         assert outcome.clusters[odd].startswith("failed: REFUSED_HERE")
         await stage.until(lambda: stage.state(odd) is State.DIVERGED)
         await stage.ready(*(name for name in stage.ring.names if name != odd))
@@ -430,7 +430,7 @@ def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
         await stage.settle()
         assert all("t" in stage.tables(name) for name in "abc")
         outcome = await stage.submit("b", ddl("a"))
-        assert outcome.status is Status.APPLIED
+        assert outcome.status is OutcomeStatus.APPLIED
 
     async def gone(stage: Stage) -> None:
         await stage.submit("a", ddl("a"), 60)

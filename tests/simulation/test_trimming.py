@@ -15,7 +15,7 @@ import pytest
 from dmq import Cursor
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.heard.definitions import records_needed
+from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.records.members import Roster
 from haproc.replicate.trim import trimmer
 from haproc.replicate.trim.plan import needs

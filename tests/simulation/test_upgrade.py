@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dmq import Cursor, MemoryKeyedStore, Record, encode
+from dmq import Cursor, MemoryKeyValueStore, Record, encode
 from dmq.sqlite import SqliteLog
 from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
@@ -25,7 +25,7 @@ from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
 from haproc.node.member import World, build_member
 from haproc.replicate import reader
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Filler, Message, from_record
 from haproc.replicate.records.progress import from_cursor
 from haproc.replicate.replica import Replica
@@ -74,7 +74,7 @@ async def started(spark: SimSpark, log: SqliteLog) -> tuple[Replica, asyncio.Tas
     engine: Any = SimEngine(spark, always)
     peers: Any = NoPeers()
     members = alone(config, spark.name, f"{spark.name}-new")
-    world = World(log, MemoryKeyedStore(), engine, peers, members, unix_ms=unix_ms)
+    world = World(log, MemoryKeyValueStore(), engine, peers, members, unix_ms=unix_ms)
     replica = build_member(config, world).replica
     return replica, asyncio.ensure_future(replica.run())
 
@@ -105,7 +105,7 @@ async def test_ring_over_the_state_of_version_1_goes_on_from_it(tmp_path: Path) 
             assert spark.dump() == TABLES
             # Its own first write, and one that version 1 wrote down.
             outcome = await replica.writes.submit(insert(f"new-{name}", "n", name), 30)
-            assert outcome[1].status is Status.FAILED  # there is no such table
+            assert outcome[1].status is OutcomeStatus.FAILED  # there is no such table
             again = replace(insert("two", "t", name), user="ada")
             offset, _ = await replica.writes.submit(again, 30)
             assert offset == 9

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dmq import KeyedStore, Log
+from dmq import KeyValueStore, Log
 from haproc.config.archive import Archive
 from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.archive.pages import Pages
-from haproc.replicate.archive.position import Position
+from haproc.replicate.archive.position import ArchivePosition
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 
@@ -37,11 +37,11 @@ class Heard:
 
 
 def pages_of(
-    log: Log, store: KeyedStore, rules: Archive | None = None, window_records: int = 65_536
+    log: Log, store: KeyValueStore, rules: Archive | None = None, window_records: int = 65_536
 ) -> Pages:
     """Return what cluster a of a, b and c tells of a log."""
     identity = Identity("demo", "a", "a1", ("a", "b", "c"))
     limits = Limits(window_records=window_records)
     core = Core.of(identity, log, None, None, limits, Timeouts())  # type: ignore[arg-type]
     rules = rules or Archive(user="archive")
-    return Pages(core, Heard(), Peer(), Position(store), rules, "ring-secret")
+    return Pages(core, Heard(), Peer(), ArchivePosition(store), rules, "ring-secret")

@@ -16,7 +16,7 @@ from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.membership.messages import Beat, Report
+from haproc.membership.messages import Beat, ClusterReport
 from haproc.replicate.archive.pages import Page
 from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.route.classifying import with_bound
@@ -400,7 +400,7 @@ class CannedMembers:
 
     def __init__(self) -> None:
         self.beats: list[Beat] = []
-        self.reports: list[Report] = []
+        self.reports: list[ClusterReport] = []
 
     def knows(self, peer: str) -> bool:
         return peer == "b"
@@ -408,7 +408,7 @@ class CannedMembers:
     def heartbeat(self, beat: Beat) -> None:
         self.beats.append(beat)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: ClusterReport) -> None:
         self.reports.append(report)
 
 

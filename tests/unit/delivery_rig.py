@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
 from haproc.doors.connect.handles import Key
@@ -45,7 +45,7 @@ class Rig:
 
     def haproc(self, store: Any = None, **limits: Any) -> Deliveries:
         made = Deliveries(
-            store or MemoryKeyedStore(self.keys),
+            store or MemoryKeyValueStore(self.keys),
             dataclasses.replace(self.limits, **limits),
             memory=self.memory,
             operations=self.operations,

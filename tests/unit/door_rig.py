@@ -29,7 +29,7 @@ from haproc.doors.operators.settings import tell
 from haproc.engine.interface import EngineAddress
 from haproc.jobs.service import JobService
 from haproc.metrics import Metrics
-from haproc.statements.gate import Gate
+from haproc.statements.request_admission import RequestAdmission
 from tests.unit.canned import (
     CannedAdmission,
     CannedArchive,
@@ -142,7 +142,7 @@ async def door(
     heartbeats = HeartbeatDoor(config, members)
     metrics = Metrics("demo", "a", ["READY", "DOWN"])
     if operator:
-        forwarded = Forwarded(service, Gate(config, metrics))
+        forwarded = Forwarded(service, RequestAdmission(config, metrics))
         app = operator_app(
             config, "a", peers, operators, drains, status, metrics, heartbeats, forwarded
         )

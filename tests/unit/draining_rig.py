@@ -20,7 +20,7 @@ from typing import Any
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
-from haproc.engine.interface import Applied, Column, Mark, Settings
+from haproc.engine.interface import Applied, Column, Settings, TransactionMarker
 from haproc.engine.statement import Statement
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
@@ -55,7 +55,12 @@ class NullLane:
         self._engine = engine
 
     async def apply(
-        self, write: Statement, settings: Settings, mark: Mark | None, *, timeout_s: float
+        self,
+        write: Statement,
+        settings: Settings,
+        marker: TransactionMarker | None,
+        *,
+        timeout_s: float,
     ) -> Applied:
         return await self._engine.apply(write)
 

@@ -1,4 +1,4 @@
-"""A ring's jobs over a keyed store in memory: several HAProcs, real processes, no Spark."""
+"""A ring's jobs over a key-value store in memory: several HAProcs, real processes, no Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dmq import LogUnavailableError
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
 from haproc.config.model import Config, Jobs
 from haproc.failure import log_unavailable
 from haproc.jobs.book import Book
@@ -60,7 +60,7 @@ class Haproc:
         self.ring = ring
         self.name = name
         self.incarnation = uuid.uuid4().hex[:12]
-        self.store = MemoryKeyedStore(ring.keys)
+        self.store = MemoryKeyValueStore(ring.keys)
         self.book = Book(self.store, lambda: f"{next(NAMES):032}")
         self.tokens = JobTokens(self.book)
         unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000  # noqa: E731

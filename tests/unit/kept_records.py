@@ -13,16 +13,16 @@ from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.membership.roster import Member
 from haproc.replicate.records.contents import Checksums, Skip, Verify
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
+    DecisionKind,
     FailureReport,
     Message,
     Operation,
-    Verdict,
 )
 from haproc.replicate.records.rows import (
     ComputedPlan,
@@ -34,7 +34,7 @@ from haproc.replicate.records.rows import (
     SessionRef,
     SpooledRows,
 )
-from haproc.replicate.records.words import Abandon, Able, Revoke, Unable
+from haproc.replicate.records.votes import Abandon, FailureVote, Revoke, VoteWithdrawal
 from haproc.spark_error import Context, details
 
 SAID = details(
@@ -47,7 +47,9 @@ SAID = details(
 )
 GOLDEN = Path(__file__).parents[1] / "golden"
 ID = "2f1c6a5e9d3b4870a1b2c3d4e5f60718"
-FAILURE = Failure("TABLE_OR_VIEW_ALREADY_EXISTS", "42P07", "Die Tabelle »flüge« gibt es schon 😀")
+FAILURE = ApplicationFailure(
+    "TABLE_OR_VIEW_ALREADY_EXISTS", "42P07", "Die Tabelle »flüge« gibt es schon 😀"
+)
 HEAD = "INSERT INTO flüge VALUES "
 INSERT = Operation(
     id=ID,
@@ -205,16 +207,16 @@ MESSAGES: dict[str, Message] = {
     "rows_parts": Rows(41, ID, "b", 12, "", 2**40, None, Filling(PLAN, b"", (43, 2**40), 2**44)),
     "part": Part(41, ID, "b", 12, 1, 1_790_000_000_456, b"\x00rows"),
     "passed": Passed(41, ID, "b", 12, FAILURE),
-    "decision_commit": Decision(41, ID, Verdict.COMMIT, "b", 12),
-    "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
+    "decision_commit": Decision(41, ID, DecisionKind.COMMIT, "b", 12),
+    "decision_reject": Decision(41, ID, DecisionKind.REJECT, "a", 7, FAILURE),
     "outcome": FailureReport(2**53 + 1, "c", 3, FAILURE),
     "claim": Claim("a", "a-7f3e"),
-    "unable": Unable(41, ID, "b", 12, "OOM: für »flüge« reicht es nicht 😀"),
-    "able": Able(41, ID, "b", 12),
+    "unable": FailureVote(41, ID, "b", 12, "OOM: für »flüge« reicht es nicht 😀"),
+    "able": VoteWithdrawal(41, ID, "b", 12),
     "abandon": Abandon(41, ID, "c", 13, 47, {"b": 44, "c": 46}, {"a": 7, "d": -1}, "b: OOM 😀"),
     "revoke": Revoke(41, ID, "b", 12, "ein Mensch: »flüge« dauert 😀"),
-    "unable_revoke": Unable(41, ID, "b", 12, "it is to be taken back", 43),
-    "able_revoke": Able(41, ID, "b", 12, 43, True),
+    "unable_revoke": FailureVote(41, ID, "b", 12, "it is to be taken back", 43),
+    "able_revoke": VoteWithdrawal(41, ID, "b", 12, 43, True),
     "abandon_revoke": Abandon(
         41, ID, "c", 13, 47, {"b": 44, "c": 46}, {}, "ein Mensch 😀", revoked=True
     ),

@@ -1,4 +1,4 @@
-"""A ring's sessions over a keyed store in memory; Spark notes what it is given."""
+"""A ring's sessions over a key-value store in memory; Spark notes what it is given."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
 from haproc import protos
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import (
     Column,
-    File,
     Observed,
     Queries,
     Relay,
     Restore,
     ResultStream,
+    SessionFile,
     Settings,
 )
 from haproc.engine.statement import SparkPlan, SqlText, Statement
@@ -43,7 +43,7 @@ class FakeSpark:
         self.busy = self.closed = False
         self.epoch = 0
         self.ran: list[str] = []
-        self.files: list[File] = []
+        self.files: list[SessionFile] = []
         self.given = DEFAULTS
         self._restore = restore
         self._restored = False
@@ -92,7 +92,7 @@ class FakeSpark:
         await asyncio.sleep(0)
         self.given = settings
 
-    async def add_files(self, files: Sequence[File]) -> None:
+    async def add_files(self, files: Sequence[SessionFile]) -> None:
         self.files += files
 
     async def query(
@@ -168,7 +168,7 @@ class Member:
 
     sessions: Sessions
     engine: FakeEngine
-    store: MemoryKeyedStore
+    store: MemoryKeyValueStore
     blobs: Blobs
     upkeep: Upkeep
     listing: Listing
@@ -190,8 +190,8 @@ class Ring:
     def unix_ms(self) -> int:
         return int(self.now_s * 1000)
 
-    def member(self, cluster: str = "a", store: MemoryKeyedStore | None = None) -> Member:
-        engine, store = FakeEngine(), store or MemoryKeyedStore(self.keys)
+    def member(self, cluster: str = "a", store: MemoryKeyValueStore | None = None) -> Member:
+        engine, store = FakeEngine(), store or MemoryKeyValueStore(self.keys)
         durable = SessionStore(store, cluster, self.name, self.unix_ms, DEFAULTS)
         blobs = Blobs(store, self.name, self.unix_ms)
 

@@ -10,25 +10,25 @@ import pyarrow as pa
 import pytest
 
 from dmq import Cursor, Log
-from dmq.keyed_memory import MemoryKeyedStore
+from dmq.key_value_memory import MemoryKeyValueStore
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.config.archive import Archive
 from haproc.engine.statement import ArrowRows, SparkPlan
 from haproc.failure import RequestError
-from haproc.replicate.archive.fates import APPLIED, Ending, Fates, Status
+from haproc.replicate.archive.fates import APPLIED, ArchivedStatus, Ending, Fates
 from haproc.replicate.archive.pages import Page, Pages
-from haproc.replicate.archive.position import Position
-from haproc.replicate.heard.claims import Claims
+from haproc.replicate.archive.position import ArchivePosition
+from haproc.replicate.log_state.claims import Claims
 from haproc.replicate.records.contents import Skip
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
+    DecisionKind,
     FailureReport,
     Message,
     Operation,
-    Verdict,
     to_record,
 )
 from haproc.replicate.records.rows import Rows
@@ -36,7 +36,7 @@ from tests.unit.archive_rig import pages_of
 from tests.unit.canned import arrow
 from tests.unit.operations import computed, insert, update
 
-WRONG = Failure("DIVIDE_BY_ZERO", "22012", "by zero")
+WRONG = ApplicationFailure("DIVIDE_BY_ZERO", "22012", "by zero")
 OWN = "spark_catalog.haproc.operations"
 
 
@@ -72,7 +72,7 @@ def statuses(row: dict[str, Any]) -> dict[str, str]:
 
 
 def pages(log: Log, **rules: Any) -> Pages:
-    return pages_of(log, MemoryKeyedStore(), Archive(user="archive", **rules))
+    return pages_of(log, MemoryKeyValueStore(), Archive(user="archive", **rules))
 
 
 async def test_page_tells_an_operation_with_its_tables_and_outcomes_everywhere(log: Log) -> None:
@@ -126,13 +126,13 @@ async def test_page_leaves_out_what_stands_behind_a_fence_that_it_came_before(lo
 async def test_pages_one_after_another_tell_each_operation_once(log: Log) -> None:
     ops = [insert(str(n % 7), "t") for n in range(40)]
     await fill(log, *ops)
-    one = pages_of(log, MemoryKeyedStore(), window_records=20)
+    one = pages_of(log, MemoryKeyValueStore(), window_records=20)
     found: list[int] = []
     position = 0
     while position < 40:
         page = await one.page(position, 3)
         # Another HAProc, which read nothing before, says the same.
-        other = await pages_of(log, MemoryKeyedStore(), window_records=20).page(position, 3)
+        other = await pages_of(log, MemoryKeyValueStore(), window_records=20).page(position, 3)
         assert (told(page), page.end) == (told(other), other.end)
         found += offsets(page)
         # Whoever goes by its table's newest offset asks for what is below the page's end again.
@@ -170,11 +170,11 @@ async def test_page_tells_rejections_errors_and_skips(log: Log) -> None:
         insert("bad", "t"),
         query,
         insert("skipped", "t"),
-        Decision(0, "ddl", Verdict.REJECT, "a", 9, WRONG),
+        Decision(0, "ddl", DecisionKind.REJECT, "a", 9, WRONG),
         FailureReport(1, "b", 9, WRONG),
         Rows(2, "q", "a", 9, "INSERT INTO t VALUES (1)", 7),
         Skip(3, "skipped", "c", 9, "disk"),
-        Decision(0, "ddl", Verdict.COMMIT, "b", 9),
+        Decision(0, "ddl", DecisionKind.COMMIT, "b", 9),
     )
     rows = told(await pages(log).page(0, 10))
     assert statuses(rows[0]) == dict.fromkeys("abc", "rejected")
@@ -188,10 +188,13 @@ def test_fates_of_a_replaced_process_are_void() -> None:
     fates = Fates(0, Claims())
     fates.hear(3, Claim("a", "a1"))
     fates.hear(5, Claim("a", "a2"))
-    fates.hear(6, Decision(1, "x", Verdict.REJECT, "a", 3, WRONG))
+    fates.hear(6, Decision(1, "x", DecisionKind.REJECT, "a", 3, WRONG))
     assert fates.endings(1, "ab") is None
     fates.hear(7, FailureReport(1, "a", 5, WRONG))
-    assert fates.endings(1, "ab") == {"a": Ending(Status.FAILED, "DIVIDE_BY_ZERO"), "b": APPLIED}
+    assert fates.endings(1, "ab") == {
+        "a": Ending(ArchivedStatus.FAILED, "DIVIDE_BY_ZERO"),
+        "b": APPLIED,
+    }
     fates.forget(2)
     fates.hear(8, FailureReport(1, "b", -1, WRONG))
     assert fates.endings(1, "ab") is None
@@ -235,8 +238,8 @@ async def test_log_that_was_trimmed_is_told_from_where_it_begins(log: Log) -> No
 async def test_position_is_taken_up_to_what_every_cluster_has_applied_and_never_back(
     log: Log,
 ) -> None:
-    store = MemoryKeyedStore()
-    asked, position = pages_of(log, store), Position(store)
+    store = MemoryKeyValueStore()
+    asked, position = pages_of(log, store), ArchivePosition(store)
     await fill(log, *(insert(str(n), "t") for n in range(6)), low=4)
     await asked.archived(3)
     assert await position.read() == 3

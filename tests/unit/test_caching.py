@@ -16,11 +16,11 @@ from haproc.config.cache import Cache
 from haproc.config.model import Consistency
 from haproc.engine.interface import Chunk, Settings
 from haproc.membership.state import State
-from haproc.replicate.heard.written import Written, defines
+from haproc.replicate.log_state.written import Written, defines
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Unit
-from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import Progress
 from haproc.route import caching
 from haproc.route.caching import Caching, NoCounts
@@ -72,7 +72,7 @@ class Member:
         self.core: Any = SimpleNamespace(
             me="a",
             schedule=self.schedule,
-            heard=SimpleNamespace(written=self.written),
+            log_state=SimpleNamespace(written=self.written),
             condition=SimpleNamespace(departures=0, state=State.READY),
             own_log=SimpleNamespace(seen=True),
         )
@@ -109,7 +109,7 @@ class Member:
         if offset in self.ignored or not self.schedule.add(offset, op):
             self.schedule.passed(offset)
         elif op.synchronous:
-            self.schedule.decide(offset, Verdict.COMMIT)
+            self.schedule.decide(offset, DecisionKind.COMMIT)
         elif op.computed:
             self.schedule.provide(offset)
 
@@ -481,7 +481,7 @@ def end_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def definitions_ignored(patch: pytest.MonkeyPatch) -> None:
     """Take notice of the tables alone that a record names."""
-    patch.setattr("haproc.replicate.heard.written.defines", lambda op: False)
+    patch.setattr("haproc.replicate.log_state.written.defines", lambda op: False)
 
 
 def writes_seen_when_applied(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc.classify.names import Context
-from haproc.engine.holes import hole
+from haproc.engine.placeholder import placeholder
 from haproc.pin.called import Called, called
 from tests.unit.recorded_plans import recorded
 
@@ -58,10 +58,10 @@ def test_name_stays_through_what_hands_columns_on(
 
 def test_columns_that_were_made_anew_get_no_name() -> None:
     """Spark would not resolve s.n either; and if a column s had a field n, it would take that."""
-    made = Called("s", ("c", "d"), frozenset({"n", "gone"})).over(hole(), ["id", "N"])
+    made = Called("s", ("c", "d"), frozenset({"n", "gone"})).over(placeholder(), ["id", "N"])
     (alias,) = made.with_columns.aliases
     assert list(alias.name) == ["N"]
     assert alias.expr.unresolved_attribute.unparsed_identifier == "`N`"
     named = made.with_columns.input.subquery_alias
-    assert (named.alias, list(named.qualifier), named.input) == ("s", ["c", "d"], hole())
-    assert S_BUT_N.over(hole(), ["id"]).HasField("subquery_alias")
+    assert (named.alias, list(named.qualifier), named.input) == ("s", ["c", "d"], placeholder())
+    assert S_BUT_N.over(placeholder(), ["id"]).HasField("subquery_alias")

@@ -23,7 +23,7 @@ from haproc.replicate.compose.changes import Change, Changed, Inserted
 from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
 from haproc.replicate.compose.terms import Cell, Own
-from haproc.replicate.compose.window import Window
+from haproc.replicate.compose.window import ComposedWindow
 from haproc.replicate.records.operation import Operation
 from tests.simulation.merging import executed, sqlite_text
 from tests.simulation.plans import stream_of
@@ -151,7 +151,7 @@ def test_settings_that_change_what_is_stored_leave_no_change() -> None:
 def test_change_that_is_not_surely_the_same_stays_out(
     columns: list[Column], sqls: list[str]
 ) -> None:
-    window = Window(columns)
+    window = ComposedWindow(columns)
     *before, last = [change(sql) for sql in sqls]
     for each in before:
         assert each is not None and window.take(each)
@@ -162,7 +162,7 @@ def test_change_that_is_not_surely_the_same_stays_out(
 
 
 def test_inserts_alone_become_an_insert() -> None:
-    window = Window(COLUMNS)
+    window = ComposedWindow(COLUMNS)
     for sql in ("INSERT INTO t VALUES (1, 'a', 2, NULL)", "INSERT INTO t (w, k) VALUES ('x', 3)"):
         found = change(sql)
         assert found is not None and window.take(found)
@@ -171,7 +171,7 @@ def test_inserts_alone_become_an_insert() -> None:
 
 
 def test_window_that_undoes_itself_leaves_what_the_table_may_hold() -> None:
-    window = Window(COLUMNS)
+    window = ComposedWindow(COLUMNS)
     for sql in ("INSERT INTO t VALUES (1, 'a', 2, NULL)", "DELETE FROM t WHERE k = 1"):
         found = change(sql)
         assert found is not None and window.take(found)
@@ -180,7 +180,7 @@ def test_window_that_undoes_itself_leaves_what_the_table_may_hold() -> None:
 
 
 def test_hot_key_fills_a_window() -> None:
-    window, found = Window(COLUMNS), change("UPDATE t SET v = v + 1 WHERE k = 1")
+    window, found = ComposedWindow(COLUMNS), change("UPDATE t SET v = v + 1 WHERE k = 1")
     assert found is not None
     taken = 0
     while window.take(found):

@@ -15,7 +15,7 @@ from haproc.replicate.compose.changes import Change, Merged
 from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
 from haproc.replicate.compose.terms import Cell, Given, Own
-from haproc.replicate.compose.window import Window
+from haproc.replicate.compose.window import ComposedWindow
 from tests.windows import operation
 
 COLUMNS = [Column("k", "int"), Column("s", "string"), Column("v", "int"), Column("w", "string")]
@@ -243,7 +243,7 @@ def test_merge_that_says_more_has_no_change(sql: str) -> None:
 def test_upsert_that_is_not_surely_the_same_stays_out(
     columns: list[Column], sqls: list[str]
 ) -> None:
-    window = Window(columns)
+    window = ComposedWindow(columns)
     *before, last = [change(sql) for sql in sqls]
     for each in before:
         assert each is not None and window.take(each)
@@ -255,7 +255,7 @@ def test_upsert_that_is_not_surely_the_same_stays_out(
 
 def told(*sqls: str) -> list[str]:
     """Return the lines of what these come to."""
-    window = Window(COLUMNS)
+    window = ComposedWindow(COLUMNS)
     for sql in sqls:
         found = change(sql)
         assert found is not None and window.take(found), sql

@@ -12,15 +12,15 @@ from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import SqlText
 from haproc.replicate.compose.changes import Change
 from haproc.replicate.compose.reading import change_of
-from haproc.replicate.heard.elsewhere import Elsewhere
+from haproc.replicate.log_state.peer_success import PeerSuccess
 from haproc.replicate.queue import composing
 from haproc.replicate.queue.coalesce import BatchKey, BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.records.progress import Progress
-from haproc.replicate.records.words import Unable
+from haproc.replicate.records.votes import FailureVote
 from tests.unit.operations import ddl
 from tests.windows import operation
 
@@ -38,18 +38,18 @@ def queue(
     progress: Progress | None = None,
     limits: BatchLimits | None = None,
     doubtful_below: int = 0,
-) -> tuple[Schedule, Elsewhere]:
+) -> tuple[Schedule, PeerSuccess]:
     """Return a schedule that has read these statements on one table."""
-    elsewhere = Elsewhere()
-    elsewhere.passed(passed)
+    peer_success = PeerSuccess()
+    peer_success.passed(passed)
     schedule = Schedule(
-        "b", progress or Progress(), doubtful_below, limits or BatchLimits(), elsewhere
+        "b", progress or Progress(), doubtful_below, limits or BatchLimits(), peer_success
     )
     for offset, sql in enumerate(sqls):
         schedule.add(offset, operation(sql, "t"))
     if columns is not None:
         schedule.composing.describe("t", columns, schedule.composing.definitions)
-    return schedule, elsewhere
+    return schedule, peer_success
 
 
 def offsets(units: Sequence[Unit]) -> list[tuple[int, ...]]:
@@ -81,23 +81,23 @@ def test_merge_of_another_table_s_rows_runs_alone() -> None:
 
 
 def test_what_nobody_has_passed_runs_alone() -> None:
-    schedule, elsewhere = queue(ENTER, APPEND, LEAVE, passed=2)
+    schedule, peer_success = queue(ENTER, APPEND, LEAVE, passed=2)
     assert offsets(schedule.take(4)) == [(0, 1)]
-    schedule, elsewhere = queue(APPEND, LEAVE, passed=0)
+    schedule, peer_success = queue(APPEND, LEAVE, passed=0)
     assert offsets(schedule.take(4)) == [(0,)]
-    elsewhere.passed(1)
-    assert not elsewhere.succeeded(1) and elsewhere.succeeded(0)
+    peer_success.passed(1)
+    assert not peer_success.succeeded(1) and peer_success.succeeded(0)
 
 
 def test_what_somebody_spoke_of_runs_alone() -> None:
-    report = FailureReport(1, "a", 0, Failure("SOME", "", ""))
-    word = Unable(1, "id", "a", 0, "it cannot")
+    report = FailureReport(1, "a", 0, ApplicationFailure("SOME", "", ""))
+    word = FailureVote(1, "id", "a", 0, "it cannot")
     for message in (report, word):
-        schedule, elsewhere = queue(APPEND, APPEND, LEAVE, APPEND)
-        elsewhere.hear(message)
+        schedule, peer_success = queue(APPEND, APPEND, LEAVE, APPEND)
+        peer_success.record(message)
         assert offsets(schedule.take(4)) == [(0,)]
-        elsewhere.forget(1)
-        assert not elsewhere.succeeded(1)
+        peer_success.forget(1)
+        assert not peer_success.succeeded(1)
 
 
 def test_table_that_does_more_than_store_is_written_one_by_one() -> None:
@@ -251,9 +251,11 @@ def test_half_of_a_failed_statement_is_composed_with_nothing_from_outside() -> N
 
 
 def test_operation_that_failed_on_another_cluster_ends_a_batch_and_runs_alone() -> None:
-    schedule, elsewhere = queue(*[ENTER] * 3, passed=0)
-    elsewhere.hear(FailureReport(2, "a", 0, Failure("SOME", "", "")))
-    elsewhere.hear(FailureReport(4, "a", 0, Failure("SOME", "", "")))  # it is not read yet
+    schedule, peer_success = queue(*[ENTER] * 3, passed=0)
+    peer_success.record(FailureReport(2, "a", 0, ApplicationFailure("SOME", "", "")))
+    peer_success.record(
+        FailureReport(4, "a", 0, ApplicationFailure("SOME", "", ""))
+    )  # it is not read yet
     for offset in (3, 4, 5, 6):
         schedule.add(offset, operation(ENTER, "t"))
     for expected in ((0, 1), (2,), (3,), (4,), (5, 6)):
@@ -323,7 +325,7 @@ def test_batch_on_a_table_that_cannot_be_looked_at_is_taken_apart() -> None:
     assert unit.offsets == (0, 1) and unit.in_doubt and unit.apart
 
 
-class Asked(Elsewhere):
+class Asked(PeerSuccess):
     """Counts how often it is asked."""
 
     def __init__(self) -> None:
@@ -337,11 +339,11 @@ class Asked(Elsewhere):
 
 @pytest.mark.parametrize("waiting", [10, 500])
 def test_operation_that_cannot_be_composed_costs_the_same_however_many_wait(waiting: int) -> None:
-    elsewhere = Asked()
-    elsewhere.passed(waiting)
-    schedule = Schedule("b", Progress(), 0, BatchLimits(), elsewhere)
+    peer_success = Asked()
+    peer_success.passed(waiting)
+    schedule = Schedule("b", Progress(), 0, BatchLimits(), peer_success)
     for offset in range(waiting):
         schedule.add(offset, operation("UPDATE t SET v = 'x' WHERE k > 1", "t"))
     schedule.composing.describe("t", COLUMNS, schedule.composing.definitions)
     assert offsets(schedule.take(4)) == [(0,)]
-    assert elsewhere.times <= 2
+    assert peer_success.times <= 2

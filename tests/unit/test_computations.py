@@ -6,13 +6,18 @@ from dataclasses import replace
 
 from haproc.engine.interface import Settings
 from haproc.replicate.apply.queries import settings_of_query
-from haproc.replicate.heard.computations import Computations, Found, exhausted, responsible
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.log_state.computations import (
+    Computations,
+    RowsLocation,
+    exhausted,
+    responsible,
+)
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, Rows
 from tests.unit.kept_records import INSERT
 
 RING = ("a", "b", "c")
-NO_MEMORY = Failure("OUT_OF_MEMORY", "53200", "no memory")
+NO_MEMORY = ApplicationFailure("OUT_OF_MEMORY", "53200", "no memory")
 
 
 def rows(offset: int, by: str = "a", count: int = 1) -> Rows:
@@ -27,7 +32,7 @@ def test_first_rows_in_the_log_count() -> None:
     computations = Computations()
     assert computations.see(7, rows(5, "b", 2))
     assert not computations.see(8, rows(5, "a", 3))
-    assert computations.found(5) == Found(7, 2, None)
+    assert computations.found(5) == RowsLocation(7, 2, None)
     assert computations.found(6) is None
 
 

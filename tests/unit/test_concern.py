@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.classify.model import WriteConcern
-from haproc.replicate.agree.concern import Judgement, Requirement
+from haproc.replicate.agree.concern import ConcernJudgement, Requirement
 
 ONE, MAJORITY, ALL = WriteConcern
 NAMES = "abcde"
@@ -20,7 +20,9 @@ def requirements(draw: st.DrawFn) -> Requirement:
     return Requirement(concern, len(NAMES), draw(st.integers(1, len(NAMES))))
 
 
-def judge(concern: WriteConcern, in_sync: str, applied: str, min_insync: int = 1) -> Judgement:
+def judge(
+    concern: WriteConcern, in_sync: str, applied: str, min_insync: int = 1
+) -> ConcernJudgement:
     requirement = Requirement(concern, 3, min_insync)
     return requirement.judge(frozenset(in_sync), frozenset(applied))
 
@@ -45,15 +47,15 @@ def test_majority_is_of_all_clusters_of_the_ring(clusters: int, needed: int) -> 
 
 
 def test_majority_is_met_by_whoever_has_applied() -> None:
-    assert judge(MAJORITY, "abc", "a") == Judgement(False, frozenset("bc"))
+    assert judge(MAJORITY, "abc", "a") == ConcernJudgement(False, frozenset("bc"))
     assert judge(MAJORITY, "abc", "ac").fulfilled
     # one that applied it and left counts; one that left before does not
     assert judge(MAJORITY, "a", "ab").fulfilled
-    assert judge(MAJORITY, "a", "a") == Judgement(False, frozenset(), possible=False)
+    assert judge(MAJORITY, "a", "a") == ConcernJudgement(False, frozenset(), possible=False)
 
 
 def test_all_is_met_by_those_in_sync_now() -> None:
-    assert judge(ALL, "abc", "ab") == Judgement(False, frozenset("c"))
+    assert judge(ALL, "abc", "ab") == ConcernJudgement(False, frozenset("c"))
     assert judge(ALL, "ab", "ab").fulfilled
     assert judge(ALL, "a", "a").fulfilled
     # one that is not in sync need not have it, nor does it hurt
@@ -61,9 +63,11 @@ def test_all_is_met_by_those_in_sync_now() -> None:
 
 
 def test_min_insync_bounds_all_and_majority() -> None:
-    assert judge(ALL, "a", "a", min_insync=2) == Judgement(False, frozenset(), possible=False)
+    assert judge(ALL, "a", "a", min_insync=2) == ConcernJudgement(
+        False, frozenset(), possible=False
+    )
     assert judge(ALL, "ab", "ab", min_insync=2).fulfilled
-    assert judge(MAJORITY, "abc", "ab", min_insync=3) == Judgement(False, frozenset("c"))
+    assert judge(MAJORITY, "abc", "ab", min_insync=3) == ConcernJudgement(False, frozenset("c"))
     assert not Requirement(ALL, 3, 2).permits(frozenset("a"))
     assert Requirement(ALL, 3, 2).permits(frozenset("ab"))
 

@@ -15,7 +15,7 @@ from haproc.config.model import User
 from haproc.doors.connect.calls import CONTROL_BYTES_MAX, Boundary, Call
 from haproc.doors.http.access import Admission, Credentials
 from haproc.metrics import Metrics
-from haproc.statements.gate import Gate
+from haproc.statements.request_admission import RequestAdmission
 from tests.unit.door_rig import make_config
 
 SESSION = "00000000-0000-0000-0000-00000000000a"
@@ -43,7 +43,7 @@ class Left(Context):
 
 def boundary_of(tmp_path: Path) -> Boundary:
     config = make_config(tmp_path, users=(User("ann", "t"),))
-    gate = Gate(config, Metrics("demo", "a", ["READY"]))
+    gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
     admission = Admission(Credentials.of_users(config))
     return Boundary(admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)))
 

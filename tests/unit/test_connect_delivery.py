@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmq.errors import LogUnavailableError
-from dmq.keyed_memory import MemoryKeyedStore
+from dmq.key_value_memory import MemoryKeyValueStore
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import RUNNING, Deliveries
 from haproc.doors.connect.handles import Key, OperationState
 from haproc.doors.connect.operation import DeliveryLimits
-from haproc.doors.connect.responses import Position, Way, id_text, packed, read_id
+from haproc.doors.connect.responses import ResultPosition, Way, id_text, packed, read_id
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError
 from tests.unit.delivery_rig import Rig, failing, read
@@ -224,7 +224,7 @@ async def test_operation_that_nobody_knows_is_not_found(rig: Rig) -> None:
     assert await failing(haproc.reattach(KEY, "x", rig.source([]))) == (
         "INVALID_CURSOR.POSITION_NOT_FOUND"
     )
-    made_up = id_text(read_id_run(haproc), 99, Position(), Way.NOTHING)
+    made_up = id_text(read_id_run(haproc), 99, ResultPosition(), Way.NOTHING)
     assert await failing(haproc.reattach(KEY, made_up, rig.source([]))) == (
         "INVALID_CURSOR.POSITION_NOT_FOUND"
     )
@@ -316,7 +316,7 @@ def lost_of(client: Client, lost: Client) -> Client:
 
 
 async def test_result_nobody_can_go_on_with_says_so(rig: Rig) -> None:
-    class Away(MemoryKeyedStore):
+    class Away(MemoryKeyValueStore):
         async def put(self, key: str, value: bytes) -> int:
             raise LogUnavailableError("no store")
 
@@ -328,17 +328,17 @@ async def test_result_nobody_can_go_on_with_says_so(rig: Rig) -> None:
     )
     await read(haproc.reattach(KEY, client.last_id, rig.source([])), client)
     assert client.has_all_of(TABLE)
-    stored = id_text(b"12345678", 3, Position(), Way.STORED)
+    stored = id_text(b"12345678", 3, ResultPosition(), Way.STORED)
     assert await failing(other.reattach(KEY, stored, rig.source([]))) == ErrorClass.RESULT_LOST
 
 
 async def test_id_with_the_request_of_another_operation_is_refused(rig: Rig) -> None:
     other = dataclasses.replace(KEY, operation_id=SESSION)
     for rest in (request(), b"no request", b""):
-        made_up = id_text(b"12345678", 0, Position(), Way.REQUEST, packed(rest))
+        made_up = id_text(b"12345678", 0, ResultPosition(), Way.REQUEST, packed(rest))
         gone = await failing(rig.haproc().reattach(other, made_up, rig.source([])))
         assert gone == ErrorClass.RESULT_LOST
-    made_up = id_text(b"12345678", 0, Position(), Way.TAIL, packed(b"no responses"))
+    made_up = id_text(b"12345678", 0, ResultPosition(), Way.TAIL, packed(b"no responses"))
     gone = await failing(rig.haproc().reattach(KEY, made_up, rig.source([])))
     assert gone == "INVALID_CURSOR.POSITION_NOT_FOUND"
     assert rig.asked == []

@@ -15,16 +15,16 @@ from haproc import protos
 from haproc.doors.connect.errors import (
     DETAILS,
     ENRICHED_MAX,
+    CallEnd,
     Enriched,
-    Told,
     as_given,
     invalid_handle,
     told,
 )
 from haproc.engine.errors import EngineError, ErrorKind, RelayedError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy, refused
-from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.route.answering import rejected
 from haproc.spark_error import Context, details
 
@@ -32,7 +32,7 @@ from haproc.spark_error import Context, details
 class _Ended(grpc.RpcError, grpc.Call):
     """A call that ended so, as gRPC's client shows it."""
 
-    def __init__(self, ending: Told) -> None:
+    def __init__(self, ending: CallEnd) -> None:
         self._ending = ending
 
     def code(self) -> grpc.StatusCode:
@@ -48,7 +48,7 @@ class _Ended(grpc.RpcError, grpc.Call):
 _Ended.__abstractmethods__ = frozenset()
 
 
-def _shown(ending: Told, more: Any = None) -> Exception:
+def _shown(ending: CallEnd, more: Any = None) -> Exception:
     status = status_pb2.Status.FromString(ending.packed)
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
@@ -56,7 +56,7 @@ def _shown(ending: Told, more: Any = None) -> Exception:
     return shown
 
 
-def _repeated(ending: Told) -> bool:
+def _repeated(ending: CallEnd) -> bool:
     return bool(DefaultPolicy().can_retry(_Ended(ending)))
 
 
@@ -100,8 +100,12 @@ SAID = details(
 
 
 def test_what_spark_said_of_a_write_is_shown_whatever_its_sqlstate() -> None:
-    failure = Failure("UNSUPPORTED_DATATYPE", "0A000", 'Unsupported data type "INTT".', SAID)
-    ending = told(rejected(Outcome(Status.REJECTED, failure=failure), 7), error_id="e1")
+    failure = ApplicationFailure(
+        "UNSUPPORTED_DATATYPE", "0A000", 'Unsupported data type "INTT".', SAID
+    )
+    ending = told(
+        rejected(OperationOutcome(OutcomeStatus.REJECTED, failure=failure), 7), error_id="e1"
+    )
     more = protos.base.FetchErrorDetailsResponse.FromString(ending.enriched)
     for shown in (_shown(ending), _shown(ending, more)):
         assert isinstance(shown, pyspark_errors.ParseException)
@@ -114,8 +118,8 @@ def test_what_spark_said_of_a_write_is_shown_whatever_its_sqlstate() -> None:
 
 def test_python_function_that_fails_in_a_write_is_a_python_exception() -> None:
     said = details(["org.apache.spark.api.python.PythonException", "java.lang.Exception"], {})
-    failure = Failure("", "", "Traceback: ZeroDivisionError", said)
-    shown = _shown(told(rejected(Outcome(Status.REJECTED, failure=failure), 7)))
+    failure = ApplicationFailure("", "", "Traceback: ZeroDivisionError", said)
+    shown = _shown(told(rejected(OperationOutcome(OutcomeStatus.REJECTED, failure=failure), 7)))
     assert isinstance(shown, pyspark_errors.PythonException)
 
 
@@ -197,7 +201,7 @@ def test_unknown_operation_is_told_in_words_that_clients_look_for() -> None:
 def test_error_that_spark_gave_goes_on_as_it_came() -> None:
     error = EngineError(ErrorKind.APPLICATION, "no", error_class="TABLE_OR_VIEW_NOT_FOUND")
     relayed = RelayedError(error, "INTERNAL", "no", b"packed")
-    assert as_given(relayed) == Told("INTERNAL", "no", b"packed")
+    assert as_given(relayed) == CallEnd("INTERNAL", "no", b"packed")
 
 
 def test_lost_session_behind_the_clients_is_not_told_as_its_own() -> None:

@@ -13,16 +13,16 @@ from unittest.mock import AsyncMock
 import pyarrow as pa
 import pytest
 
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
 from haproc import protos
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import expressions
-from haproc.classify.plans.reading import Does, Found
+from haproc.classify.plans.reading import Does, PlanFindings
 from haproc.config.limits import Limits
 from haproc.config.model import Reads
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
-from haproc.doors.connect.execute import Asked, Executing
+from haproc.doors.connect.execute import Executing, PlanRequest
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.service import RESENT_S, ConnectService
 from haproc.engine.rewriting import Names
@@ -48,7 +48,9 @@ def _sql(text: str) -> Any:
     return plan
 
 
-async def _read(request: bytes, texts: Texts | None = None, limits: Limits | None = None) -> Asked:
+async def _read(
+    request: bytes, texts: Texts | None = None, limits: Limits | None = None
+) -> PlanRequest:
     config: Any = SimpleNamespace(
         reads=Reads(), limits=limits or Limits(), connect=SimpleNamespace(statement_s=1.0)
     )
@@ -155,7 +157,7 @@ async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
 
     async with AsyncExitStack() as stack:
         deliveries = Deliveries(
-            MemoryKeyedStore(MemoryKeys()),
+            MemoryKeyValueStore(MemoryKeys()),
             DeliveryLimits(),
             memory=Shares(1 << 20),
             operations=Shares(1),
@@ -238,7 +240,7 @@ async def test_large_plan_is_not_read_on_the_loop(compressed: bool) -> None:
 def test_numbers_are_passed_over_and_texts_beside_them_are_not() -> None:
     plan = _one_of(1000, "now")
     assert len(list(expressions._below(plan))) < 20
-    found = Found()
+    found = PlanFindings()
     expressions.take(plan, found)
     assert found.functions == {"in"}
 

@@ -13,9 +13,9 @@ from haproc.doors.connect.responses import (
     REQUEST_BYTES_MAX,
     TAIL_BYTES_MAX,
     Kind,
-    Position,
     RequestRead,
     ResponseId,
+    ResultPosition,
     Way,
     id_text,
     packed,
@@ -37,7 +37,7 @@ from tests.unit.spark_responses import (
 
 RUN = b"12345678"
 POSITIONS = st.builds(
-    Position,
+    ResultPosition,
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**32 - 1),
     st.binary(min_size=16, max_size=16),
@@ -46,7 +46,7 @@ POSITIONS = st.builds(
 
 @given(st.integers(0, 2**32 - 1), POSITIONS, st.sampled_from(Way), st.binary(max_size=99))
 def test_id_that_is_read_says_what_was_written(
-    index: int, position: Position, way: Way, rest: bytes
+    index: int, position: ResultPosition, way: Way, rest: bytes
 ) -> None:
     text = id_text(RUN, index, position, way, packed(rest))
     assert read_id(text) == ResponseId(RUN, index, position, way, rest)
@@ -60,7 +60,7 @@ def test_id_that_anybody_made_up_is_none_or_bounded(text: str) -> None:
 
 
 def test_id_that_is_too_long_or_unpacks_to_too_much_is_none() -> None:
-    head = id_text(RUN, 0, Position(), Way.TAIL)
+    head = id_text(RUN, 0, ResultPosition(), Way.TAIL)
     assert read_id(head + packed(bytes(1 << 16))) is not None
     assert read_id(head + packed(bytes((1 << 16) + 1))) is None
     assert read_id(head + "A" * ID_CHARS_MAX) is None
@@ -69,7 +69,7 @@ def test_id_that_is_too_long_or_unpacks_to_too_much_is_none() -> None:
 
 def test_longest_id_of_ours_is_read() -> None:
     noise = bytes(zlib.crc32(bytes([i & 255, i >> 8])) & 255 for i in range(TAIL_BYTES_MAX))
-    longest = id_text(RUN, 0, Position(), Way.TAIL, packed(noise + bytes(4 * 60)))
+    longest = id_text(RUN, 0, ResultPosition(), Way.TAIL, packed(noise + bytes(4 * 60)))
     assert len(longest) > REQUEST_BYTES_MAX
     assert read_id(longest) is not None
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haproc.doors.connect.responses import START, Kind, Position
+from haproc.doors.connect.responses import START, Kind, ResultPosition
 from haproc.doors.connect.resuming import Followed, Following, merged
 from haproc.failure import ErrorClass, RequestError
 from tests.unit.spark_responses import Client, Response, complete, metrics, result, rows, schema
@@ -22,7 +22,7 @@ TABLES = st.lists(st.tuples(VALUES, st.integers(0, 9)), max_size=30).map(
 EDGES = st.lists(st.integers(0, 30), max_size=6)
 
 
-def followed(responses: list[bytes], start: Position = START) -> list[Followed]:
+def followed(responses: list[bytes], start: ResultPosition = START) -> list[Followed]:
     following = Following(start)
     return [each for response in responses for each in following.take(response)]
 
@@ -101,7 +101,7 @@ def test_rows_of_an_unknown_type_pass_without_a_position() -> None:
     assert [each.response for each in given_] == responses
     assert [each.position is None for each in given_] == [False, True, True]
     with pytest.raises(RequestError, match="cannot be compared"):
-        followed(responses, Position(1, 1, b"x" * 16))
+        followed(responses, ResultPosition(1, 1, b"x" * 16))
 
 
 def test_responses_that_may_stand_in_one_message_do() -> None:

@@ -21,7 +21,7 @@ REPLICATE = Path(__file__).parents[2] / "haproc" / "replicate"
 async def test_core_takes_no_assignment_once_it_is_made() -> None:
     identity, log = Identity("demo", "a", "a1", ("a", "b")), MemoryLog(MemoryStore())
     core = Core.of(identity, log, None, None, Limits(), Timeouts())  # type: ignore[arg-type]
-    for shared in (core, core.identity, core.heard):
+    for shared in (core, core.identity, core.log_state):
         for field in dataclasses.fields(shared):
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(shared, field.name, None)

@@ -12,7 +12,7 @@ from haproc.config.limits import Limits
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, PRESENT, Applied, Named
 from haproc.engine.statement import SqlText, Statement
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from tests.simulation.clock import run
 from tests.unit.draining_rig import NullEngine, NullLane, member
@@ -72,10 +72,10 @@ class Engine(NullEngine):
         return Applied()
 
 
-def applied(op: Operation, engine: Engine) -> Outcome:
+def applied(op: Operation, engine: Engine) -> OperationOutcome:
     """Return what became of an operation that a ring of one begins with."""
 
-    async def drained() -> Outcome:
+    async def drained() -> OperationOutcome:
         async with member([op], engine) as replica:
             await replica.core.news.until(lambda: replica.core.schedule.low >= 1)
             return await replica.core.outcomes.outcome(await replica.core.outcomes.arrival_at(0))
@@ -103,7 +103,7 @@ def test_lane_that_ran_ddl_of_more_than_it_names_begins_anew() -> None:
 def test_drop_whose_answer_was_lost_is_found_again_without_a_look_at_content(kind: Kind) -> None:
     engine = Engine(loses_answers=True)
     outcome = applied(drop(kind), engine)
-    assert outcome.status is Status.APPLIED and outcome.assumed
+    assert outcome.status is OutcomeStatus.APPLIED and outcome.assumed
     assert engine.runs == 1
     assert not any(each.content for each in engine.asked)
 
@@ -118,5 +118,5 @@ def test_drop_that_did_not_run_runs_again() -> None:
 
     engine = Refusing()
     outcome = applied(drop(), engine)
-    assert outcome.status is Status.APPLIED and not outcome.assumed
+    assert outcome.status is OutcomeStatus.APPLIED and not outcome.assumed
     assert engine.runs == 2

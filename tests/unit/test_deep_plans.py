@@ -12,7 +12,7 @@ from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.classify.plans import parsing
 from haproc.classify.plans.commands import read_plan
-from haproc.engine.holes import hole, plan_of_query, rests_on_handles, with_rows
+from haproc.engine.placeholder import placeholder, plan_of_query, rests_on_handles, with_rows
 from haproc.failure import ErrorClass
 from haproc.pin.plan_parts import inlined, input_of
 from haproc.route.plan_questions import (
@@ -110,7 +110,7 @@ def passes(plan: Any) -> None:
     for question in questions:
         assert question is not None
         shape_of(question)
-    made = computed(plan, None, hole())
+    made = computed(plan, None, placeholder())
     plan_of_query(made.query)
     assert not rests_on_handles(made.query)
     filled = parsing.parse(protos.base.Plan, with_rows(made.template, b"rows"))

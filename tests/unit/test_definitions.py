@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from haproc.classify.model import InsertShape, Kind
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SqlText
-from haproc.replicate.heard.definitions import (
+from haproc.replicate.log_state.definitions import (
     ANYTHING,
     Definitions,
     reach,
@@ -19,7 +19,7 @@ from haproc.replicate.heard.definitions import (
     redefined,
     redefined_by,
 )
-from haproc.replicate.heard.window import Sighting, Window
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
 from tests.readings.classified import classified
@@ -227,7 +227,7 @@ def operations(log: list[tuple[str, str, int, str]]) -> list[Operation]:
 
 def judged(log: list[Operation], low: int, start: int) -> list[str]:
     """What a reader makes of the log from ``low`` on that begins to read at ``start``."""
-    definitions, window = Definitions(WINDOW), Window(WINDOW)
+    definitions, window = Definitions(WINDOW), IdempotencyWindow(WINDOW)
     definitions.begin(start)
     found = []
     for offset, op in list(enumerate(log))[start:]:

@@ -14,7 +14,7 @@ import uvloop
 
 from haproc.config.model import User
 from haproc.doors.http import connections
-from haproc.doors.http.connections import Told
+from haproc.doors.http.connections import ThrottledWarning
 from haproc.membership.links import HEARTBEAT_PATH, TAKEN
 from tests.unit.canned import Canned
 from tests.unit.door_rig import STATEMENTS, Rig, door
@@ -109,7 +109,7 @@ def test_told_says_how_often_it_kept_silent(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("haproc.doors.http.connections.time.monotonic", lambda: clock[0])
-    told = Told("seen %s")
+    told = ThrottledWarning("seen %s")
     for name in "abc":
         told.tell(name)
     clock[0] += connections.TELL_S

@@ -14,12 +14,12 @@ import uvloop
 
 from haproc.doors.operators.heartbeats import BODY_BYTES_MAX
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
-from haproc.membership.messages import Beat, Report
+from haproc.membership.messages import Beat, ClusterReport
 from haproc.membership.state import State
 from tests.unit.door_rig import STATEMENTS, Rig, door
 
 BEAT = Beat("b", "2", 7, ("a", "c"), True, State.READY)
-REPORT = Report("b", "2", 7, State.RECOVERING, "2026-01-01T00:00:00.000Z", 5, 9)
+REPORT = ClusterReport("b", "2", 7, State.RECOVERING, "2026-01-01T00:00:00.000Z", 5, 9)
 SECRET = {"Authorization": "Bearer ring-secret"}
 WAIT_S = 10
 

@@ -70,7 +70,7 @@ async def test_answers_of_limits_and_access_are_as_described(tmp_path: Path) -> 
         tmp_path, limits=Limits(statements_max=1, statement_queue_s=0, inline_bytes_max=1)
     ) as rig:
         check("post", STATEMENTS, 413, await rig.post(413, statement="SELECT 1"))
-        async with rig.app[_registry()].gate.place("anonymous"):
+        async with rig.app[_registry()].request_admission.permit("anonymous"):
             check("post", STATEMENTS, 429, await rig.post(429, statement="SELECT 1"))
     async with door(tmp_path, users=(User("ann", "ann-token"),)) as rig:
         for method, path in routes(rig.app):

@@ -292,7 +292,7 @@ async def test_peers_query_that_cannot_be_read_is_refused(
 
 def test_pieces_that_are_none_are_refused() -> None:
     head = pieces.chunk_head(Chunk(b"123", 7))
-    assert pieces.read_head(head) == (pieces.Piece.CHUNK, 7, 3)
+    assert pieces.read_head(head) == (pieces.FrameKind.CHUNK, 7, 3)
     with pytest.raises(BrokenPiecesError):
         pieces.read_head(b"\x09" + head[1:])
     with pytest.raises(BrokenPiecesError):

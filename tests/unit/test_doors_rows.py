@@ -370,7 +370,7 @@ async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
         assert await again == 200
         # The repetition attached to it, or came after it: then the service knows the id.
         assert set(rig.service.finished) == {"r1"}
-        assert await rig.app[REGISTRY].gate.wait_idle(WAIT_S)
+        assert await rig.app[REGISTRY].request_admission.wait_idle(WAIT_S)
 
 
 async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
@@ -384,7 +384,7 @@ async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
         post = partial(rig.http.post, f"{rig.url}/api/ha/tables/t/rows", headers=ROWS)
         task = asyncio.create_task(_status(post, data))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
-        gate = rig.app[REGISTRY].gate
+        gate = rig.app[REGISTRY].request_admission
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         async with asyncio.timeout(WAIT_S):

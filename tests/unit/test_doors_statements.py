@@ -159,7 +159,7 @@ async def test_statement_not_waited_for_runs_on_and_is_fetched_later(tmp_path: P
         assert (await rig.get(f"{STATEMENTS}/r1"))["status"]["state"] == "RUNNING"
         await rig.get(f"{STATEMENTS}/r1/result/chunks/0", 404)
         hold.set()
-        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].request_admission.inside == 0)
         assert (await rig.get(f"{STATEMENTS}/r1"))["result"]["data_array"] == [["1"]]
 
 
@@ -221,10 +221,10 @@ async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> 
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             await until(lambda: rig.service.cancelled == ["SLOW"])
-            assert rig.app[REGISTRY].gate.inside == 1
+            assert rig.app[REGISTRY].request_admission.inside == 1
             hold.set()
             await until(lambda: rig.service.finished == ["WRITE"])
-            await until(lambda: rig.app[REGISTRY].gate.inside == 0)
+            await until(lambda: rig.app[REGISTRY].request_admission.inside == 0)
             await until(lambda: all(stream.closed.is_set() for stream in rig.service.streams))
 
 
@@ -282,7 +282,7 @@ async def test_repeat_while_streaming_runs_after_the_first(tmp_path: Path) -> No
         first = asyncio.create_task(stream())
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         others = [asyncio.create_task(stream()), asyncio.create_task(rig.post(**body))]
-        await until(lambda: rig.app[REGISTRY].gate._waiting.taken == 3)
+        await until(lambda: rig.app[REGISTRY].request_admission._waiting.taken == 3)
         assert len(rig.service.requests) == 1
         hold.set()
         await asyncio.gather(first, *others)
@@ -302,7 +302,7 @@ async def test_too_many_at_once_answered_429(tmp_path: Path) -> None:
         ) as response:
             assert response.status == 429 and response.headers["Retry-After"] == "1"
         hold.set()
-        assert await rig.app[REGISTRY].gate.wait_idle(WAIT_S)
+        assert await rig.app[REGISTRY].request_admission.wait_idle(WAIT_S)
         await rig.post(statement="SELECT 1")
 
 
@@ -338,7 +338,7 @@ async def test_door_closed_while_running_answer_still_comes(tmp_path: Path) -> N
         port = rig.listener.port
         running = asyncio.create_task(rig.post(statement="SLOW"))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
-        await until(lambda: rig.app[REGISTRY].gate.inside == 1)
+        await until(lambda: rig.app[REGISTRY].request_admission.inside == 1)
         await rig.listener.close()
         with pytest.raises(aiohttp.ClientConnectorError):
             await rig.http.get(f"http://127.0.0.1:{port}/healthz")

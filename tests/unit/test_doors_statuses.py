@@ -13,7 +13,12 @@ import pytest
 
 from haproc.config.model import User
 from haproc.doors.apps import REGISTRY
-from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, in_our_words, status_of
+from haproc.doors.http.statuses import (
+    SETTLED_ELSEWHERE,
+    RequestedStatement,
+    in_our_words,
+    status_of,
+)
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.route.model import Request, SentSql
 from tests.unit.canned import ONE, WRITE, Canned, stream_of
@@ -32,7 +37,7 @@ SDK_WORDS = (
 """What databricks-sdk 0.156 looks for in the message of an error, whatever its status."""
 REPEATED = {408, 409, 413, 421, 425, 429, *range(500, 600)}
 """What some client repeats a POST at: the SDK, urllib3, OkHttp, libraries for retrying."""
-OWN, MADE = Asked("s1", True), Asked("s1", False)
+OWN, MADE = RequestedStatement("s1", True), RequestedStatement("s1", False)
 CLASSES = list(ErrorClass)
 
 
@@ -71,7 +76,7 @@ def test_status_that_is_repeated_only_where_that_does_no_harm(
     ],
 )
 def test_status_of_kind_and_outcome(
-    kind: FailureKind, outcome: WriteOutcome, asked: Asked | None, status: int
+    kind: FailureKind, outcome: WriteOutcome, asked: RequestedStatement | None, status: int
 ) -> None:
     assert status_of(error(kind, outcome), asked) == status
 
@@ -214,7 +219,7 @@ async def test_writes_under_way_when_the_process_ends_are_answered(
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["W"] = rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
-        gate = rig.app[REGISTRY].gate
+        gate = rig.app[REGISTRY].request_admission
 
         async def ask(path: str, headers: dict[str, str] | None = None, **sent: Any) -> int:
             url = rig.url + path
@@ -244,8 +249,8 @@ async def test_queries_under_way_when_the_process_ends_may_be_repeated(tmp_path:
     async with door(tmp_path) as rig:
         rig.service.table["Q"] = dataclasses.replace(ONE, hold=asyncio.Event())
         asking = asyncio.create_task(rig.post(503, statement="Q"))
-        await until(lambda: rig.app[REGISTRY].gate.inside == 1)
-        rig.app[REGISTRY].gate.leave_all()
+        await until(lambda: rig.app[REGISTRY].request_admission.inside == 1)
+        rig.app[REGISTRY].request_admission.leave_all()
         assert (await asking)["outcome"] == "NOT_SENT"
         rig.service.away = RequestError(
             FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"

@@ -116,7 +116,7 @@ async def test_stream_failing_midway_never_looks_whole(tmp_path: Path) -> None:
             assert answer.status == 200
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
-        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].request_admission.inside == 0)
         assert rig.service.streams[0].closed.is_set()
 
 
@@ -168,7 +168,7 @@ async def test_stream_reader_gone_closes_the_result(tmp_path: Path) -> None:
             await answer.content.readexactly(1000)
             answer.close()
         await until(lambda: rig.service.streams[0].closed.is_set())
-        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].request_admission.inside == 0)
         assert rig.service.streams[0].taken < len(BIG)
 
 
@@ -197,7 +197,7 @@ async def test_stream_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
                 await reading
         else:
             assert await reading == 400
-        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].request_admission.inside == 0)
         assert rig.service.streams[0].closed.is_set()
         await rig.get(f"{STATEMENTS}/r1", 404)
 

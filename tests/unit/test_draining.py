@@ -228,13 +228,13 @@ async def test_request_under_way_when_drained_is_answered_and_its_repetition_joi
         rig.service.away = RequestError(
             FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"
         )
-        assert rig.app[REGISTRY].gate.inside == 1
+        assert rig.app[REGISTRY].request_admission.inside == 1
         again = asyncio.create_task(rig.post(**body))
         hold.set()
         for each in (await first, await again):
             assert each["status"] == {"state": "SUCCEEDED"}
         assert [request.id for request in rig.service.requests] == ["once"]
-        assert rig.app[REGISTRY].gate.inside == 0
+        assert rig.app[REGISTRY].request_admission.inside == 0
 
 
 # -- the doors, and the commands ---------------------------------------------------------------

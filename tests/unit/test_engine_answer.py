@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 
 from haproc.engine import answer as answer_module
-from haproc.engine.answer import Answer
-from haproc.engine.tasks import Planned, Report, Tasks
+from haproc.engine.answer import SparkAnswer
+from haproc.engine.tasks import Planned, StatementReport, Tasks
 
 REPORTED = "tasks run"
 
@@ -48,7 +48,7 @@ def _status(code: grpc.StatusCode) -> tuple[Any, ...]:
 class Reports(Tasks):
     """Whose statements say in words that their tasks run."""
 
-    def begin(self, planned: Planned | None = None) -> Report:
+    def begin(self, planned: Planned | None = None) -> StatementReport:
         report = super().begin(planned)
 
         def hear(message: Any) -> None:
@@ -58,8 +58,8 @@ class Reports(Tasks):
         return report
 
 
-def answer_of(call: Call, timeout_s: float = 60.0) -> Answer:
-    return Answer(call, timeout_s, Reports(lambda: 0.0))
+def answer_of(call: Call, timeout_s: float = 60.0) -> SparkAnswer:
+    return SparkAnswer(call, timeout_s, Reports(lambda: 0.0))
 
 
 async def test_answer_is_read_to_its_end() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.engine import confs
-from haproc.engine.interface import Mark, Settings
+from haproc.engine.interface import Settings, TransactionMarker
 from haproc.engine.pools import POOL, READING_POOL, pool_of, pool_of_lane, pool_of_rows
 
 _names = st.sampled_from(["a", "b", "c", "d"])
@@ -32,7 +32,7 @@ def test_change_after_any_history_leaves_exactly_the_wanted_settings(
 
 
 def test_change_to_what_is_in_force_is_empty() -> None:
-    want = confs.wanted(Settings(), Mark("ring", 7))
+    want = confs.wanted(Settings(), TransactionMarker("ring", 7))
     assert confs.change(confs.InForce(want), want) == confs.Change()
 
 
@@ -49,7 +49,7 @@ def test_only_sessions_of_users_find_what_users_cached() -> None:
     chosen = Settings(confs=((cached, "true"),))
     assert confs.wanted(Settings(), None, pool_of("ada"))[cached] == "true"
     # Nor by its client's wish.
-    assert cached not in confs.wanted(chosen, Mark("ring", 7), pool_of_lane(0))
+    assert cached not in confs.wanted(chosen, TransactionMarker("ring", 7), pool_of_lane(0))
     assert cached not in confs.wanted(chosen, None, pool_of_rows("ada"))
     assert cached not in confs.wanted(chosen, None)
 
@@ -60,31 +60,33 @@ def test_sessions_of_users_and_those_of_readings_change_nothing_but_themselves()
     for pool in (pool_of("ada"), READING_POOL):
         assert confs.wanted(chosen, None, pool)[guarded] == "[]"
         assert confs.wanted(chosen, None, pool, ("/a b",))[guarded] == '["/a b"]'
-    assert guarded not in confs.wanted(Settings(), Mark("ring", 7), pool_of_lane(0))
+    assert guarded not in confs.wanted(Settings(), TransactionMarker("ring", 7), pool_of_lane(0))
 
 
 def test_change_to_the_next_mark_sets_only_what_differs() -> None:
-    before = confs.InForce(confs.wanted(Settings(), Mark("ring", 7)))
-    change = confs.change(before, confs.wanted(Settings(), Mark("ring", 8)))
-    assert {key for key, _ in change.sets} == set(confs.MARK_CONFS[1:])
+    before = confs.InForce(confs.wanted(Settings(), TransactionMarker("ring", 7)))
+    change = confs.change(before, confs.wanted(Settings(), TransactionMarker("ring", 8)))
+    assert {key for key, _ in change.sets} == set(confs.MARKER_CONFS[1:])
     assert not change.unsets
 
 
 def test_change_to_no_mark_takes_back_all_of_it() -> None:
-    before = confs.InForce(confs.wanted(Settings(), Mark("ring", 7)))
+    before = confs.InForce(confs.wanted(Settings(), TransactionMarker("ring", 7)))
     change = confs.change(before, confs.wanted(Settings(), None))
-    assert set(change.unsets) == set(confs.MARK_CONFS)
+    assert set(change.unsets) == set(confs.MARKER_CONFS)
 
 
 def test_wanted_never_lets_a_client_forge_a_mark() -> None:
-    forged = Settings(confs=tuple((name, "x") for name in confs.MARK_CONFS))
-    assert not set(confs.MARK_CONFS) & set(confs.wanted(forged, None))
-    assert confs.wanted(forged, Mark("ring", 7)) == confs.wanted(Settings(), Mark("ring", 7))
+    forged = Settings(confs=tuple((name, "x") for name in confs.MARKER_CONFS))
+    assert not set(confs.MARKER_CONFS) & set(confs.wanted(forged, None))
+    assert confs.wanted(forged, TransactionMarker("ring", 7)) == confs.wanted(
+        Settings(), TransactionMarker("ring", 7)
+    )
 
 
 @given(st.text(), st.integers(min_value=0))
 def test_version_in_reads_back_what_user_metadata_wrote(ring: str, version: int) -> None:
-    assert confs.version_in(confs.user_metadata(Mark(ring, version)), ring) == version
+    assert confs.version_in(confs.user_metadata(TransactionMarker(ring, version)), ring) == version
 
 
 def test_version_in_a_note_of_someone_else_is_none() -> None:
@@ -98,7 +100,7 @@ def test_use_statement_quotes_names() -> None:
 
 
 def test_resolved_sets_what_is_taken_back_to_the_servers_default() -> None:
-    change = confs.Change((("a", "1"),), ("b", "c", confs.MARK_CONFS[0]))
+    change = confs.Change((("a", "1"),), ("b", "c", confs.MARKER_CONFS[0]))
     assert confs.resolved(change, {"b": "2", "c": None}) == confs.Change(
-        (("a", "1"),), ("c", confs.MARK_CONFS[0]), (("b", "2"),)
+        (("a", "1"),), ("c", confs.MARKER_CONFS[0]), (("b", "2"),)
     )

@@ -15,7 +15,7 @@ from haproc.engine.tasks import (
     OLD_S,
     OVERTAKEN_MAX,
     OVERTAKEN_S_MAX,
-    Report,
+    StatementReport,
     Tasks,
     Wait,
 )
@@ -38,7 +38,7 @@ def rows(data: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def statement(tasks: Tasks) -> Iterator[Report]:
+def statement(tasks: Tasks) -> Iterator[StatementReport]:
     """Count one until it is left: answered, unless by an error."""
     report, answered = tasks.begin(), False
     try:
@@ -210,7 +210,7 @@ def test_statement_that_is_overtaken_again_and_again_is_late_for_another_reason(
 
 
 def test_reports_are_found_among_bytes_that_nobody_reads() -> None:
-    report = Report(lambda: 0.0)
+    report = StatementReport(lambda: 0.0)
     report.hear_bytes(rows(b"\x92\x01\x7f").SerializeToString())
     report.hear_bytes(b"\x92\x01 no message")
     assert report.inflight == 0

@@ -22,7 +22,7 @@ from haclient.failover import (
     Progress,
     Pulse,
     Reason,
-    Standing,
+    ServerState,
     Try,
     after,
     asked,
@@ -46,7 +46,7 @@ LAPSED = Breaker(1, 5.0)
 
 def memory_of(count: int, current: int = 0, **breakers: Breaker) -> Memory:
     """Return a memory of servers in a row; ``s1=…`` is the second server's circuit."""
-    servers = tuple(Standing(breakers.get(f"s{at}", CLOSED)) for at in range(count))
+    servers = tuple(ServerState(breakers.get(f"s{at}", CLOSED)) for at in range(count))
     return Memory(current, tuple(range(count)), servers)
 
 
@@ -355,7 +355,7 @@ def test_policy_whatever_happens_keeps_its_invariants(
     repeatable: bool,
     events: list[tuple[AttemptEnd, float, float]],
 ) -> None:
-    standings = tuple(map(Standing, breakers[:servers], leaving))
+    standings = tuple(map(ServerState, breakers[:servers], leaving))
     memory = Memory(current % servers, tuple(range(servers)), standings)
     now = 100.0
     deadline = now + timeout_s

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import haclient
-from haclient.freshness import NOTHING_SEEN, Seen
+from haclient.freshness import NOTHING_SEEN, SeenOffsets
 
 answers_s = st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.integers(0, 50)))
 
@@ -16,7 +16,7 @@ answers_s = st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.integers(0, 5
 def test_seen_never_forgets_what_an_answer_showed(
     answers: list[tuple[str, int]], handed_over: int
 ) -> None:
-    seen = Seen(handed_over)
+    seen = SeenOffsets(handed_over)
     for cluster, offset in answers:
         seen = seen.after(cluster, offset)
     assert seen.token == max([handed_over, *(offset for _, offset in answers)])
@@ -29,13 +29,13 @@ def test_seen_never_forgets_what_an_answer_showed(
 
 @pytest.mark.parametrize("offset", [None, True, "7", 7.0])
 def test_seen_takes_nothing_from_an_answer_without_a_token(offset: object) -> None:
-    assert Seen(3).after("a", offset) == Seen(3)
+    assert SeenOffsets(3).after("a", offset) == SeenOffsets(3)
 
 
 def test_nothing_is_sent_for_level_any_or_before_anything_was_seen() -> None:
-    assert Seen(3, {"a": 4}).fields("any") == {}
+    assert SeenOffsets(3, {"a": 4}).fields("any") == {}
     assert NOTHING_SEEN.fields("session") == {}
-    assert Seen(3, {"a": 4}).fields(None) == {"after_offset": 3, "seen": {"a": 4}}
+    assert SeenOffsets(3, {"a": 4}).fields(None) == {"after_offset": 3, "seen": {"a": 4}}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from haclient.failover import AttemptEnd
 from haclient.protocol import end_of, failure
 from haclient.spark_connect.errors import ChannelError, said_by
 from haclient.spark_connect.status import UNAVAILABLE, failed
-from haproc.doors.connect.errors import DETAILS, Told, told
+from haproc.doors.connect.errors import DETAILS, CallEnd, told
 from haproc.doors.http.errors import body_of
 from haproc.doors.http.statuses import status_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
@@ -22,7 +22,7 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 class Failed(ChannelError):
     """A call that ended as the server's door tells it."""
 
-    def __init__(self, said: Told) -> None:
+    def __init__(self, said: CallEnd) -> None:
         super().__init__(getattr(grpc.StatusCode, said.code), said.message)
         self._packed = said.packed
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from haproc.config.model import Membership
 from haproc.membership.detector import Detector
-from haproc.membership.insync import IN_SYNC_STATES, Place, high_watermark, places
-from haproc.membership.judgement import Standing
-from haproc.membership.messages import Beat, Own, Report
+from haproc.membership.insync import IN_SYNC_STATES, ClusterProgress, high_watermark, places
+from haproc.membership.judgement import PeerStatus
+from haproc.membership.messages import Beat, ClusterReport, Own
 from haproc.membership.state import HOPELESS, SERVING, State
 from haproc.membership.view import Peer
 
@@ -23,16 +23,16 @@ def peer(
     state: State = State.READY,
     cursor: int | None = 100,
     log_end: int = 100,
-    standing: Standing = Standing.HEARD,
+    standing: PeerStatus = PeerStatus.HEARD,
 ) -> Peer:
     beat = Beat("b", "1", 1, (), True, state)
-    report = None if cursor is None else Report("b", "1", 1, state, "-", cursor, log_end)
+    report = None if cursor is None else ClusterReport("b", "1", 1, state, "-", cursor, log_end)
     return Peer(Detector(Membership(), 0), standing, beat=beat, report=report)
 
 
 def place(
     of: Peer, own_state: State = State.READY, own_cursor: int = 100, log_end: int = 100
-) -> Place:
+) -> ClusterProgress:
     return places("a", says(own_state, own_cursor, log_end), {"b": of}, (), LAG_MAX)["b"]
 
 
@@ -41,7 +41,7 @@ def says(state: State, cursor: int, log_end: int, lag: int | None = None) -> Own
     return Own(state, "-", cursor=cursor, log_end=log_end, lag=lag)
 
 
-def own(state: State, cursor: int, log_end: int, of: Peer | None = None) -> Place:
+def own(state: State, cursor: int, log_end: int, of: Peer | None = None) -> ClusterProgress:
     peers = {"b": of} if of is not None else {}
     return places("a", says(state, cursor, log_end), peers, (), LAG_MAX)["a"]
 
@@ -71,10 +71,10 @@ def test_what_is_applied_behind_a_record_that_takes_long_is_no_lag() -> None:
     assert far.report is not None
     behind = replace(far, report=replace(far.report, lag=9))
     assert not place(far).in_sync
-    assert place(behind) == Place(True, 0)
+    assert place(behind) == ClusterProgress(True, 0)
     assert not place(behind, log_end=102).in_sync  # it has told nothing of those two
     mine = places("a", says(State.READY, 0, 100, lag=9), {}, (), LAG_MAX)["a"]
-    assert mine == Place(True, 0)
+    assert mine == ClusterProgress(True, 0)
 
 
 def test_cluster_that_recovers_comes_in_once_it_is_near_the_end() -> None:
@@ -83,28 +83,33 @@ def test_cluster_that_recovers_comes_in_once_it_is_near_the_end() -> None:
 
 
 def test_cluster_that_is_down_is_out_and_what_it_told_is_kept() -> None:
-    assert place(peer(standing=Standing.DOWN)) == Place(False, 100)
-    assert place(peer(standing=Standing.UNREACHABLE)).in_sync
+    assert place(peer(standing=PeerStatus.DOWN)) == ClusterProgress(False, 100)
+    assert place(peer(standing=PeerStatus.UNREACHABLE)).in_sync
 
 
 def test_cluster_that_is_alive_and_told_nothing_yet_is_waited_for() -> None:
-    assert place(peer(cursor=None)) == Place(True, None)
+    assert place(peer(cursor=None)) == ClusterProgress(True, None)
 
 
 def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
     silent = Peer(Detector(Membership(), 0))
     for unheard, expected in ((("b",), True), ((), False)):
         found = places("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
-        assert found["b"] == Place(expected)
-    once = peer(standing=Standing.DOWN)  # it told, and was not heard a second time yet
+        assert found["b"] == ClusterProgress(expected)
+    once = peer(standing=PeerStatus.DOWN)  # it told, and was not heard a second time yet
     for unheard, expected in ((("b",), True), ((), False)):
         found = places("a", says(State.READY, 100, 100), {"b": once}, unheard, LAG_MAX)
         assert found["b"].in_sync is expected
 
 
 def test_high_watermark_is_the_lowest_cursor_of_those_in_sync() -> None:
-    assert high_watermark([Place(True, 9), Place(True, 7), Place(False, 3)]) == 7
-    assert high_watermark([Place(False, 3), Place(True, None)]) == 0
+    assert (
+        high_watermark(
+            [ClusterProgress(True, 9), ClusterProgress(True, 7), ClusterProgress(False, 3)]
+        )
+        == 7
+    )
+    assert high_watermark([ClusterProgress(False, 3), ClusterProgress(True, None)]) == 0
 
 
 @given(
@@ -114,7 +119,7 @@ def test_high_watermark_is_the_lowest_cursor_of_those_in_sync() -> None:
             st.sampled_from(State),
             st.integers(0, 120),
             st.integers(80, 120),
-            st.sampled_from(Standing),
+            st.sampled_from(PeerStatus),
         ),
         max_size=4,
     ),

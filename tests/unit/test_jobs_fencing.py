@@ -18,8 +18,8 @@ import pytest
 
 from haproc.config.model import Reads
 from haproc.failure import ErrorClass, RequestError
-from haproc.jobs.model import Attempt
-from haproc.jobs.tokens import Standing, fence_name, new_token
+from haproc.jobs.model import JobAttempt
+from haproc.jobs.tokens import AttemptAuthorization, fence_name, new_token
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.route.model import Answer, Request, SentPlan, SentRows, SentSql
 from tests.unit.door_rig import until
@@ -61,13 +61,13 @@ class Fenced:
     job: int
     attempts: list[str] = field(default_factory=list)
 
-    async def attempt(self) -> Standing:
+    async def attempt(self) -> AttemptAuthorization:
         """Begin the next attempt, as a HAProc does: replaced first, then fenced."""
         name = self.jobs.book.new_name()
         token, digest = new_token(self.job, name)
         replaces = self.attempts[-1] if self.attempts else ""
         number = len(self.attempts) + 1
-        made = Attempt(number, name, "b", "b1", digest, replaces, 0, 0)
+        made = JobAttempt(number, name, "b", "b1", digest, replaces, 0, 0)
         await self.jobs.book.add(self.job, made)
         if self.attempts:
             await self.both.b.replica.writes.fence(fence_name(self.job))
@@ -75,7 +75,7 @@ class Fenced:
         return self.jobs.tokens.standing(token)
 
     async def write(
-        self, haproc: HAProc, standing: Standing, request_id: str, sql: str = INSERT
+        self, haproc: HAProc, standing: AttemptAuthorization, request_id: str, sql: str = INSERT
     ) -> Answer:
         asked = Request(request_id, SentSql(sql), "f", "ann", standing=standing, timeout_s=10)
         return await haproc.service.execute(asked)
@@ -162,7 +162,7 @@ async def test_new_attempt_does_not_get_the_answer_of_the_one_that_it_replaced(
         registry = a.registry
         from haproc.statements.request import StatementRequest
 
-        def asked(standing: Standing) -> StatementRequest:
+        def asked(standing: AttemptAuthorization) -> StatementRequest:
             request = Request("r", SentSql(INSERT), "f", "ann", standing=standing, timeout_s=10)
             return StatementRequest(request)
 

@@ -11,7 +11,7 @@ from haproc.config.model import Schedule
 from haproc.jobs.keeping import (
     FORGET_AFTER_MS,
     OTHERS_AFTER_MS,
-    Seen,
+    RingView,
     Step,
     forgettable,
     steps,
@@ -27,12 +27,12 @@ from haproc.jobs.log import (
     total,
 )
 from haproc.jobs.model import (
-    Attempt,
     BatchState,
     Ending,
     Event,
-    File,
     Job,
+    JobAttempt,
+    JobFile,
     JobLimits,
     Kill,
     Outcome,
@@ -43,7 +43,7 @@ from haproc.jobs.model import (
 from haproc.jobs.records import GRACE_MS, event_of, file_key, left_over, submission_of, to_bytes
 from haproc.jobs.schedules import LATE_MAX_S, leads, request_id, slot
 
-PROGRAM = File(Role.PROGRAM, "p.py", 3, "00")
+PROGRAM = JobFile(Role.PROGRAM, "p.py", 3, "00")
 ASKED = Submission(
     "ann",
     "r1",
@@ -63,8 +63,8 @@ ASKED = Submission(
 )
 
 
-def attempt(name: str, replaces: str = "", cluster: str = "a", log_from: int = 0) -> Attempt:
-    return Attempt(1, name, cluster, f"{cluster}1", "hash", replaces, log_from, 2_000)
+def attempt(name: str, replaces: str = "", cluster: str = "a", log_from: int = 0) -> JobAttempt:
+    return JobAttempt(1, name, cluster, f"{cluster}1", "hash", replaces, log_from, 2_000)
 
 
 def ending(of: str, outcome: Outcome) -> Ending:
@@ -140,8 +140,8 @@ def test_submission_is_read_as_it_was_written() -> None:
 # -- what a HAProc does about it ---------------------------------------------------------------
 
 
-def seen(me: str = "b", **more: object) -> Seen:
-    known = Seen(me, f"{me}1", {"a": "a1"}, frozenset(), frozenset(), True, 2, 2_500)
+def seen(me: str = "b", **more: object) -> RingView:
+    known = RingView(me, f"{me}1", {"a": "a1"}, frozenset(), frozenset(), True, 2, 2_500)
     return replace(known, **more)  # type: ignore[arg-type]
 
 
@@ -214,7 +214,7 @@ class Stored:
             self.kept[piece_key(7, "x", piece.first, piece.end)] = piece_bytes(piece)
         self.gone += [piece_key(7, "x", first, end) for first, end in gone]
 
-    def lines(self, attempts: tuple[Attempt, ...] = (attempt("x"),)) -> dict[int, str]:
+    def lines(self, attempts: tuple[JobAttempt, ...] = (attempt("x"),)) -> dict[int, str]:
         found = {}
         for span in spans(self.kept, 7, attempts):
             lines = lines_of(self.kept[span.key])

@@ -13,7 +13,7 @@ from dmq import LogUnavailableError
 from haproc.config.model import Jobs
 from haproc.failure import ErrorClass, RequestError
 from haproc.jobs import runner
-from haproc.jobs.model import Attempt, Kill
+from haproc.jobs.model import JobAttempt, Kill
 from haproc.jobs.records import LOGS
 from haproc.jobs.tokens import new_token
 from tests.unit.door_rig import until
@@ -234,7 +234,7 @@ async def test_jobs_beyond_the_bound_are_refused_and_those_beyond_the_room_wait(
 async def begun(haproc: Haproc, job: int, replaces: str = "") -> tuple[str, str]:
     name = haproc.book.new_name()
     token, digest = new_token(job, name)
-    made = Attempt(1, name, "x", "x1", digest, replaces, 0, 0)
+    made = JobAttempt(1, name, "x", "x1", digest, replaces, 0, 0)
     await haproc.book.add(job, made)
     return name, token
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haproc.membership.judgement import Evidence, Standing, isolated, standing_of
+from haproc.membership.judgement import Evidence, PeerStatus, isolated, standing_of
 
-HEARD, UNREACHABLE, DOWN = Standing.HEARD, Standing.UNREACHABLE, Standing.DOWN
+HEARD, UNREACHABLE, DOWN = PeerStatus.HEARD, PeerStatus.UNREACHABLE, PeerStatus.DOWN
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ HEARD, UNREACHABLE, DOWN = Standing.HEARD, Standing.UNREACHABLE, Standing.DOWN
     ],
 )
 def test_standing_of_peer_down_only_if_nobody_hears_it(
-    heard: set[str], hears: dict[str, tuple[str, ...]], standing: Standing
+    heard: set[str], hears: dict[str, tuple[str, ...]], standing: PeerStatus
 ) -> None:
     assert standing_of("c", heard, hears) is standing
 

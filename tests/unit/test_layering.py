@@ -78,7 +78,7 @@ SHOWS = "haproc/cli/usage.py"
 
 REPLICATE_ORDER = (
     "records",
-    "heard",
+    "log_state",
     "compose",
     "queue",
     "member",
@@ -88,7 +88,7 @@ REPLICATE_ORDER = (
     "archive",
     "reader",
     "beginning",
-    "weighing",
+    "catch_up_estimator",
     "catching_up",
     "writes",
     "operators",

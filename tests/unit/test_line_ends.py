@@ -35,8 +35,8 @@ async def ask(rig: Rig, headers: dict[str, str], **body: Any) -> tuple[int, dict
 
 
 async def given_back(rig: Rig) -> None:
-    gate = rig.app[REGISTRY].gate
-    await until(lambda: gate.inside == gate._line.length == gate._bytes.taken == 0)
+    gate = rig.app[REGISTRY].request_admission
+    await until(lambda: gate.inside == gate._wait_queue.length == gate._bytes.taken == 0)
 
 
 async def test_statement_that_is_cancelled_before_it_begins_gives_its_place_back(
@@ -56,10 +56,10 @@ async def test_statement_that_is_cancelled_before_it_begins_gives_its_place_back
 
 async def test_statement_and_stream_of_one_id_do_not_wait_for_one_another(tmp_path: Path) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
-        gate = rig.app[REGISTRY].gate
-        async with gate.place("x"):
+        gate = rig.app[REGISTRY].request_admission
+        async with gate.permit("x"):
             asking = [asyncio.create_task(ask(rig, ARROW))]
-            await until(lambda: gate._line.length == 1)
+            await until(lambda: gate._wait_queue.length == 1)
             asking.append(asyncio.create_task(ask(rig, {})))
             await until(lambda: gate._waiting.taken == 2)
         async with asyncio.timeout(WAIT_S):
@@ -71,13 +71,13 @@ async def test_time_of_a_request_runs_while_it_is_in_line(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
-        gate = rig.app[REGISTRY].gate
-        async with gate.place("x"):
+        gate = rig.app[REGISTRY].request_admission
+        async with gate.permit("x"):
             status, answer = await ask(rig, headers, timeout_s=0.05)
             assert (status, answer["error_class"]) == (429, "HAPROC_BUSY")
             assert answer["outcome"] == "NOT_SENT"
             asking = asyncio.create_task(ask(rig, headers, request_id="s", timeout_s=20))
-            await until(lambda: gate._line.length == 1)
+            await until(lambda: gate._wait_queue.length == 1)
         await asking
         assert 0 < rig.service.requests[-1].timeout_s < 20
 
@@ -85,10 +85,10 @@ async def test_time_of_a_request_runs_while_it_is_in_line(
 @SHAPES
 async def test_statement_in_line_can_be_cancelled(tmp_path: Path, headers: dict[str, str]) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
-        gate = rig.app[REGISTRY].gate
-        async with gate.place("x"):
+        gate = rig.app[REGISTRY].request_admission
+        async with gate.permit("x"):
             asking = asyncio.create_task(ask(rig, headers))
-            await until(lambda: gate._line.length == 1)
+            await until(lambda: gate._wait_queue.length == 1)
             async with rig.http.post(f"{rig.url}{STATEMENTS}/r/cancel") as response:
                 assert response.status == 200
             status, answer = await asking
@@ -103,13 +103,13 @@ async def test_write_in_line_whose_client_goes_away_is_not_carried_out(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
-        gate = rig.app[REGISTRY].gate
-        async with gate.place("x"):
+        gate = rig.app[REGISTRY].request_admission
+        async with gate.permit("x"):
             write = {"statement": "INSERT", "operation_class": "asynchronous"}
             asking = asyncio.create_task(ask(rig, headers, **write))
-            await until(lambda: gate._line.length == 1)
+            await until(lambda: gate._wait_queue.length == 1)
             asking.cancel()
-            await until(lambda: gate._line.length == 0)
+            await until(lambda: gate._wait_queue.length == 0)
             assert gate.inside == 1
         await given_back(rig)
         assert not rig.service.requests
@@ -120,10 +120,10 @@ async def test_who_is_in_line_when_this_process_ends_is_told_and_not_carried_out
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
     async with door(tmp_path, limits=ONE_PLACE) as rig:
-        gate = rig.app[REGISTRY].gate
-        async with gate.place("x"):
+        gate = rig.app[REGISTRY].request_admission
+        async with gate.permit("x"):
             asking = asyncio.create_task(ask(rig, headers, statement="INSERT"))
-            await until(lambda: gate._line.length == 1)
+            await until(lambda: gate._wait_queue.length == 1)
             gate.leave_all()
             async with asyncio.timeout(WAIT_S):
                 status, answer = await asking
@@ -143,7 +143,7 @@ async def test_what_was_told_not_sent_when_this_process_ends_does_not_go_on(
         execution = await registry.submit(StatementRequest(asked("r", "INSERT"), Delivery()))
         waiting = asyncio.create_task(registry.wait(execution, None))
         await rig.service.started.wait()
-        registry.gate.leave_all()
+        registry.request_admission.leave_all()
         with pytest.raises(RequestError) as caught:
             await waiting
         assert caught.value.outcome == "NOT_SENT"
@@ -158,6 +158,6 @@ async def test_write_of_the_log_is_never_told_to_be_in_none(tmp_path: Path) -> N
         async with door(tmp_path, limits=limits) as rig:
             written = replace(asked("w"), operation_class=OperationClass.ASYNCHRONOUS)
             rig.service.written["anonymous", "w"] = written
-            async with rig.app[REGISTRY].gate.place("x"):
+            async with rig.app[REGISTRY].request_admission.permit("x"):
                 answer = await rig.get(f"{STATEMENTS}/w", 429)
                 assert answer["outcome"] == "UNKNOWN"

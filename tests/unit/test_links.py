@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from haproc.config.model import Address, Config, Membership
-from haproc.membership.judgement import Standing
+from haproc.membership.judgement import PeerStatus
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, Links
 from haproc.membership.members import Members, until_tick
 from haproc.membership.messages import Beat, Own
@@ -152,11 +152,11 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
 
             def is_heard() -> bool:
                 members.heartbeat(heard)
-                return members.peers()["a"].standing is Standing.HEARD
+                return members.peers()["a"].standing is PeerStatus.HEARD
 
             await until(is_heard)
             await until(lambda: rig.members.beats[-1].hears == ("a",))
-            await until(lambda: members.peers()["a"].standing is Standing.DOWN)
+            await until(lambda: members.peers()["a"].standing is PeerStatus.DOWN)
             await until(lambda: members.given_up("a"))
             assert b.why == []
             task.cancel()

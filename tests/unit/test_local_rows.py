@@ -27,7 +27,7 @@ from haproc.config.limits import Limits
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import SparkPlan
-from haproc.replicate.heard.definitions import redefined_by
+from haproc.replicate.log_state.definitions import redefined_by
 from haproc.replicate.records.operation import Operation
 from haproc.route.classifying import Classifying, Understood
 from haproc.route.local_rows import has_texts, local_rows

@@ -14,8 +14,8 @@ import pytest
 from haproc import protos
 from haproc.classify.names import Context
 from haproc.config.model import Reads
-from haproc.engine.holes import hole, with_rows
 from haproc.engine.interface import Column
+from haproc.engine.placeholder import placeholder, with_rows
 from haproc.pin.called import called
 from haproc.pin.plan_parts import input_of
 from haproc.route import making
@@ -64,7 +64,7 @@ def test_computed_plan_asks_for_the_source_and_has_the_hole_under_its_name() -> 
     plan = recorded(program)
     found = called(input_of(plan), Context())
     assert found is not None
-    write = computed(plan, None, found.over(hole(), ["id"]))
+    write = computed(plan, None, found.over(placeholder(), ["id"]))
     assert protos.relations.Relation.FromString(write.query) == input_of(plan)
     filled = protos.base.Plan.FromString(with_rows(write.template, b"rows"))
     source = filled.command.merge_into_table_command.source_table_plan.subquery_alias

@@ -16,7 +16,7 @@ from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.reading.judge import JudgedQuery
 from haproc.reading.model import Facts
-from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import Operation
@@ -52,7 +52,7 @@ class Cluster:
         self.meanwhile: Callable[[], None] = lambda: None
         core: Any = SimpleNamespace(
             schedule=self.schedule,
-            heard=SimpleNamespace(definitions=self.definitions),
+            log_state=SimpleNamespace(definitions=self.definitions),
             watermarks=self.watermarks,
         )
         self.narrowing = Narrowing(core, self)  # type: ignore[arg-type]

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from haproc.membership.state import State
-from haproc.node.status import Status
+from haproc.node.status import NodeStatus
 
 
-def status_of(state: State) -> Status:
+def status_of(state: State) -> NodeStatus:
     now = SimpleNamespace(drained=False)
     condition = SimpleNamespace(state=state, reason="", now=now)
     member = SimpleNamespace(core=SimpleNamespace(condition=condition))
     others = cast("tuple[Any, Any, Any, Any]", (None,) * 4)
-    return Status(cast("Any", None), cast("Any", member), *others)
+    return NodeStatus(cast("Any", None), cast("Any", member), *others)
 
 
 def test_a_cluster_is_ready_once_clients_can_come_in() -> None:

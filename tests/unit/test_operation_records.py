@@ -20,17 +20,17 @@ from haproc.config.model import Address
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.membership.roster import Member
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     SYNCHRONOUS,
     Claim,
     Decision,
+    DecisionKind,
     FailureReport,
     Message,
     Operation,
-    Verdict,
     from_record,
     to_record,
 )
@@ -79,7 +79,7 @@ def test_kept_rows_are_read_and_written_again() -> None:
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 offsets = st.integers(0, 2**63 - 1)
-failures = st.builds(Failure, text, text, text)
+failures = st.builds(ApplicationFailure, text, text, text)
 operations = (
     st.builds(
         Operation,
@@ -136,7 +136,7 @@ operations = (
 messages = st.one_of(
     operations,
     st.builds(
-        Decision, offsets, text, st.sampled_from(Verdict), text, offsets, st.none() | failures
+        Decision, offsets, text, st.sampled_from(DecisionKind), text, offsets, st.none() | failures
     ),
     st.builds(FailureReport, offsets, text, offsets, failures),
     st.builds(Claim, text, text),
@@ -280,7 +280,7 @@ def test_operation_size_is_that_of_its_write() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Decision(7, ID, Verdict.REJECT, "a", 3, replace(FAILURE, details=SAID)),
+        Decision(7, ID, DecisionKind.REJECT, "a", 3, replace(FAILURE, details=SAID)),
         FailureReport(7, "a", 3, replace(FAILURE, details=SAID)),
         Rows(7, ID, "a", 3, failure=replace(FAILURE, details=SAID)),
         Passed(7, ID, "a", 3, replace(FAILURE, details=SAID)),

@@ -15,17 +15,19 @@ from haproc.replicate.queue.outcomes import (
     FOREIGN,
     RESULTS_BYTES_MAX,
     STALE,
-    Outcome,
+    OperationOutcome,
     Outcomes,
-    Status,
+    OutcomeStatus,
 )
-from haproc.replicate.records.failures import MESSAGE_CHARACTERS_MAX, Failure
+from haproc.replicate.records.failures import MESSAGE_CHARACTERS_MAX, ApplicationFailure
 from tests.simulation.clock import run
 from tests.unit.canned import stream_of
 from tests.unit.operations import insert, update
 
-OK = Outcome(Status.APPLIED)
-BAD = Outcome(Status.FAILED, failure=Failure("DIVIDE_BY_ZERO", "22012", "no"))
+OK = OperationOutcome(OutcomeStatus.APPLIED)
+BAD = OperationOutcome(
+    OutcomeStatus.FAILED, failure=ApplicationFailure("DIVIDE_BY_ZERO", "22012", "no")
+)
 
 
 def key(op_id: str) -> tuple[str, str]:
@@ -91,7 +93,7 @@ def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
     async def main() -> None:
         outcomes = Outcomes(10)
 
-        async def wait() -> Outcome:
+        async def wait() -> OperationOutcome:
             return await outcomes.outcome(await outcomes.arrival(key("a"), None))
 
         waiting = [asyncio.create_task(wait()) for _ in range(3)]
@@ -121,10 +123,10 @@ def test_arrival_of_one_who_left_does_not_disturb_the_others() -> None:
 
 
 def test_failure_same_as_ignores_the_message_only() -> None:
-    one = Failure("A", "42000", "file /one")
-    assert one.same_as(Failure("A", "42000", "file /two"))
-    assert not one.same_as(Failure("B", "42000", "file /one"))
-    assert not one.same_as(Failure("A", "42P01", "file /one"))
+    one = ApplicationFailure("A", "42000", "file /one")
+    assert one.same_as(ApplicationFailure("A", "42000", "file /two"))
+    assert not one.same_as(ApplicationFailure("B", "42000", "file /one"))
+    assert not one.same_as(ApplicationFailure("A", "42P01", "file /one"))
 
 
 def test_repeated_keeps_the_first_for_as_long_as_the_window_knows_the_id() -> None:
@@ -210,10 +212,10 @@ def test_resolve_of_many_results_keeps_the_newest_of_them_whole() -> None:
     result = Applied((bytes(RESULTS_BYTES_MAX // 4),), affected_rows=3)
     for offset in range(10):
         outcomes.admit(offset, update(f"{offset}", "t"))
-        outcomes.resolve(offset, Outcome(Status.APPLIED, result) if offset else BAD)
+        outcomes.resolve(offset, OperationOutcome(OutcomeStatus.APPLIED, result) if offset else BAD)
     kept = [known.outcome for at in range(10) if (known := outcomes.at(at))]
-    whole = Outcome(Status.APPLIED, result)
-    short = Outcome(Status.APPLIED, Applied(affected_rows=3))
+    whole = OperationOutcome(OutcomeStatus.APPLIED, result)
+    short = OperationOutcome(OutcomeStatus.APPLIED, Applied(affected_rows=3))
     assert kept[1:] == [short] * 5 + [whole] * 4
     first = kept[0]
     assert first is not None and first.failure is not None and BAD.failure is not None
@@ -221,4 +223,4 @@ def test_resolve_of_many_results_keeps_the_newest_of_them_whole() -> None:
 
 
 def test_failure_message_is_cut_to_what_is_remembered() -> None:
-    assert len(Failure("A", "", "x" * (1 << 20)).message) == MESSAGE_CHARACTERS_MAX
+    assert len(ApplicationFailure("A", "", "x" * (1 << 20)).message) == MESSAGE_CHARACTERS_MAX

@@ -11,8 +11,8 @@ from haproc import protos
 from haproc.engine.pieces import (
     ANSWER_BYTES_MAX,
     ATTEMPT_ROWS_MAX,
-    File,
-    Piece,
+    RowsPiece,
+    StagingFile,
     attempt,
     cut,
     rows_of,
@@ -42,11 +42,11 @@ def limit(kinds: tuple[str, ...], rows_max: int = 10**9) -> Any:
 
 @given(st.lists(st.integers(1, 3 * ANSWER_BYTES_MAX), max_size=12))
 def test_files_are_read_together_as_far_as_a_driver_bears_them(sizes: list[int]) -> None:
-    files = [File(f"f{at}", size) for at, size in enumerate(sizes)]
+    files = [StagingFile(f"f{at}", size) for at, size in enumerate(sizes)]
     size_of = {file.name: file.size_bytes for file in files}
     read: list[str] = []
     for each in whole(files):
-        if isinstance(each, File):
+        if isinstance(each, StagingFile):
             assert each.size_bytes > ANSWER_BYTES_MAX
             read.append(each.name)
         else:
@@ -69,12 +69,12 @@ def test_large_file_is_cut_between_its_rows(widths: list[int]) -> None:
 
 def test_table_without_files_is_one_piece_without_rows() -> None:
     (piece,) = whole([])
-    assert piece == Piece(())
-    assert rows_of("t", 2, Piece(())).sql == "SELECT c1, c2 FROM t WHERE false"
+    assert piece == RowsPiece(())
+    assert rows_of("t", 2, RowsPiece(())).sql == "SELECT c1, c2 FROM t WHERE false"
 
 
 def test_piece_of_a_file_is_told_by_the_numbers_of_its_rows() -> None:
-    assert rows_of("t", 1, Piece(("f",), 3, 7)).sql == (
+    assert rows_of("t", 1, RowsPiece(("f",), 3, 7)).sql == (
         "SELECT c1 FROM t WHERE _metadata.file_name IN ('f')"
         " AND _metadata.row_index >= 3 AND _metadata.row_index < 7"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from haproc.engine.arrow import stream_of
 from haproc.pipeline.archive import PASSED_MAX, Operations, archive
-from haproc.pipeline.ring import Answer, token_in
+from haproc.pipeline.ring import HttpAnswer, token_in
 from haproc.replicate.archive.columns import SCHEMA
 
 
@@ -50,11 +50,11 @@ class Log:
         self.start = start
         self.archived: list[int] = []
 
-    def ask(self, path: str, body: Any = None) -> Answer:
+    def ask(self, path: str, body: Any = None) -> HttpAnswer:
         headers = Message()
         if body is not None:
             self.archived.append(body["below"])
-            return Answer(b"{}", headers)  # type: ignore[arg-type]
+            return HttpAnswer(b"{}", headers)  # type: ignore[arg-type]
         asked, rows = (int(part.partition("=")[2]) for part in path.partition("?")[2].split("&"))
         start = max(asked, self.start)
         found = [offset for offset in self.operations if offset >= start]
@@ -63,7 +63,7 @@ class Log:
         headers["HAProc-Operations-Start"] = str(start)
         headers["HAProc-Operations-End"] = str(max(end, start))
         headers["HAProc-Applied-To"] = str(self.end)
-        return Answer(stream_of(pa.Table.from_pylist(told, schema=SCHEMA)), headers)  # type: ignore[arg-type]
+        return HttpAnswer(stream_of(pa.Table.from_pylist(told, schema=SCHEMA)), headers)  # type: ignore[arg-type]
 
 
 def test_archive_has_each_operation_once_wherever_it_is_killed() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from haproc.pipeline import ring, verify
-from haproc.pipeline.ring import Answer, Doors, RingError
+from haproc.pipeline.ring import ClientDoors, HttpAnswer, RingError
 from haproc.pipeline.verify import PATH, POLL_S, equal, told, verified
 from tests.unit.door_rig import door
 
@@ -25,7 +25,7 @@ def found(complete: bool, **clusters: dict[str, str]) -> dict[str, Any]:
     return {"marker": 7, "by": "a", "complete": complete, "clusters": clusters, "tables": {}}
 
 
-class Ring(Doors):
+class Ring(ClientDoors):
     """Client doors that answer so, one after another; the last one again and again."""
 
     def __init__(self, *answers: dict[str, Any] | RingError) -> None:
@@ -34,14 +34,14 @@ class Ring(Doors):
         self.asked: list[str] = []
         self.now = 0.0
 
-    def ask(self, path: str, body: object = None) -> Answer:
+    def ask(self, path: str, body: object = None) -> HttpAnswer:
         self.asked.append(path)
         if body is not None:
-            return Answer(b'{"marker": 7}', Message())  # type: ignore[arg-type]
+            return HttpAnswer(b'{"marker": 7}', Message())  # type: ignore[arg-type]
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, RingError):
             raise answer
-        return Answer(json.dumps(answer).encode(), Message())  # type: ignore[arg-type]
+        return HttpAnswer(json.dumps(answer).encode(), Message())  # type: ignore[arg-type]
 
     def pause(self, seconds: float) -> None:
         self.now += seconds
@@ -118,6 +118,6 @@ async def test_haproc_that_never_answers_is_passed_over(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         async with door(tmp_path, archives="anonymous") as rig:
-            doors = Doors([silent_url, rig.url], answer_s=0.2)
+            doors = ClientDoors([silent_url, rig.url], answer_s=0.2)
             found = await asyncio.to_thread(verified, doors, 60)
     assert equal(found) and found["marker"] == 10

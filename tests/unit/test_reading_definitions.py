@@ -12,7 +12,7 @@ from haproc.pin.model import Moment, Treatment
 from haproc.reading.definitions import function_queries, queries, schemas
 from haproc.reading.judge import Judged, judge, judge_definition, with_part
 from haproc.reading.model import Facts
-from haproc.reading.tree import Node, Place, Reading, UnreadableError
+from haproc.reading.tree import Node, Reading, TextRange, UnreadableError
 from tests.readings import corpus
 from tests.readings.golden import part
 
@@ -169,7 +169,7 @@ def test_function_without_a_body_is_unreadable() -> None:
         (Node("Frobnicate", type="INT", is_tree=True), "CALL compact(x())"),
         (Node("Rand", type="DOUBLE", deterministic=False, is_tree=True), None),
         (
-            Node("CurrentDate", type="DATE", place=Place(13, 27), is_tree=True),
+            Node("CurrentDate", type="DATE", place=TextRange(13, 27), is_tree=True),
             "CALL compact(DATE '2026-03-01')",
         ),
     ],

@@ -17,7 +17,7 @@ import pytest
 from haproc.pin.model import Moment
 from haproc.reading.exact import examine
 from haproc.reading.model import Facts, Finding, Remedy
-from haproc.reading.tree import Node, Place, Reading, read
+from haproc.reading.tree import Node, Reading, TextRange, read
 from haproc.reading.words import examine_words
 from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS
 
@@ -350,5 +350,5 @@ def test_words_are_found_only_within_the_place_asked_for() -> None:
     text = next(each for each in VALUES if "DATE 'today'), (2, DATE '2026" in each)
     reading = read(recorded()[text], text)
     at = text.index("DATE 'today'")
-    assert examine_words(reading, MOMENT, Place(0, at)) == []
-    assert len(examine_words(reading, MOMENT, Place(at, len(text)))) == 1
+    assert examine_words(reading, MOMENT, TextRange(0, at)) == []
+    assert len(examine_words(reading, MOMENT, TextRange(at, len(text)))) == 1

@@ -17,7 +17,7 @@ import aiohttp
 import pyarrow as pa
 import pytest
 
-from dmq import MemoryKeyedStore, MemoryLog, MemoryStore
+from dmq import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
 from haproc.config.limits import Limits
 from haproc.config.model import Address, ClusterConfig, Config, Consistency, Reads
@@ -131,7 +131,7 @@ class HAProc:
         self.others: list[HAProc] = []
         self.peers = PeerDoors(config, name)
         spark: Any = self.spark  # has no checksums
-        keyed, peers = MemoryKeyedStore(), HttpPeers(self.peers)
+        keyed, peers = MemoryKeyValueStore(), HttpPeers(self.peers)
         world = World(MemoryLog(store), keyed, spark, peers, alone(config, name))
         member = build_member(config, world)
         self.core, self.replica = member.core, member.replica
@@ -160,7 +160,7 @@ class HAProc:
             status,
             self.metrics,
             heartbeats,
-            Forwarded(self.service, clients[REGISTRY].gate),
+            Forwarded(self.service, clients[REGISTRY].request_admission),
         )
         self.registry = clients[REGISTRY]
         self._doors = [
@@ -298,12 +298,12 @@ async def test_queries_that_wait_on_leave_with_their_clients_and_when_their_clus
         for each in asked[:40]:
             each.cancel()
         async with asyncio.timeout(WAIT_S):
-            while b.registry.gate.inside > 60:  # noqa: ASYNC110
+            while b.registry.request_admission.inside > 60:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         b.core.condition.stopping()
         told = await asyncio.gather(*asked[40:])
         assert {each["error_class"] for each in told} == {"HAPROC_DRAINING"}
-        assert b.registry.gate.inside == 0
+        assert b.registry.request_admission.inside == 0
         b.spark.go.set()
 
 
@@ -318,13 +318,13 @@ async def test_queries_that_wait_for_their_cluster_keep_no_places(tmp_path: Path
         for _ in range(6):  # each of them has had a place when the next one comes
             asked.append(asyncio.ensure_future(ring.ask(b, QUERY)))
             async with asyncio.timeout(WAIT_S):
-                while b.registry.gate.at_rest < len(asked):  # noqa: ASYNC110
+                while b.registry.request_admission.at_rest < len(asked):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         assert await ring.name_from(b, consistency="any") == "b"
         b.spark.go.set()
         told = await asyncio.gather(*asked)
         assert {each["status"]["state"] for each in told} == {"SUCCEEDED"}
-        assert b.registry.gate.inside == 0
+        assert b.registry.request_admission.inside == 0
 
 
 async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
@@ -357,7 +357,7 @@ async def test_query_for_which_only_a_busy_peer_is_fresh_enough_is_told_so_at_on
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
         for _ in range(a.config.limits.statements_max):
-            await places.enter_async_context(a.registry.gate.place("x"))
+            await places.enter_async_context(a.registry.request_admission.permit("x"))
         async with asyncio.timeout(WAIT_S):
             told = await ring.ask(b, QUERY, consistency="linearizable")
         assert told["error_class"] == "HAPROC_BUSY"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.failure import Failure
+from haproc.engine.failure import CallFailure
 from haproc.failure import ErrorClass, FailureKind, WriteOutcome
 from haproc.route.failing import request_error
 
@@ -13,9 +13,9 @@ from haproc.route.failing import request_error
 @pytest.mark.parametrize(
     ("error", "error_class"),
     [
-        (Failure("UNKNOWN", "").error(), ErrorClass.UNKNOWN_ERROR),
+        (CallFailure("UNKNOWN", "").error(), ErrorClass.UNKNOWN_ERROR),
         (EngineError(ErrorKind.ENVIRONMENT, "java.lang.Error"), ErrorClass.UNKNOWN_ERROR),
-        (Failure("UNAVAILABLE", "refused").error(), "UNAVAILABLE"),
+        (CallFailure("UNAVAILABLE", "refused").error(), "UNAVAILABLE"),
         (EngineError(ErrorKind.AVAILABILITY, "no word"), "HAPROC_AVAILABILITY"),
         (EngineError(ErrorKind.ENVIRONMENT, "full", error_class="DISK"), "DISK"),
     ],

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from haproc.config.model import Config, Membership
 from haproc.membership.clusters import ClusterView, cluster_views
-from haproc.membership.judgement import Standing
-from haproc.membership.messages import Beat, Own, Report
+from haproc.membership.judgement import PeerStatus
+from haproc.membership.messages import Beat, ClusterReport, Own
 from haproc.membership.state import State
 from haproc.membership.view import RingView
 from tests.unit.door_rig import make_config
@@ -21,8 +21,10 @@ def beat(cluster: str, incarnation: str = "1", epoch: int = 1, hears: str = "", 
     return Beat(cluster, incarnation, epoch, tuple(hears), kw.get("log_up", True), State.READY)
 
 
-def report(cluster: str, cursor: int, log_end: int, incarnation: str = "1") -> Report:
-    return Report(cluster, incarnation, 1, State.READY, "2026-01-01T00:00:00Z", cursor, log_end)
+def report(cluster: str, cursor: int, log_end: int, incarnation: str = "1") -> ClusterReport:
+    return ClusterReport(
+        cluster, incarnation, 1, State.READY, "2026-01-01T00:00:00Z", cursor, log_end
+    )
 
 
 class Listener:
@@ -45,7 +47,7 @@ class Listener:
                 changed += self.view.check(self.now)
         return changed
 
-    def standing(self, name: str) -> Standing:
+    def standing(self, name: str) -> PeerStatus:
         return self.view.peers[name].standing
 
 
@@ -54,18 +56,18 @@ def test_view_peers_heard_then_one_silent_is_down() -> None:
     assert sorted(listener.go_on(0.4, beat("b"), beat("c"))) == ["b", "c"]
     assert listener.view.hears(listener.now) == ("b", "c")
     assert listener.go_on(0.6, beat("b")) == ["c"]
-    assert listener.standing("c") is Standing.DOWN and not listener.view.peers["c"].alive
+    assert listener.standing("c") is PeerStatus.DOWN and not listener.view.peers["c"].alive
 
 
 def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_otherwise() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b", hears="c"), beat("c"))
     listener.go_on(3.0, beat("b", hears="c"))
-    assert listener.standing("c") is Standing.UNREACHABLE and listener.view.peers["c"].alive
+    assert listener.standing("c") is PeerStatus.UNREACHABLE and listener.view.peers["c"].alive
     assert not listener.view.given_up("c", listener.now)
     listener.view.heartbeat(beat("b"), listener.now)
     assert listener.view.confirm(listener.now) == ["c"]
-    assert listener.standing("c") is Standing.DOWN
+    assert listener.standing("c") is PeerStatus.DOWN
 
 
 def test_view_peer_heard_once_is_not_called_gone_before_a_window_has_passed() -> None:
@@ -87,7 +89,7 @@ def test_view_peer_given_up_after_a_whole_window() -> None:
     assert not listener.view.given_up("c", listener.now)
     listener.go_on(0.4, beat("b"), beat("c"))
     listener.go_on(1.0, beat("b"))
-    assert listener.standing("c") is Standing.DOWN
+    assert listener.standing("c") is PeerStatus.DOWN
     assert not listener.view.given_up("c", listener.now)
     listener.go_on(RULES.window_s, beat("b"))
     assert listener.view.given_up("c", listener.now)
@@ -192,6 +194,6 @@ def test_view_follows_a_cluster_that_was_added_and_forgets_one_that_was_removed(
     listener.go_on(0.6, beat("b"), beat("c"))
     listener.view.follow("bd", listener.now)
     assert sorted(listener.view.peers) == ["b", "d"]
-    assert listener.standing("b") is Standing.HEARD and listener.standing("d") is Standing.DOWN
+    assert listener.standing("b") is PeerStatus.HEARD and listener.standing("d") is PeerStatus.DOWN
     assert listener.view.given_up("c", listener.now)
     assert listener.go_on(0.6, beat("b"), beat("d")) == ["d"]

@@ -16,7 +16,7 @@ from haproc.membership.roster import (
     founders,
     with_own_addresses,
 )
-from haproc.replicate.heard.members import heard
+from haproc.replicate.log_state.members import heard
 from haproc.replicate.records.members import Change, Roster
 from tests.unit.door_rig import make_config
 

@@ -22,9 +22,9 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import RequestError
 from haproc.reading.touched import explained, touches
 from haproc.replicate.queue.facts import Facts
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.writes import Attempt
+from haproc.replicate.writes import WriteAttempt
 from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
 from haproc.route.plan_questions import table_questions
@@ -220,10 +220,10 @@ async def test_write_gets_budget_and_concern_by_what_it_reads(
     async with ring(tmp_path, monkeypatch, rules) as (_, a, _):
         made: list[Operation] = []
 
-        async def write(request: Request, make: Any) -> Attempt:
+        async def write(request: Request, make: Any) -> WriteAttempt:
             if request.id == "r":
                 made.append(await make())
-            return Attempt(Facts.of(made[0]), 7, Outcome(Status.APPLIED))
+            return WriteAttempt(Facts.of(made[0]), 7, OperationOutcome(OutcomeStatus.APPLIED))
 
         async def operation(offset: int) -> Operation:
             return made[0]
@@ -270,7 +270,7 @@ async def test_query_during_whose_start_its_names_changed_is_not_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
-        definitions = a.core.heard.definitions
+        definitions = a.core.log_state.definitions
         spark.meanwhile = a.core.watermarks.defined
         assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"  # of other names
         monkeypatch.setattr(definitions, "unchanged", lambda names, since: False)
@@ -416,7 +416,9 @@ async def test_plan_that_changes_its_session_counts_while_nothing_else_changes_t
         session = await a.service.enter_session("s", "ann")
         async with a.service.sessions.changing(session):
             assert answer.still()
-            monkeypatch.setattr(a.core.heard.definitions, "unchanged", lambda names, since: False)
+            monkeypatch.setattr(
+                a.core.log_state.definitions, "unchanged", lambda names, since: False
+            )
             a.core.watermarks.defined()
             assert not answer.still()
             monkeypatch.undo()

@@ -19,7 +19,7 @@ from haproc.engine.statement import SqlText
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
-from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 from tests.unit.operations import arrow, computed, copy, ddl, insert, unknown_tables, update
 
@@ -241,7 +241,7 @@ def test_turn_of_a_computed_operation_does_not_come_behind_an_exclusive_one() ->
 
 def test_computed_operation_that_is_rejected_lets_the_next_one_start() -> None:
     schedule = schedule_of("?a>b ib")
-    schedule.decide(0, Verdict.REJECT)
+    schedule.decide(0, DecisionKind.REJECT)
     assert uncomputed(schedule) == []
     assert offsets(schedule.take(LANES)) == [(1,)]
 
@@ -270,28 +270,28 @@ def test_synchronous_operation_waits_for_its_rows_before_its_decision() -> None:
 def test_decide_commit_lets_the_operation_and_what_waits_behind_it_run() -> None:
     schedule = schedule_of("d uy")
     assert schedule.undecided() == [(0, operation("d", 0))]
-    assert schedule.decide(0, Verdict.COMMIT) is False
+    assert schedule.decide(0, DecisionKind.COMMIT) is False
     assert schedule.undecided() == []
     assert rounds(schedule) == [[(0,)], [(1,)]]
 
 
 def test_decide_reject_drops_the_operation_and_frees_what_waits_behind_it() -> None:
     schedule = schedule_of("d uy")
-    assert schedule.decide(0, Verdict.REJECT) is True
+    assert schedule.decide(0, DecisionKind.REJECT) is True
     assert schedule.low == 1
     assert rounds(schedule) == [[(1,)]]
 
 
 def test_decide_second_decision_changes_nothing() -> None:
     schedule = schedule_of("d")
-    schedule.decide(0, Verdict.COMMIT)
-    assert schedule.decide(0, Verdict.REJECT) is False
+    schedule.decide(0, DecisionKind.COMMIT)
+    assert schedule.decide(0, DecisionKind.REJECT) is False
     assert rounds(schedule) == [[(0,)]]
 
 
 def test_decide_reject_read_ahead_of_the_operation_keeps_it_from_entering() -> None:
     schedule = Schedule(ME, Progress(), 0, BatchLimits())
-    schedule.decide(0, Verdict.REJECT)
+    schedule.decide(0, DecisionKind.REJECT)
     assert schedule.add(0, operation("d", 0)) is False
     assert (schedule.low, schedule.pending, schedule.pending_bytes) == (1, 0, 0)
 
@@ -299,7 +299,7 @@ def test_decide_reject_read_ahead_of_the_operation_keeps_it_from_entering() -> N
 def test_decide_reject_of_a_running_operation_lets_it_end() -> None:
     schedule = schedule_of("D uy")
     (unit,) = schedule.take(LANES)
-    assert schedule.decide(0, Verdict.REJECT) is False
+    assert schedule.decide(0, DecisionKind.REJECT) is False
     finish(schedule, unit)
     assert rounds(schedule) == [[(1,)]]
 
@@ -353,7 +353,7 @@ def test_progress_rejections_beyond_the_span_are_left_to_the_log() -> None:
     far = range(1, 20 * SPAN_MAX, SPAN_MAX // 3)
     for offset in far:
         schedule.add(offset, operation("d", offset))
-        schedule.decide(offset, Verdict.REJECT)
+        schedule.decide(offset, DecisionKind.REJECT)
     assert schedule.progress.done == {offset for offset in far if offset < SPAN_MAX}
     finish(schedule, *schedule.take(LANES))
     assert schedule.low == far[-1] + 1

@@ -33,11 +33,11 @@ from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
 from haproc.classify.model import Kind
 from haproc.engine.interface import ABSENT, Column
-from haproc.replicate.heard.elsewhere import Elsewhere
+from haproc.replicate.log_state.peer_success import PeerSuccess
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
-from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
 from tests.unit.operations import copy, ddl, insert, table_as, table_ddl, unknown_tables, update
 from tests.windows import operation
@@ -68,7 +68,7 @@ class Decided:
     """A decision in the log."""
 
     offset: int
-    verdict: Verdict
+    verdict: DecisionKind
 
 
 @dataclass(eq=False)
@@ -134,7 +134,9 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.log: list[Operation | Decided | None] = []
-        self.fates: dict[int, Verdict] = {}  # of the synchronous operations, as the log has them
+        self.fates: dict[
+            int, DecisionKind
+        ] = {}  # of the synchronous operations, as the log has them
         self.must_commit: set[int] = set()  # the origin ran them with success
         self.cluster = Cluster()
         self.late: list[Unit] = []
@@ -144,11 +146,11 @@ class Life(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        self.elsewhere = Elsewhere()
+        self.elsewhere = PeerSuccess()
         progress = from_cursor(self.cursor)
         self.schedule = Schedule(ME, progress, len(self.log), LIMITS, self.elsewhere)
         self.running: list[Running] = []
-        self.seen_fates: dict[int, Verdict] = {}
+        self.seen_fates: dict[int, DecisionKind] = {}
         self.permitted: set[int] = set()
         self.dropped: set[int] = set()  # not for this incarnation to run: rejected, or restored
         self.low_last = 0
@@ -219,8 +221,8 @@ class Life(RuleBasedStateMachine):
         return ME
 
     @precondition(lambda self: self.undecided())
-    @rule(data=st.data(), verdict=st.sampled_from(Verdict))
-    def log_decision(self, data: st.DataObject, verdict: Verdict) -> None:
+    @rule(data=st.data(), verdict=st.sampled_from(DecisionKind))
+    def log_decision(self, data: st.DataObject, verdict: DecisionKind) -> None:
         self.decide(data.draw(st.sampled_from(self.undecided())), verdict)
 
     @precondition(lambda self: self.looked_for())
@@ -229,8 +231,8 @@ class Life(RuleBasedStateMachine):
         """What an earlier incarnation began is not there, and nobody wants it any more."""
         offset = data.draw(st.sampled_from(self.looked_for()))
         self.must_commit.discard(offset)
-        self.decide(offset, Verdict.REJECT)
-        self.given_up.append(Decided(offset, Verdict.REJECT))
+        self.decide(offset, DecisionKind.REJECT)
+        self.given_up.append(Decided(offset, DecisionKind.REJECT))
         self.hear(self.given_up[-1])
 
     def looked_for(self) -> list[int]:
@@ -245,8 +247,8 @@ class Life(RuleBasedStateMachine):
             if isinstance(op, Operation) and op.synchronous and offset not in self.fates
         ]
 
-    def decide(self, offset: int, verdict: Verdict) -> None:
-        self.fates[offset] = Verdict.COMMIT if offset in self.must_commit else verdict
+    def decide(self, offset: int, verdict: DecisionKind) -> None:
+        self.fates[offset] = DecisionKind.COMMIT if offset in self.must_commit else verdict
         self.log.append(Decided(offset, self.fates[offset]))
 
     # -- reading ---------------------------------------------------------------------------
@@ -275,7 +277,7 @@ class Life(RuleBasedStateMachine):
     def hear(self, decided: Decided) -> None:
         self.seen_fates.setdefault(decided.offset, decided.verdict)
         runs = any(decided.offset in running.unit.offsets for running in self.running)
-        if decided.verdict is Verdict.REJECT and not runs:
+        if decided.verdict is DecisionKind.REJECT and not runs:
             self.dropped.add(decided.offset)
         self.schedule.decide(decided.offset, decided.verdict)
 
@@ -329,7 +331,7 @@ class Life(RuleBasedStateMachine):
 
     def check_fate(self, offset: int, op: Operation) -> None:
         if op.synchronous and op.origin != ME:
-            committed = self.seen_fates.get(offset) is Verdict.COMMIT
+            committed = self.seen_fates.get(offset) is DecisionKind.COMMIT
             assert committed or offset in self.permitted, f"{offset} starts undecided"
 
     def settled(self, offset: int) -> bool:
@@ -466,7 +468,7 @@ class Life(RuleBasedStateMachine):
         if self.found_wrong:
             return  # what follows from that would hide it
         for offset in self.undecided():
-            self.decide(offset, Verdict.COMMIT)
+            self.decide(offset, DecisionKind.COMMIT)
         self.read(len(self.log))
         while self.running or self.schedule.pending:
             idle = not self.running
@@ -478,7 +480,7 @@ class Life(RuleBasedStateMachine):
         assert (self.schedule.low, self.schedule.pending) == (len(self.log), 0)
         for offset, op in enumerate(self.log):
             if isinstance(op, Operation):
-                expected = 0 if self.fates.get(offset) is Verdict.REJECT else 1
+                expected = 0 if self.fates.get(offset) is DecisionKind.REJECT else 1
                 assert self.cluster.effects[offset] == expected, f"offset {offset}"
 
 

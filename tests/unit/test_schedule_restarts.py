@@ -8,7 +8,7 @@ from haproc.engine.interface import ABSENT
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import MARKER, Intent, Unit
-from haproc.replicate.records.operation import Verdict
+from haproc.replicate.records.operation import DecisionKind
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import table_as
 from tests.unit.test_schedule import LANES, ME, finish, offsets, operation, rounds, schedule_of
@@ -71,7 +71,7 @@ def test_restart_batch_waits_until_its_last_operation_has_been_read() -> None:
 def test_restart_batch_is_without_what_was_rejected_before_it_was_formed() -> None:
     """What says so may stand far behind, and not be read yet; the progress knows it."""
     before = schedule_of("ia ia ?b>a ia")
-    before.decide(2, Verdict.REJECT)
+    before.decide(2, DecisionKind.REJECT)
     (unit,) = before.take(LANES)
     after = schedule_of("ia ia ?b>a ia", before.progress, doubtful_below=9)
     assert (unit.offsets, offsets(after.take(LANES))) == ((0, 1, 3), [(0, 1, 3)])
@@ -109,7 +109,7 @@ def test_restart_intents_of_what_is_over_take_no_room() -> None:
     """Given up before it was read again, or left by an earlier version below all that is read."""
     stood = ((1, ABSENT), (2, ABSENT), (3, ABSENT), (4, ABSENT))
     schedule = Schedule(ME, Progress(low=3, done=frozenset({4}), unmarked=stood), 9, BatchLimits())
-    schedule.decide(3, Verdict.REJECT)
+    schedule.decide(3, DecisionKind.REJECT)
     assert not schedule.add(3, table_as("3", "y", "slow3"))
     assert not schedule.add(4, table_as("4", "y", "slow4"))
     assert schedule.add(5, table_as("5", "y", "slow5"))
@@ -165,7 +165,7 @@ def test_restore_exclusive_operations_are_never_taken_for_done() -> None:
 def test_drop_of_an_operation_in_doubt_forgets_its_intent() -> None:
     # The origin died after its reject was in the log and before its progress said so.
     schedule = schedule_of("D", Progress(unmarked=((0, ""),)), doubtful_below=1)
-    schedule.decide(0, Verdict.REJECT)
+    schedule.decide(0, DecisionKind.REJECT)
     assert schedule.progress == Progress(low=1)
 
 

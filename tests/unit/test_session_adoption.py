@@ -13,11 +13,11 @@ from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.plans import session_ref
-from haproc.sessions.chain import Adoption, Key, Numbered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.effects import effect_of_sql
 from haproc.sessions.journal import ArtifactEntry, ConfEntry, Kept, SettingsEntry, SqlEntry
+from haproc.sessions.ownership import Adoption, Key, Numbered
 from haproc.sessions.rebuilding import rebuilding
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 

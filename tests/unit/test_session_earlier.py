@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from haproc.engine.interface import Column, Settings
-from haproc.sessions.chain import Key
 from haproc.sessions.earlier import as_now
 from haproc.sessions.journal import (
     ArtifactEntry,
@@ -16,6 +15,7 @@ from haproc.sessions.journal import (
     StateEntry,
     from_bytes,
 )
+from haproc.sessions.ownership import Key
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Ring
 
 VIEW = "CREATE TEMP VIEW v AS SELECT 1"

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from haproc import protos
 from haproc.engine.interface import Settings
-from haproc.sessions.chain import Numbered
 from haproc.sessions.effects import (
     as_made,
     declared,
@@ -29,6 +28,7 @@ from haproc.sessions.journal import (
     from_bytes,
     to_bytes,
 )
+from haproc.sessions.ownership import Numbered
 
 UNDER = Settings(schema="s")
 

@@ -11,22 +11,22 @@ import pytest
 
 from haproc import protos, wire
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, File, Settings
+from haproc.engine.interface import Column, SessionFile, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.route.streams import Collected
 from haproc.sessions.adoption import restore
-from haproc.sessions.chain import Numbered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import (
     Effect,
     Kept,
     PlanEntry,
+    SessionState,
     SqlEntry,
-    State,
     Variable,
     VariablesEntry,
 )
 from haproc.sessions.looking import left_by, stream_of
+from haproc.sessions.ownership import Numbered
 
 ONE = stream_of(pa.record_batch([pa.array([1])], ["v"]))
 
@@ -41,7 +41,7 @@ class Fresh:
     async def configure(self, settings: Settings) -> None:
         pass
 
-    async def add_files(self, files: Sequence[File]) -> None:
+    async def add_files(self, files: Sequence[SessionFile]) -> None:
         raise NotImplementedError
 
     async def columns(self, sql: str) -> list[Column]:
@@ -66,7 +66,7 @@ async def made_anew(fresh: Fresh, *entries: Kept) -> list[str]:
     async def blob(sha256: str) -> bytes:
         raise NotImplementedError
 
-    await restore(fresh, State(Settings()), entries, blob, 1.0)
+    await restore(fresh, SessionState(Settings()), entries, blob, 1.0)
     return fresh.ran
 
 

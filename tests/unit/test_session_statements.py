@@ -57,7 +57,7 @@ def statements_of(
         me="a",
         health=SimpleNamespace(suspect=lambda message: None),
         schedule=SimpleNamespace(low=0, unfinished=lambda: iter(())),
-        heard=SimpleNamespace(definitions=SimpleNamespace(unchanged=lambda names, since: same)),
+        log_state=SimpleNamespace(definitions=SimpleNamespace(unchanged=lambda names, since: same)),
     )
 
     async def text(sql: str, *_: Any) -> Classified:

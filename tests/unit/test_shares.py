@@ -89,7 +89,7 @@ async def test_requests_that_wait_leave_connections_for_others(tmp_path: Path) -
             asyncio.create_task(post(rig, "ann", statement="SLOW", request_id="r"))
             for _ in range(2)
         ]
-        await until(lambda: rig.app[_registry()].gate._waiting.taken == 2)
+        await until(lambda: rig.app[_registry()].request_admission._waiting.taken == 2)
         assert (await post(rig, "ann", statement="SELECT 1"))[0] == 429
         assert await get(rig, "ann", "/healthz") == 200
         assert (await post(rig, "bob", statement="SELECT 1"))[0] == 200
@@ -108,7 +108,7 @@ async def test_bytes_of_one_users_requests_leave_memory_for_others(tmp_path: Pat
         assert (await post(rig, "ann", statement="SELECT 1"))[0] == 200
         assert (await post(rig, "bob", **slow))[0] == 200
         hold.set()
-        gate = rig.app[_registry()].gate
+        gate = rig.app[_registry()].request_admission
         await until(lambda: gate._bytes.taken == 0)
         assert (await post(rig, "ann", **slow))[0] == 200
 
@@ -119,7 +119,7 @@ async def test_what_is_refused_or_attaches_holds_no_bytes_afterwards(tmp_path: P
         hold = asyncio.Event()
         rig.service.table["SLOW"] = rig.service.table["t"] = Canned(hold=hold)
         slow = {"statement": "SLOW", "wait_timeout": "0s", "request_id": "r"}
-        gate = rig.app[_registry()].gate
+        gate = rig.app[_registry()].request_admission
         assert (await post(rig, "ann", **slow))[0] == 200
         held = gate._bytes.taken
         assert (await post(rig, "ann", **slow))[0] == 200  # attached
@@ -143,7 +143,7 @@ async def test_large_answers_count_while_they_are_sent(tmp_path: Path) -> None:
             table = pa.table({"s": ["x" * size]})
             rig.service.table["BIG"] = Canned(chunks_of(table))
             assert (await post(rig, "ann", statement="BIG"))[0] == status
-        assert rig.app[_registry()].gate._bytes.taken == 0
+        assert rig.app[_registry()].request_admission._bytes.taken == 0
 
 
 async def test_results_of_one_user_leave_room_for_others(

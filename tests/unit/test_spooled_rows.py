@@ -203,7 +203,7 @@ async def test_large_body_comes_to_the_service_on_disk_and_leaves_it(
         assert taken(rig) == len(data)
         hold.set()
         assert (await send)[0] == 200
-        assert await rig.app[REGISTRY].gate.wait_idle(WAIT_S)
+        assert await rig.app[REGISTRY].request_admission.wait_idle(WAIT_S)
         await until(lambda: taken(rig) == 0)
 
 

@@ -8,8 +8,8 @@ from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.standing import (
     SKIPPABLE_AFTER_ATTEMPTS,
+    OperationStatus,
     Position,
-    Standing,
     blockers,
     retry_advice,
     skip_advice,
@@ -25,22 +25,22 @@ ENOUGH, FEW = SKIPPABLE_AFTER_ATTEMPTS, SKIPPABLE_AFTER_ATTEMPTS - 1
 @pytest.mark.parametrize(
     ("standing", "retry", "skip"),
     [
-        (Standing(Position.STUCK, attempts=8), True, True),
-        (Standing(Position.FAILING, attempts=ENOUGH, head=True), True, True),
-        (Standing(Position.FAILING, attempts=FEW, head=True), True, False),
-        (Standing(Position.FAILING, attempts=ENOUGH), True, False),
-        (Standing(Position.STUCK, together=(5, 9), attempts=8, head=True), True, False),
-        (Standing(Position.ODD), False, True),
-        (Standing(Position.QUEUED, head=True), False, False),
-        (Standing(Position.RUNNING, head=True), False, False),
-        (Standing(Position.BLOCKED, 4), False, False),
-        (Standing(Position.UNDECIDED), False, False),
-        (Standing(Position.UNCOMPUTED, attempts=8, head=True), False, False),
-        (Standing(Position.DONE), False, False),
+        (OperationStatus(Position.STUCK, attempts=8), True, True),
+        (OperationStatus(Position.FAILING, attempts=ENOUGH, head=True), True, True),
+        (OperationStatus(Position.FAILING, attempts=FEW, head=True), True, False),
+        (OperationStatus(Position.FAILING, attempts=ENOUGH), True, False),
+        (OperationStatus(Position.STUCK, together=(5, 9), attempts=8, head=True), True, False),
+        (OperationStatus(Position.ODD), False, True),
+        (OperationStatus(Position.QUEUED, head=True), False, False),
+        (OperationStatus(Position.RUNNING, head=True), False, False),
+        (OperationStatus(Position.BLOCKED, 4), False, False),
+        (OperationStatus(Position.UNDECIDED), False, False),
+        (OperationStatus(Position.UNCOMPUTED, attempts=8, head=True), False, False),
+        (OperationStatus(Position.DONE), False, False),
     ],
 )
 def test_advice_allows_only_what_helps_and_always_says_why(
-    standing: Standing, retry: bool, skip: bool
+    standing: OperationStatus, retry: bool, skip: bool
 ) -> None:
     for advice, allowed in ((retry_advice(standing), retry), (skip_advice(standing), skip)):
         assert advice.allowed is allowed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.heard.members import names_needed
-from haproc.replicate.heard.window import Sighting, Window
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
+from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.trim.plan import ARCHIVE, Plan, needs, plan, trims, with_archive
 
 WINDOW = 10
@@ -65,7 +65,7 @@ def test_plan_nobody_misses_what_a_restart_reads(
 ) -> None:
     found = plan(0, 200, needs(members, cursors, WINDOW), WINDOW, keep_from)
     for member in members:
-        assert found.point <= Window(WINDOW).begins(cursors.get(member, 0))
+        assert found.point <= IdempotencyWindow(WINDOW).begins(cursors.get(member, 0))
     assert found.point <= keep_from
     assert found.held_records >= 0
     assert (found.held_by == "") <= (found.held_records == 0)
@@ -88,7 +88,7 @@ def test_plan_of_any_two_trimmers_at_any_time_stays_right(
         then = stored[min(planned_at, len(stored) - 1)]
         now = stored[min(planned_at + after, len(stored) - 1)]
         point = plan(0, 2000, needs("abc", then, WINDOW), WINDOW, 2000).point
-        assert all(point <= Window(WINDOW).begins(now.get(name, 0)) for name in "abc")
+        assert all(point <= IdempotencyWindow(WINDOW).begins(now.get(name, 0)) for name in "abc")
 
 
 @given(
@@ -100,11 +100,11 @@ def test_window_rebuilt_from_a_trimmed_log_judges_as_the_whole_one(
 ) -> None:
     """Whatever the cursor, what is left after a trim is enough to judge all that follows."""
     log = [(offset, op, max(0, offset - age)) for offset, (op, age) in enumerate(sent)]
-    whole = Window(WINDOW)
+    whole = IdempotencyWindow(WINDOW)
     told = [whole.see(*record, WINDOW) for record in log]
     low = data.draw(st.integers(0, len(log)))
     start = plan(0, len(log), needs("a", {"a": low}, WINDOW), WINDOW, 10**6).point
-    again = Window(WINDOW)
+    again = IdempotencyWindow(WINDOW)
     found: list[Sighting] = []
     for record in log[start:]:
         if record[0] == low:

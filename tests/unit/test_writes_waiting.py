@@ -25,15 +25,15 @@ async def in_the_log(haproc: HAProc, count: int) -> None:
 
 
 async def idle(haproc: HAProc) -> None:
-    gate = haproc.registry.gate
-    await until(lambda: gate.inside == gate._line.length == gate._at_rest.taken == 0)
+    gate = haproc.registry.request_admission
+    await until(lambda: gate.inside == gate._wait_queue.length == gate._at_rest.taken == 0)
 
 
 async def test_writes_in_the_log_take_no_places(tmp_path: Path) -> None:
     async with pair(tmp_path, limits=Limits(statements_max=1)) as ring, asyncio.timeout(WAIT_S):
         waiting = sent(ring)
         await in_the_log(ring.a, WRITES)
-        assert ring.a.registry.gate.inside == WRITES
+        assert ring.a.registry.request_admission.inside == WRITES
         assert await ring.name_from(ring.a, consistency="any") == "a"
         ring.a.spark.go.set()
         states = [answer["status"]["state"] for answer in await asyncio.gather(*waiting)]
@@ -46,8 +46,8 @@ async def test_writes_that_are_too_many_keep_their_places(tmp_path: Path) -> Non
     async with pair(tmp_path, limits=limits) as ring, asyncio.timeout(WAIT_S):
         waiting = sent(ring)
         await in_the_log(ring.a, 3)
-        gate = ring.a.registry.gate
-        await until(lambda: (gate._line.length, gate.inside) == (WRITES - 3, 3))
+        gate = ring.a.registry.request_admission
+        await until(lambda: (gate._wait_queue.length, gate.inside) == (WRITES - 3, 3))
         ring.a.spark.go.set()
         states = [answer["status"]["state"] for answer in await asyncio.gather(*waiting)]
         assert states == ["SUCCEEDED"] * WRITES
@@ -60,8 +60,8 @@ async def test_writes_whose_clients_went_away_are_counted_until_they_end(tmp_pat
         await in_the_log(ring.a, WRITES)
         for each in waiting:
             each.cancel()
-        await until(lambda: ring.a.registry.gate._waiting.taken == 0)
-        assert ring.a.registry.gate.inside == WRITES  # a drain waits for them
+        await until(lambda: ring.a.registry.request_admission._waiting.taken == 0)
+        assert ring.a.registry.request_admission.inside == WRITES  # a drain waits for them
         answer = await ring.ask(ring.a, QUERY, consistency="any")
         assert answer["status"]["state"] == "SUCCEEDED"
         ring.a.spark.go.set()

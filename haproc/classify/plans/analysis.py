@@ -13,7 +13,7 @@ from haproc.classify.model import Kind
 from haproc.classify.plans import catalog, expressions, refusals
 from haproc.classify.plans.members import members
 from haproc.classify.plans.parsing import opened
-from haproc.classify.plans.reading import Does, Found, PlanReading
+from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
 from haproc.classify.plans.relations import walk
 
 EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -36,7 +36,7 @@ def read_analysis(request: Any) -> PlanReading:
     for the hints that keep rows in memory (persist, unpersist).
     """
     asked = request.WhichOneof("analyze")
-    found = Found()
+    found = PlanFindings()
     if asked in PLAIN:
         return found.reading(Does.QUERIES, Kind.EXPLAIN)
     if asked not in EXPLAINED:
@@ -59,7 +59,7 @@ def _root(plan: Any, asked: str) -> Any:
     return plan.root
 
 
-def _take(relation: Any, found: Found) -> None:
+def _take(relation: Any, found: PlanFindings) -> None:
     if relation.WhichOneof("rel_type") == "catalog":
         catalog.read_nested(relation.catalog, found)
         return

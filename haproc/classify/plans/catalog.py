@@ -16,7 +16,7 @@ from haproc.classify.paths import locates
 from haproc.classify.plans import refusals
 from haproc.classify.plans.members import members
 from haproc.classify.plans.names import name_in
-from haproc.classify.plans.reading import Does, Found, PlanReading
+from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
 
 _CATALOG: Final = "spark_catalog"
 READING: Final = members(
@@ -29,7 +29,7 @@ READING: Final = members(
 )
 
 
-def read_nested(message: Any, found: Found) -> None:
+def read_nested(message: Any, found: PlanFindings) -> None:
     """Take a call that stands inside another plan; RefusedError unless it only looks."""
     kind = message.WhichOneof("cat_type")
     if kind not in READING:
@@ -41,7 +41,7 @@ def read_root(message: Any) -> PlanReading:
     """Return what a call does that is all of a plan."""
     kind = message.WhichOneof("cat_type")
     if kind in READING:
-        found = Found()
+        found = PlanFindings()
         _look(getattr(message, kind), found)
         return found.reading(Does.QUERIES, Kind.SHOW)
     if kind not in TOLD:
@@ -49,7 +49,7 @@ def read_root(message: Any) -> PlanReading:
     return TOLD[kind](getattr(message, kind))
 
 
-def _look(message: Any, found: Found) -> None:
+def _look(message: Any, found: PlanFindings) -> None:
     """Take the table that a call tells of; of all others it tells but their names."""
     found.names_known = False
     fields = message.DESCRIPTOR.fields_by_name
@@ -64,15 +64,15 @@ def _look(message: Any, found: Found) -> None:
         found.names.add((_CATALOG, *name))
 
 
-def _written(kind: Kind, name: str, found: Found | None = None) -> PlanReading:
+def _written(kind: Kind, name: str, found: PlanFindings | None = None) -> PlanReading:
     target = name_in(name, "is written")
-    return (found or Found()).reading(Does.WRITES, kind, target=target)
+    return (found or PlanFindings()).reading(Does.WRITES, kind, target=target)
 
 
 def _create_table(message: Any) -> PlanReading:
     if message.source and message.source.lower() not in FILE_SOURCES:
         raise refusals.source(message.source, "a table of")
-    found = Found()
+    found = PlanFindings()
     if message.path:
         found.paths.add(message.path)
     _take_properties(message.options, found)
@@ -80,12 +80,12 @@ def _create_table(message: Any) -> PlanReading:
 
 
 def _create_database(message: Any) -> PlanReading:
-    found = Found()
+    found = PlanFindings()
     _take_properties(message.properties, found)
     return _written(Kind.CREATE_NAMESPACE, message.db_name, found)
 
 
-def _take_properties(properties: Mapping[str, str], found: Found) -> None:
+def _take_properties(properties: Mapping[str, str], found: PlanFindings) -> None:
     for key, value in properties.items():
         check_property(key.lower())
         if locates(key):
@@ -107,12 +107,12 @@ def _drop_database(message: Any) -> PlanReading:
 def _use(message: Any) -> PlanReading:
     name = getattr(message, "db_name", "") or getattr(message, "catalog_name", "")
     target = name_in(name, "is to be used")
-    return Found().reading(Does.CHANGES_SESSION, Kind.USE, target=target)
+    return PlanFindings().reading(Does.CHANGES_SESSION, Kind.USE, target=target)
 
 
 def _drop_temporary(message: Any) -> PlanReading:
     name = (message.view_name,)
-    return Found().reading(Does.CHANGES_SESSION, Kind.TEMPORARY_VIEW, target=name)
+    return PlanFindings().reading(Does.CHANGES_SESSION, Kind.TEMPORARY_VIEW, target=name)
 
 
 def _drop_global(message: Any) -> PlanReading:
@@ -122,7 +122,7 @@ def _drop_global(message: Any) -> PlanReading:
 
 def _cache(message: Any) -> PlanReading:
     """Of this server alone; after a failover it is simply cold, or fresh."""
-    found, fields = Found(), message.DESCRIPTOR.fields_by_name
+    found, fields = PlanFindings(), message.DESCRIPTOR.fields_by_name
     if "path" in fields:
         found.paths.add(message.path)
     elif "table_name" in fields:

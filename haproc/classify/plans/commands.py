@@ -11,7 +11,7 @@ from haproc.classify.names import refuse_global
 from haproc.classify.plans import catalog, delta, expressions, models, refusals, writes
 from haproc.classify.plans.names import name_in
 from haproc.classify.plans.parsing import opened
-from haproc.classify.plans.reading import Does, Found, PlanReading
+from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
 from haproc.classify.plans.relations import has_sql, sql_of, walk
 from haproc.failure import ErrorClass
 
@@ -46,7 +46,7 @@ def _root(relation: Any, data: bytes | None) -> PlanReading:
     """A query, or a call of the catalog, which may do anything."""
     if relation.WhichOneof("rel_type") == "catalog":
         return catalog.read_root(relation.catalog)
-    found = Found()
+    found = PlanFindings()
     if relation.WhichOneof("rel_type") == "extension":
         extension = delta.relation_in(relation.extension, found)
         if delta.kind_of(extension) not in delta.READING:
@@ -61,7 +61,7 @@ def _sql_command(message: Any) -> PlanReading:
     command, message = message, _in_todays_form(message)
     if not has_sql(message):
         raise refusals.unknown("a SQL command without a text")
-    found = Found()
+    found = PlanFindings()
     for each in message.with_relations.references:
         walk(each, found)
     expressions.check(command, found)
@@ -86,7 +86,7 @@ def _in_todays_form(command: Any) -> Any:
 
 
 def _view(message: Any) -> PlanReading:
-    found = Found()
+    found = PlanFindings()
     name = name_in(message.name, "is a view's")
     if message.is_global:
         refuse_global(("global_temp", *name[-1:]))
@@ -99,22 +99,22 @@ def _function(message: Any) -> PlanReading:
     kind = message.WhichOneof("function")
     if kind not in ("python_udf", "python_udtf"):
         raise refusals.jvm_code(f"the function {message.function_name[:100]}")
-    found = Found(user_code=True)
+    found = PlanFindings(user_code=True)
     name = (message.function_name,)
     return found.reading(Does.CHANGES_SESSION, Kind.TEMPORARY_VIEW, target=name)
 
 
 def _resources(message: Any) -> PlanReading:
-    return Found().reading(Does.QUERIES, Kind.SHOW)
+    return PlanFindings().reading(Does.QUERIES, Kind.SHOW)
 
 
 def _writes(
-    read: Callable[[Any, Found], PlanReading], source: str = "input"
+    read: Callable[[Any, PlanFindings], PlanReading], source: str = "input"
 ) -> Callable[[Any], PlanReading]:
     """Return what reads such a command: first the rows that it takes, then itself."""
 
     def written(message: Any) -> PlanReading:
-        found = Found()
+        found = PlanFindings()
         walk(getattr(message, source), found)
         return read(message, found)
 
@@ -128,18 +128,18 @@ def _checkpoint(message: Any) -> PlanReading:
             "checkpoint() writes to storage of one cluster",
             "use localCheckpoint(), or write the rows to a table",
         )
-    found = Found()
+    found = PlanFindings()
     walk(message.relation, found)
     expressions.check(message, found)
     return found.reading(Does.HOLDS, Kind.CACHE)
 
 
 def _forget(message: Any) -> PlanReading:
-    return Found(handles={message.relation.relation_id}).reading(Does.HOLDS, Kind.CACHE)
+    return PlanFindings(handles={message.relation.relation_id}).reading(Does.HOLDS, Kind.CACHE)
 
 
 def _models(message: Any) -> PlanReading:
-    found = Found()
+    found = PlanFindings()
     walk(message, found)
     expressions.check(message, found)
     return models.read_command(message, found)

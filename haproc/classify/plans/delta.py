@@ -16,7 +16,7 @@ from haproc.classify.plans.delta_messages import DeltaCommand, DeltaRelation
 from haproc.classify.plans.members import members
 from haproc.classify.plans.names import name_in
 from haproc.classify.plans.parsing import parse
-from haproc.classify.plans.reading import Does, Found, PlanReading
+from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
 from haproc.failure import ErrorClass
 
 EXTENSIONS_MAX: Final = 200
@@ -25,10 +25,10 @@ READING: Final = members("scan describe_history describe_detail is_delta_table")
 VERSIONS: Final = "versions of a table"
 """Named among a plan's relations where it tells such, which differ from cluster to cluster."""
 
-Walk = Callable[[Any, Found], None]
+Walk = Callable[[Any, PlanFindings], None]
 
 
-def relation_in(extension: Any, found: Found) -> Any:
+def relation_in(extension: Any, found: PlanFindings) -> Any:
     """Return Delta's relation in an extension; RefusedError if it is another's."""
     return _unpacked(extension, DeltaRelation, found)
 
@@ -41,7 +41,7 @@ def kind_of(message: Any) -> str:
     return kinds[0]
 
 
-def read_nested(extension: Any, found: Found) -> None:
+def read_nested(extension: Any, found: PlanFindings) -> None:
     """Take what stands inside a plan; RefusedError unless it only reads."""
     relation = relation_in(extension, found)
     kind = kind_of(relation)
@@ -59,7 +59,7 @@ def read_nested(extension: Any, found: Found) -> None:
         found.relations.add(VERSIONS)
 
 
-def read_root(relation: Any, found: Found, walk: Walk) -> PlanReading:
+def read_root(relation: Any, found: PlanFindings, walk: Walk) -> PlanReading:
     """Return what a relation does that writes, and is all of a plan."""
     kind = kind_of(relation)
     message = getattr(relation, kind)
@@ -73,7 +73,7 @@ def read_root(relation: Any, found: Found, walk: Walk) -> PlanReading:
 
 def read_command(extension: Any) -> PlanReading:
     """Return what a command of Delta's does."""
-    found = Found()
+    found = PlanFindings()
     command = _unpacked(extension, DeltaCommand, found)
     kind = kind_of(command)
     if kind not in COMMANDS:
@@ -81,7 +81,7 @@ def read_command(extension: Any) -> PlanReading:
     return COMMANDS[kind](getattr(command, kind), found)
 
 
-def _unpacked(extension: Any, kind: Any, found: Found) -> Any:
+def _unpacked(extension: Any, kind: Any, found: PlanFindings) -> Any:
     if extension.type_url.rpartition("/")[2] != kind.DESCRIPTOR.full_name:
         raise refusals.unknown(f"an extension of type {extension.type_url[:100]}")
     found.extensions += 1
@@ -100,7 +100,7 @@ def _name(table: Any) -> tuple[str, ...]:
     return name_in(table.table_or_view_name, "is written")
 
 
-def _scanned(relation: Any, found: Found) -> tuple[str, ...]:
+def _scanned(relation: Any, found: PlanFindings) -> tuple[str, ...]:
     """Return the name of the table that an UPDATE, DELETE or MERGE is for, alias or not."""
     kind = relation.WhichOneof("rel_type")
     while kind == "subquery_alias":
@@ -112,8 +112,8 @@ def _scanned(relation: Any, found: Found) -> tuple[str, ...]:
     return _name(scan.scan.table)
 
 
-def _changes(kind: Kind) -> Callable[[Any, Found], PlanReading]:
-    def changed(message: Any, found: Found) -> PlanReading:
+def _changes(kind: Kind) -> Callable[[Any, PlanFindings], PlanReading]:
+    def changed(message: Any, found: PlanFindings) -> PlanReading:
         evolves = kind is Kind.MERGE and message.with_schema_evolution
         target = _scanned(message.target, found)
         return found.reading(Does.WRITES, kind, target=target, evolves=evolves)
@@ -121,12 +121,12 @@ def _changes(kind: Kind) -> Callable[[Any, Found], PlanReading]:
     return changed
 
 
-def _optimize(message: Any, found: Found) -> PlanReading:
+def _optimize(message: Any, found: PlanFindings) -> PlanReading:
     found.expressions += message.partition_filters
     return found.reading(Does.WRITES, Kind.OPTIMIZE, target=_name(message.table))
 
 
-def _restore(message: Any, found: Found) -> PlanReading:
+def _restore(message: Any, found: PlanFindings) -> PlanReading:
     raise RefusedError(
         ErrorClass.NONDETERMINISTIC,
         "each cluster numbers and dates the versions of its tables itself",
@@ -134,12 +134,12 @@ def _restore(message: Any, found: Found) -> PlanReading:
     )
 
 
-def _convert(message: Any, found: Found) -> PlanReading:
+def _convert(message: Any, found: PlanFindings) -> PlanReading:
     target = name_in(message.identifier, "is converted")
     return found.reading(Does.WRITES, Kind.OTHER_DDL, target=target)
 
 
-WRITING: Final[dict[str, Callable[[Any, Found], PlanReading]]] = {
+WRITING: Final[dict[str, Callable[[Any, PlanFindings], PlanReading]]] = {
     "delete_from_table": _changes(Kind.DELETE),
     "update_table": _changes(Kind.UPDATE),
     "merge_into_table": _changes(Kind.MERGE),
@@ -150,8 +150,8 @@ WRITING: Final[dict[str, Callable[[Any, Found], PlanReading]]] = {
 """Relations that write."""
 
 
-def _named(kind: Kind) -> Callable[[Any, Found], PlanReading]:
-    def told(message: Any, found: Found) -> PlanReading:
+def _named(kind: Kind) -> Callable[[Any, PlanFindings], PlanReading]:
+    def told(message: Any, found: PlanFindings) -> PlanReading:
         return found.reading(Does.WRITES, kind, target=_name(message.table))
 
     return told
@@ -162,7 +162,7 @@ def _check_properties(properties: Mapping[str, str]) -> None:
         check_property(key.lower())
 
 
-def _create(message: Any, found: Found) -> PlanReading:
+def _create(message: Any, found: PlanFindings) -> PlanReading:
     if not message.HasField("table_name"):
         raise refusals.files(f"a table at {message.location!r} without a name")
     if message.HasField("location"):
@@ -175,7 +175,7 @@ def _create(message: Any, found: Found) -> PlanReading:
     return found.reading(Does.WRITES, Kind.CREATE_TABLE, target=target)
 
 
-def _clone(message: Any, found: Found) -> PlanReading:
+def _clone(message: Any, found: PlanFindings) -> PlanReading:
     _check_properties(message.properties)
     found.names.add(_name(message.table))
     if message.HasField("version") or message.HasField("timestamp"):
@@ -184,12 +184,12 @@ def _clone(message: Any, found: Found) -> PlanReading:
     return found.reading(Does.WRITES, Kind.CREATE_TABLE_AS, target=target)
 
 
-def _feature(message: Any, found: Found) -> PlanReading:
+def _feature(message: Any, found: PlanFindings) -> PlanReading:
     check_property(f"delta.feature.{message.feature_name.lower()}")
     return found.reading(Does.WRITES, Kind.ALTER_TABLE, target=_name(message.table))
 
 
-COMMANDS: Final[dict[str, Callable[[Any, Found], PlanReading]]] = {
+COMMANDS: Final[dict[str, Callable[[Any, PlanFindings], PlanReading]]] = {
     "clone_table": _clone,
     "vacuum_table": _named(Kind.VACUUM),
     "upgrade_table_protocol": _named(Kind.ALTER_TABLE),

@@ -19,7 +19,7 @@ from haproc.classify.model import RefusedError
 from haproc.classify.names import parts_of
 from haproc.classify.plans import refusals
 from haproc.classify.plans.members import members
-from haproc.classify.plans.reading import Found
+from haproc.classify.plans.reading import PlanFindings
 from haproc.failure import ErrorClass
 
 _EXPRESSION = protos.expressions.Expression.DESCRIPTOR.full_name
@@ -57,7 +57,7 @@ NUMBERS: Final = members(
 """Literals of which all is known by their kind."""
 
 
-def check(message: Any, found: Found, data: bytes | None = None) -> None:
+def check(message: Any, found: PlanFindings, data: bytes | None = None) -> None:
     """Go through the expressions of a query if any could do more than compute.
 
     ``data``: the bytes that it was parsed from, or any that hold those, if they are at hand.
@@ -75,7 +75,7 @@ def _suspicious(data: bytes) -> bool:
     return any(each in lowered for each in _SUSPECT) or _SUBQUERY.search(lowered) is not None
 
 
-def take(message: Any, found: Found) -> None:
+def take(message: Any, found: PlanFindings) -> None:
     """Collect functions, SQL texts and code from all expressions of a message."""
     for each in _below(message):
         if each.DESCRIPTOR.full_name == _EXPRESSION:
@@ -155,7 +155,7 @@ def _holds(descriptor: Any) -> bool:
     return False
 
 
-def _entered(expression: Any, found: Found) -> None:
+def _entered(expression: Any, found: PlanFindings) -> None:
     kind = expression.WhichOneof("expr_type")
     if kind in COMPUTING:
         return
@@ -174,7 +174,7 @@ def _entered(expression: Any, found: Found) -> None:
         raise refusals.unknown(f"the expression {kind}")
 
 
-def called(message: Any, found: Found) -> None:
+def called(message: Any, found: PlanFindings) -> None:
     """Take the call of a function by its name."""
     parts = parts_of(message.function_name) or (message.function_name,)
     name = parts[-1].lower()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import refusals
 from haproc.classify.plans.members import members
-from haproc.classify.plans.reading import Does, Found, PlanReading
+from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
 from haproc.failure import ErrorClass
 
 HOLDING: Final = members(
@@ -24,7 +24,7 @@ _OWN: Final = "org.apache.spark.ml."
 _RUNS_SQL: Final = "SQLTransformer"
 
 
-def read_relation(message: Any, found: Found) -> None:
+def read_relation(message: Any, found: PlanFindings) -> None:
     """Take a model's relation: what it transforms stands below it."""
     kind = message.WhichOneof("ml_type")
     if kind == "transform":
@@ -35,7 +35,7 @@ def read_relation(message: Any, found: Found) -> None:
         raise refusals.unknown(f"a relation of models, {kind}")
 
 
-def _take_operator(message: Any, found: Found) -> None:
+def _take_operator(message: Any, found: PlanFindings) -> None:
     if message.WhichOneof("operator") == "obj_ref":
         found.handles.add(message.obj_ref.id)
     else:
@@ -54,7 +54,7 @@ def _check_operator(operator: Any) -> None:
         )
 
 
-def read_command(message: Any, found: Found) -> PlanReading:
+def read_command(message: Any, found: PlanFindings) -> PlanReading:
     """Return what a command for models does; what it reads has been taken."""
     kind = message.WhichOneof("command")
     if kind in FILES:

@@ -101,7 +101,7 @@ class PlanReading:
 
 
 @dataclass(slots=True)
-class Found:
+class PlanFindings:
     """Collects what the parts of one plan say."""
 
     sqls: list[SqlPart] = field(default_factory=list)

@@ -20,7 +20,7 @@ from haproc.classify.paths import locates
 from haproc.classify.plans import catalog, delta, expressions, models, refusals
 from haproc.classify.plans.members import members
 from haproc.classify.plans.names import name_in
-from haproc.classify.plans.reading import Found, SqlPart
+from haproc.classify.plans.reading import PlanFindings, SqlPart
 from haproc.failure import ErrorClass
 
 _RELATION = protos.relations.Relation.DESCRIPTOR.full_name
@@ -64,7 +64,7 @@ REFUSED: Final = {
 }
 
 
-def walk(root: Any, found: Found) -> None:
+def walk(root: Any, found: PlanFindings) -> None:
     """Collect what a relation and all below it read; raises RefusedError if any may do more."""
     stack = [root]
     while stack:
@@ -78,7 +78,7 @@ def walk(root: Any, found: Found) -> None:
             stack.extend(inside(_entered(message, found)))
 
 
-def _entered(relation: Any, found: Found) -> Any:
+def _entered(relation: Any, found: PlanFindings) -> Any:
     """Take what this relation says of itself, and return the message that says it."""
     kind = relation.WhichOneof("rel_type")
     if kind is None:
@@ -101,7 +101,7 @@ def _entered(relation: Any, found: Found) -> Any:
     return message
 
 
-def _count_columns(count: int, found: Found) -> None:
+def _count_columns(count: int, found: PlanFindings) -> None:
     found.columns += count
     if found.columns > COLUMNS_MAX:
         raise RefusedError(
@@ -163,7 +163,7 @@ def _bears(descriptor: Any) -> bool:
     return False
 
 
-def _read(message: Any, found: Found) -> None:
+def _read(message: Any, found: PlanFindings) -> None:
     if message.is_streaming:
         raise refusals.streaming("readStream reads a stream")
     kind = message.WhichOneof("read_type")
@@ -175,12 +175,12 @@ def _read(message: Any, found: Found) -> None:
         raise refusals.unknown("a read of no kind that there is")
 
 
-def _named(message: Any, found: Found) -> None:
+def _named(message: Any, found: PlanFindings) -> None:
     found.names.add(name_in(message.unparsed_identifier, "is read"))
     _take_options(message.options, found)
 
 
-def _data_source(message: Any, found: Found) -> None:
+def _data_source(message: Any, found: PlanFindings) -> None:
     if message.format and message.format.lower() not in PATH_FORMATS:
         raise refusals.source(message.format, "the data source")
     found.names_known = False
@@ -188,7 +188,7 @@ def _data_source(message: Any, found: Found) -> None:
     _take_options(message.options, found)
 
 
-def _take_options(options: Any, found: Found) -> None:
+def _take_options(options: Any, found: PlanFindings) -> None:
     """Take the names of options, and the values of those that say where something lies."""
     for key in options:
         check_read_option(key)
@@ -196,13 +196,13 @@ def _take_options(options: Any, found: Found) -> None:
     found.paths.update(value for key, value in options.items() if locates(key))
 
 
-def _changes(message: Any, found: Found) -> None:
+def _changes(message: Any, found: PlanFindings) -> None:
     if message.is_streaming:
         raise refusals.streaming("a stream of changes")
     _named(message, found)
 
 
-def _table_function(message: Any, found: Found) -> None:
+def _table_function(message: Any, found: PlanFindings) -> None:
     expressions.called(message, found)
     name = message.function_name.lower()
     if any(each.WhichOneof("expr_type") != "literal" for each in message.arguments):
@@ -216,19 +216,19 @@ def _table_function(message: Any, found: Found) -> None:
         found.paths.add(first or f"{name}(…)")
 
 
-def _remote(message: Any, found: Found) -> None:
+def _remote(message: Any, found: PlanFindings) -> None:
     found.handles.add(message.relation_id)
 
 
-def _cached(message: Any, found: Found) -> None:
+def _cached(message: Any, found: PlanFindings) -> None:
     found.blobs.add(message.hash)
 
 
-def _chunked(message: Any, found: Found) -> None:
+def _chunked(message: Any, found: PlanFindings) -> None:
     found.blobs.update(filter(None, (*message.dataHashes, message.schemaHash)))
 
 
-TOLD: Final[dict[str, Callable[[Any, Found], None]]] = {
+TOLD: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "read": _read,
     "relation_changes": _changes,
     "unresolved_table_valued_function": _table_function,

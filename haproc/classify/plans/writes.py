@@ -11,7 +11,7 @@ from haproc.classify.options import check_property, check_write_option
 from haproc.classify.paths import locates
 from haproc.classify.plans import expressions, refusals
 from haproc.classify.plans.names import name_in
-from haproc.classify.plans.reading import Does, Found, Mode, PlanReading
+from haproc.classify.plans.reading import Does, Mode, PlanFindings, PlanReading
 from haproc.failure import ErrorClass
 
 _V1: Any = protos.commands.WriteOperation
@@ -44,7 +44,7 @@ _EVOLVING: Final = frozenset({"mergeschema", "overwriteschema"})
 _CONDITION: Final = "replacewhere"
 
 
-def save(message: Any, found: Found) -> PlanReading:
+def save(message: Any, found: PlanFindings) -> PlanReading:
     """Return the reading of ``df.write``: of a query where it goes nowhere (``noop``)."""
     expressions.check(message, found)
     if message.WhichOneof("save_type") != "table":
@@ -62,7 +62,7 @@ def save(message: Any, found: Found) -> PlanReading:
     return _written(message, mode, table.table_name, found)
 
 
-def write_to(message: Any, found: Found) -> PlanReading:
+def write_to(message: Any, found: PlanFindings) -> PlanReading:
     """Return the reading of ``df.writeTo``."""
     if message.provider and message.provider.lower() not in FILE_SOURCES:
         raise refusals.source(message.provider, "a table of")
@@ -73,7 +73,7 @@ def write_to(message: Any, found: Found) -> PlanReading:
     return _written(message, _WRITE_TO[message.mode], message.table_name, found)
 
 
-def _written(message: Any, mode: Mode, table: str, found: Found) -> PlanReading:
+def _written(message: Any, mode: Mode, table: str, found: PlanFindings) -> PlanReading:
     _take_options(message.options, mode, found)
     expressions.take(message, found)
     evolves = message.with_schema_evolution or any(
@@ -90,7 +90,7 @@ def _written(message: Any, mode: Mode, table: str, found: Found) -> PlanReading:
     )
 
 
-def merge(message: Any, found: Found) -> PlanReading:
+def merge(message: Any, found: PlanFindings) -> PlanReading:
     """Return the reading of ``df.mergeInto``."""
     expressions.take(message, found)
     return found.reading(
@@ -101,7 +101,7 @@ def merge(message: Any, found: Found) -> PlanReading:
     )
 
 
-def _take_options(options: Any, mode: Mode, found: Found) -> None:
+def _take_options(options: Any, mode: Mode, found: PlanFindings) -> None:
     for key, value in options.items():
         name = key.lower()
         if mode in _CREATING and locates(key):
@@ -114,7 +114,7 @@ def _take_options(options: Any, mode: Mode, found: Found) -> None:
             check_write_option(name)
 
 
-def _save_elsewhere(message: Any, found: Found) -> PlanReading:
+def _save_elsewhere(message: Any, found: PlanFindings) -> PlanReading:
     """``save()``: to a path, or to a source that keeps what it is given, or nowhere."""
     path = message.path if message.WhichOneof("save_type") == "path" else ""
     path = path or next((v for key, v in message.options.items() if locates(key)), "")

@@ -13,7 +13,7 @@ from haproc.doors.http.access import USER
 from haproc.doors.http.bodies import check_json, json_response, read_body
 from haproc.route.interface import Service
 from haproc.route.model import Request, SentSql
-from haproc.statements.gate import Gate
+from haproc.statements.request_admission import RequestAdmission
 
 PATH: Final = "/api/ha/classify"
 FIELDS: Final = ("statement", "catalog", "schema", "session_id", "tree")
@@ -22,10 +22,12 @@ FIELDS: Final = ("statement", "catalog", "schema", "session_id", "tree")
 class ClassifyDoor:
     """The handler."""
 
-    def __init__(self, config: Config, service: Service, gate: Gate) -> None:
+    def __init__(
+        self, config: Config, service: Service, request_admission: RequestAdmission
+    ) -> None:
         self._config = config
         self._service = service
-        self._gate = gate
+        self._request_admission = request_admission
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -48,5 +50,5 @@ class ClassifyDoor:
             timeout_s=self._config.timeouts.statement_s,
         )
         tree = fields.flag(given, "tree")
-        async with self._gate.place(request[USER]):
+        async with self._request_admission.permit(request[USER]):
             return json_response(dict(await self._service.shown(asked, tree=tree)))

@@ -25,7 +25,7 @@ from haproc.doors.http.bodies import (
     stream_body,
 )
 from haproc.doors.http.errors import ASKED
-from haproc.doors.http.statuses import Asked
+from haproc.doors.http.statuses import RequestedStatement
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Request, SentRows
 from haproc.route.rows.forms import Form, FormKind
@@ -89,7 +89,7 @@ class RowsDoor:
         form = _form(request, given)
         own_id = fields.identifier(given, "request_id")
         request_id = own_id or uuid.uuid4().hex
-        request[ASKED] = Asked(request_id, own_id is not None)
+        request[ASKED] = RequestedStatement(request_id, own_id is not None)
         arrived_s = asyncio.get_running_loop().time()
         age_s = fields.age(fields.seconds_in(given.get("age_s"), "age_s"))
         timeout_s = fields.seconds_in(given.get("timeout_s"), "timeout_s")

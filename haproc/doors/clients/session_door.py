@@ -15,7 +15,7 @@ from haproc.doors.http.bodies import check_json, json_response, raw_json, read_b
 from haproc.failure import ErrorClass, refused
 from haproc.route.interface import Service
 from haproc.route.offload import Texts
-from haproc.statements.gate import Gate
+from haproc.statements.request_admission import RequestAdmission
 
 STATEMENTS_MAX = 10_000
 """More is a client that never closes its session; chosen, not measured."""
@@ -37,13 +37,18 @@ class SessionDoor:
     """The handlers."""
 
     def __init__(
-        self, config: Config, cluster: str, service: Service, gate: Gate, texts: Texts
+        self,
+        config: Config,
+        cluster: str,
+        service: Service,
+        request_admission: RequestAdmission,
+        texts: Texts,
     ) -> None:
         self._texts = texts
         self._config = config
         self._cluster = cluster
         self._service = service
-        self._gate = gate
+        self._request_admission = request_admission
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -56,7 +61,7 @@ class SessionDoor:
         check_json(request)
         body = await read_body(request, self._config.limits.statement_body_bytes_max)
         opening = await self._texts.run(request[USER], len(body), read_opening, body)
-        async with self._gate.place(request[USER]):
+        async with self._request_admission.permit(request[USER]):
             opened = await self._service.open_session(
                 session_id, request[USER], opening.statements, afresh=opening.afresh
             )

@@ -27,7 +27,7 @@ from haproc.doors.http.bodies import (
     read_body,
 )
 from haproc.doors.http.errors import ASKED
-from haproc.doors.http.statuses import STATEMENTS_PATH, Asked
+from haproc.doors.http.statuses import STATEMENTS_PATH, RequestedStatement
 from haproc.failure import ErrorClass, FailureKind, refused
 from haproc.route.interface import Service
 from haproc.route.offload import Texts
@@ -84,7 +84,7 @@ class StatementDoor:
         limit = self._config.limits.statement_body_bytes_max
         body = await read_body(request, limit)
         asked = await self._read(body, request, arrived_s)
-        request[ASKED] = Asked(asked.request.id, asked.own_id)
+        request[ASKED] = RequestedStatement(asked.request.id, asked.own_id)
         if ARROW_STREAM in request.headers.get("Accept", ""):
             return await self._streams.answer(request, asked)
         execution = await self._registry.submit(asked, request[HELD])

@@ -17,15 +17,15 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from haproc.doors.connect.errors import DETAILS, Enriched, Told, as_given, invalid_handle, told
+from haproc.doors.connect.errors import DETAILS, CallEnd, Enriched, as_given, invalid_handle, told
 from haproc.doors.http.access import Admission, Admitted
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.route.model import Standing
+from haproc.route.model import Authorization
 from haproc.route.unforeseen import as_told
-from haproc.sessions.chain import Key
-from haproc.statements.gate import Gate, Held
+from haproc.sessions.ownership import Key
+from haproc.statements.request_admission import Held, RequestAdmission
 
 _LOG = logging.getLogger(__name__)
 _SESSION = 1
@@ -53,7 +53,7 @@ class Call:
     names: Names
     metadata: Mapping[str, str]
     held: Held
-    standing: Standing | None = None
+    standing: Authorization | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Boundary:
     def __init__(
         self,
         admission: Admission,
-        gate: Gate,
+        request_admission: RequestAdmission,
         server_id: Callable[[Key], str],
         explained: Callable[[EngineError], RequestError],
     ) -> None:
         self._admission = admission
-        self._gate = gate
+        self._request_admission = request_admission
         self._server_id = server_id
         self._explained = explained
         self.enriched = Enriched()
@@ -153,7 +153,7 @@ class Boundary:
     @contextmanager
     def _let_in(self, shown: _Shown) -> Iterator[Call]:
         user, session_id = shown.by.user, shown.session_id
-        with self._gate.answering(user) as held:
+        with self._request_admission.answering(user) as held:
             held.add(shown.size)
             names = Names(session_id, self._server_id(Key(user, session_id)))
             if shown.observed not in ("", names.server_id):
@@ -182,7 +182,7 @@ class Boundary:
         raise AssertionError("abort raises")
 
 
-async def abort(context: Any, ending: Told) -> None:
+async def abort(context: Any, ending: CallEnd) -> None:
     """End a call so; raises what gRPC ends it by."""
     code = grpc.StatusCode[ending.code]
     await context.abort(code, ending.message, ((DETAILS, ending.packed),))

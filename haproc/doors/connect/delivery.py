@@ -8,7 +8,7 @@ is said of an operation is what Spark says (`handles.py`).
 A client may come with a response that another HAProc gave it, or this one before its Spark died.
 What the response's id says (`responses.py`) is enough to go on: the request runs again in the
 client's session, and what the client has is passed over (`resuming.py`). A request that does not
-fit into ids is put into the keyed store before the first response leaves, unless the result is
+fit into ids is put into the key-value store before the first response leaves, unless the result is
 small: `running/USER/SESSION/OPERATION`, deleted at the operation's end by who put it there last.
 
 A run that fails because its cluster is not there is forgotten at once, and its stream ends with
@@ -29,7 +29,7 @@ from typing import Final
 from urllib.parse import quote
 
 from dmq.errors import LogError
-from dmq.keyed import KeyedStore
+from dmq.key_value import KeyValueStore
 from haproc.config.shares import Shares
 from haproc.doors.connect.handles import (
     Key,
@@ -41,13 +41,13 @@ from haproc.doors.connect.handles import (
     not_reattachable,
     position_not_found,
 )
-from haproc.doors.connect.operation import Asked, DeliveryLimits, Operation
+from haproc.doors.connect.operation import ConnectOperation, DeliveryLimits, OperationRequest
 from haproc.doors.connect.responses import (
     REQUEST_BYTES_MAX,
     START,
-    Position,
     RequestRead,
     ResponseId,
+    ResultPosition,
     Way,
     packed,
     read_id,
@@ -87,7 +87,7 @@ class Deliveries:
 
     def __init__(
         self,
-        store: KeyedStore,
+        store: KeyValueStore,
         limits: DeliveryLimits,
         *,
         memory: Shares,
@@ -106,7 +106,7 @@ class Deliveries:
         self._shares = operations
         self._goes_on = goes_on
         self._take_back = take_back
-        self._operations: dict[Key, Operation] = {}
+        self._operations: dict[Key, ConnectOperation] = {}
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._sought: OrderedDict[Key, None] = OrderedDict()
         self._background: set[asyncio.Task[None]] = set()
@@ -138,7 +138,7 @@ class Deliveries:
         elif self._remembered(key) is not None:
             raise abandoned(key.operation_id)
         else:
-            operation = self._begin(Asked(key, request, read, names), source(request))
+            operation = self._begin(OperationRequest(key, request, read, names), source(request))
         async with contextlib.aclosing(operation.attach()) as responses:
             try:
                 async for response in responses:
@@ -218,7 +218,7 @@ class Deliveries:
         stopped = await asyncio.gather(*(self._stopped(*each) for each in wanted))
         return [key.operation_id for (key, _), each in zip(wanted, stopped, strict=True) if each]
 
-    async def _stopped(self, key: Key, operation: Operation) -> bool:
+    async def _stopped(self, key: Key, operation: ConnectOperation) -> bool:
         if operation.state is OperationState.RUNNING and self._goes_on(key):
             return await self._take_back(key)
         return operation.cancel()
@@ -241,16 +241,16 @@ class Deliveries:
 
     def _begin(
         self,
-        asked: Asked,
+        asked: OperationRequest,
         responses: AsyncGenerator[bytes, None],
-        start: Position = START,
+        start: ResultPosition = START,
         resumed_from: str = "",
-    ) -> Operation:
+    ) -> ConnectOperation:
         if self._shares.take(asked.key.user) is not None:
             raise busy("too many operations are under way, or were not released by their clients")
         if self._looks is None:
             self._looks = asyncio.create_task(self._look_after())
-        operation = Operation(
+        operation = ConnectOperation(
             asked,
             start=start,
             resumed_from=resumed_from,
@@ -263,13 +263,13 @@ class Deliveries:
         operation.start(responses)
         return operation
 
-    def _when_ended(self, operation: Operation) -> None:
+    def _when_ended(self, operation: ConnectOperation) -> None:
         """Forget a run whose cluster went away: its client is to come again, here or elsewhere."""
         if operation.error is not None and _goes_elsewhere(operation.error):
             self._forget(operation)
             operation.close_unread()
 
-    def _remove(self, operation: Operation, *, was_abandoned: bool = False) -> None:
+    def _remove(self, operation: ConnectOperation, *, was_abandoned: bool = False) -> None:
         """End an operation for good."""
         if not self._forget(operation):
             return
@@ -283,7 +283,7 @@ class Deliveries:
         if operation.stored is not None:
             self._in_background(self._delete(key, operation.stored))
 
-    def _forget(self, operation: Operation) -> bool:
+    def _forget(self, operation: ConnectOperation) -> bool:
         key = operation.asked.key
         if self._operations.get(key) is not operation:
             return False
@@ -291,7 +291,7 @@ class Deliveries:
         self._shares.give_back(key.user)
         return True
 
-    def _place(self, key: Key, last: str | None) -> tuple[Operation | None, int]:
+    def _place(self, key: Key, last: str | None) -> tuple[ConnectOperation | None, int]:
         """Return where to go on: in an operation that is here, or else in a new run (None)."""
         read = read_id(last) if last is not None else None
         operation = self._operations.get(key)
@@ -319,13 +319,13 @@ class Deliveries:
         while len(self._sought) > self._limits.ended_max:
             self._sought.popitem(last=False)
 
-    async def _resume(self, key: Key, last: str, source: Source, names: bytes) -> Operation:
+    async def _resume(self, key: Key, last: str, source: Source, names: bytes) -> ConnectOperation:
         """Begin a run that goes on behind this response."""
         read = read_id(last)
         assert read is not None
         if read.way is Way.TAIL:
             responses = _each(_tail(last, read))
-            asked = Asked(key, b"", RequestRead(reattachable=True), names)
+            asked = OperationRequest(key, b"", RequestRead(reattachable=True), names)
             operation = self._replacing(asked, responses, START, last)
             self._in_background(self._delete(key))  # nobody will need it
         else:
@@ -333,7 +333,7 @@ class Deliveries:
             found = self._operations.get(key)
             if found is not None and found.resumed_from == last:
                 return found  # the client came twice meanwhile
-            asked = Asked(key, request, _own(key, request), names)
+            asked = OperationRequest(key, request, _own(key, request), names)
             operation = self._replacing(asked, source(request), read.position, last)
             if read.way is Way.STORED:
                 await self._put(operation)
@@ -342,8 +342,12 @@ class Deliveries:
         return operation
 
     def _replacing(
-        self, asked: Asked, responses: AsyncGenerator[bytes, None], start: Position, last: str
-    ) -> Operation:
+        self,
+        asked: OperationRequest,
+        responses: AsyncGenerator[bytes, None],
+        start: ResultPosition,
+        last: str,
+    ) -> ConnectOperation:
         older = self._operations.get(asked.key)
         if older is not None:
             self._forget(older)
@@ -361,7 +365,7 @@ class Deliveries:
             raise lost("its request is not kept any more")
         return bytes(kept.value[_STORED.size :])
 
-    async def _keep(self, operation: Operation) -> tuple[Way, str]:
+    async def _keep(self, operation: ConnectOperation) -> tuple[Way, str]:
         """See to it that somebody else can go on with this run; return how."""
         request = operation.asked.request
         if not (operation.asked.read.reattachable and request):
@@ -374,7 +378,7 @@ class Deliveries:
             return Way.STORED, ""
         return Way.NOTHING, ""
 
-    async def _put(self, operation: Operation) -> bool:
+    async def _put(self, operation: ConnectOperation) -> bool:
         request = operation.asked.request
         if len(request) > self._limits.stored_request_bytes_max:
             return False

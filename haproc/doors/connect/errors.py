@@ -114,7 +114,7 @@ _SPARK: Final = ("org.apache.spark.SparkException",)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CallEnd:
     """How a call ends; ``packed`` is a serialized google.rpc.Status, sent as `DETAILS`."""
 
     code: str
@@ -124,7 +124,7 @@ class Told:
     """A FetchErrorDetailsResponse, for who asks for more; empty: there is no more."""
 
 
-def as_given(error: RelayedError) -> Told | None:
+def as_given(error: RelayedError) -> CallEnd | None:
     """Return Spark's own words on a statement; None where they are not for the client.
 
     These are about a session that the client does not know, or HAProc's plugin's, or there are
@@ -133,10 +133,10 @@ def as_given(error: RelayedError) -> Told | None:
     is_ours = error.error_class.startswith("HAPROC_")
     if not error.packed or session_lost(error.error_class) or is_ours:
         return None
-    return Told(error.code, error.status_message, error.packed)
+    return CallEnd(error.code, error.status_message, error.packed)
 
 
-def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> Told:
+def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> CallEnd:
     """Return how a call ends that failed so; without an id of the client's it is not repeated.
 
     ``error_id``: the id by which the client may ask for what does not fit into a status.
@@ -172,7 +172,7 @@ def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> Tol
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(round(1000 * after_s))
         _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
-    return Told(code, message, status.SerializeToString(), enriched)
+    return CallEnd(code, message, status.SerializeToString(), enriched)
 
 
 def _enriched(

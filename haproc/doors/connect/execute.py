@@ -36,7 +36,7 @@ from haproc.engine.interface import Chunk
 from haproc.engine.rewriting import fields_of, replaced_plan
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.pin.parameters import bound
-from haproc.replicate.queue.outcomes import Known, Status
+from haproc.replicate.queue.outcomes import Known, OutcomeStatus
 from haproc.route.model import Answer, ReadPlan, Request, Sent, SentPlan, SentSql
 from haproc.route.offload import LARGE_PLAN, Texts, plan_work
 from haproc.route.planning import Planning
@@ -53,15 +53,15 @@ _COMPRESSED: Final = 3
 """In a plan."""
 
 _STATE_OF: Final = {
-    Status.APPLIED: OperationState.SUCCEEDED,
-    Status.FAILED: OperationState.FAILED,
-    Status.REJECTED: OperationState.FAILED,
-    Status.EXPIRED: OperationState.FAILED,
+    OutcomeStatus.APPLIED: OperationState.SUCCEEDED,
+    OutcomeStatus.FAILED: OperationState.FAILED,
+    OutcomeStatus.REJECTED: OperationState.FAILED,
+    OutcomeStatus.EXPIRED: OperationState.FAILED,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanRequest:
     """What one ExecutePlan asks for.
 
     ``request`` is as it may be relayed, ``plan`` the one in it. ``handles`` are those of the
@@ -201,7 +201,7 @@ class Executing:
             return answer.still
 
     def _responses(
-        self, session: ClientSession, asked: Asked, request: Request, answer: Answer
+        self, session: ClientSession, asked: PlanRequest, request: Request, answer: Answer
     ) -> AsyncGenerator[bytes, None]:
         if answer.report.operation_class is OperationClass.QUERY:
             return self._relayed(session, asked, request, answer.still)
@@ -216,7 +216,7 @@ class Executing:
     async def _relayed(
         self,
         session: ClientSession,
-        asked: Asked,
+        asked: PlanRequest,
         request: Request,
         still: Callable[[], bool],
     ) -> AsyncGenerator[bytes, None]:
@@ -241,7 +241,11 @@ class Executing:
                 yield response
 
     async def _changed(
-        self, session: ClientSession, asked: Asked, request: Request, still: Callable[[], bool]
+        self,
+        session: ClientSession,
+        asked: PlanRequest,
+        request: Request,
+        still: Callable[[], bool],
     ) -> AsyncGenerator[bytes, None]:
         """Run it, and record what it left; ``still`` says, once it has run, whether it counts."""
         settling = session.settling if asked.kind is Kind.USE else nullcontext()
@@ -261,7 +265,7 @@ class Executing:
             yield response
 
     @staticmethod
-    async def _change(session: ClientSession, asked: Asked, request: Request) -> list[bytes]:
+    async def _change(session: ClientSession, asked: PlanRequest, request: Request) -> list[bytes]:
         """Run a plan that changes the session."""
         responses = session.spark.relay.execute(
             asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=True
@@ -270,7 +274,11 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(
-        self, session: ClientSession, asked: Asked, request: Request, still: Callable[[], bool]
+        self,
+        session: ClientSession,
+        asked: PlanRequest,
+        request: Request,
+        still: Callable[[], bool],
     ) -> AsyncGenerator[bytes, None]:
         """What only this Spark session has leaves no entry; broken off, it leaves nothing."""
         async with aclosing(self._relayed(session, asked, request, still)) as responses:
@@ -308,14 +316,14 @@ class Executing:
     async def _opened(self, packed: bytes) -> tuple[bytes, Any, PlanReading]:
         return await plan_work(self._texts, _size(packed), _opened, packed, self._most)
 
-    async def _read(self, call: Call, request: bytes) -> Asked:
+    async def _read(self, call: Call, request: bytes) -> PlanRequest:
         """Return what a request asks for; what may be relayed of it is the plan that was read."""
         packed = b"".join(fields_of(request, _PLAN))
         packed, plan, reading = await self._opened(packed)
         request = replaced_plan(request, packed)
         is_root = plan.WhichOneof("op_type") == "root"
         if reading.sql is None:
-            return Asked(
+            return PlanRequest(
                 request,
                 packed,
                 SentPlan(packed, ReadPlan(plan, reading)),
@@ -335,7 +343,7 @@ class Executing:
         command, whole = sql.as_command(plan), packed
         if is_root:
             whole = command.SerializeToString(deterministic=True)
-        return Asked(
+        return PlanRequest(
             request,
             packed,
             SentPlan(whole, read) if sql.has_relations(command) else SentSql(text),
@@ -391,7 +399,7 @@ def _said(statement: Sent) -> options.Said | None:
     return options.said_in(statement.text) if isinstance(statement, SentSql) else None
 
 
-async def _answered(asked: Asked, answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _answered(asked: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
     """Yield the responses to what the ring did: of a root its rows, of a SQL command a relation."""
     for response in _told(asked, [chunk async for chunk in answer.result]):
         yield response
@@ -399,7 +407,7 @@ async def _answered(asked: Asked, answer: Answer) -> AsyncGenerator[bytes, None]
         yield answers.observed(answer.observed)
 
 
-def _told(asked: Asked, chunks: Sequence[Chunk]) -> Iterator[bytes]:
+def _told(asked: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
     data = [chunk.data for chunk in chunks]
     if asked.is_root:
         yield answers.schema(data)

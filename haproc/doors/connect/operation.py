@@ -22,8 +22,8 @@ from haproc.doors.connect.responses import (
     COMPLETE,
     TAIL_BYTES_MAX,
     Kind,
-    Position,
     RequestRead,
+    ResultPosition,
     Way,
     id_text,
     packed,
@@ -66,7 +66,7 @@ class DeliveryLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OperationRequest:
     """A request, and ``names``: the serialized fields that each response gets beside its id."""
 
     key: Key
@@ -75,26 +75,26 @@ class Asked:
     names: bytes
 
 
-class Operation:
+class ConnectOperation:
     """One run. ``keep`` says by which way somebody else may go on with it, and what ids say so."""
 
     def __init__(
         self,
-        asked: Asked,
+        asked: OperationRequest,
         *,
-        start: Position,
+        start: ResultPosition,
         resumed_from: str,
         limits: DeliveryLimits,
         memory: Shares,
-        keep: Callable[[Operation], Awaitable[tuple[Way, str]]],
-        ended: Callable[[Operation], None],
+        keep: Callable[[ConnectOperation], Awaitable[tuple[Way, str]]],
+        ended: Callable[[ConnectOperation], None],
     ) -> None:
         self.asked = asked
         self.resumed_from = resumed_from
         self.run = os.urandom(8)
         self.error: Exception | None = None
         self.stored: bytes | None = None
-        """The run under which the keyed store has its request, if it has."""
+        """The run under which the key-value store has its request, if it has."""
         self._limits = limits
         self._memory = memory
         self._keep = keep

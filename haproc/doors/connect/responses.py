@@ -8,7 +8,7 @@ many rows it has and what they amount to (`digests.py`), and how the rest is com
   whatever a write answers, and with small results.
 - ``REQUEST``: the request is short, and stands in the id. It is run again, and so many rows of it
   are passed over.
-- ``STORED``: likewise, with the request from the keyed store.
+- ``STORED``: likewise, with the request from the key-value store.
 - ``NOTHING``: no way leads on from there.
 
 Ids come back from clients, who could make up others. They need no signature: what an id says is
@@ -74,7 +74,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ResponseParts:
     """What is looked at of a response. ``data``: an Arrow stream, or one of its chunks."""
 
     kind: Kind
@@ -94,7 +94,7 @@ class Way(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ResultPosition:
     """What a client has: ``rows``, their digest, and ``others`` beside rows and progress."""
 
     rows: int = 0
@@ -102,7 +102,7 @@ class Position:
     digest: bytes = bytes(DIGEST_BYTES)
 
 
-START: Final = Position()
+START: Final = ResultPosition()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ResponseId:
 
     run: bytes
     index: int
-    position: Position
+    position: ResultPosition
     way: Way
     rest: bytes = b""
 
@@ -125,7 +125,7 @@ def packed(rest: bytes) -> str:
     return _text(writer.compress(rest) + writer.flush())
 
 
-def id_text(run: bytes, index: int, position: Position, way: Way, rest: str = "") -> str:
+def id_text(run: bytes, index: int, position: ResultPosition, way: Way, rest: str = "") -> str:
     """Return a response's id; ``rest`` as ``packed`` returned it."""
     head = _HEAD.pack(_VERSION, way, run, index, position.rows, position.others, position.digest)
     return f"{_text(head)}.{rest}"
@@ -141,7 +141,7 @@ def read_id(text: str) -> ResponseId | None:
         rest = _decompressed(_bytes(rest_text)) if rest_text else b""
         if version != _VERSION:
             return None
-        return ResponseId(run, index, Position(rows, others, digest), Way(way), rest)
+        return ResponseId(run, index, ResultPosition(rows, others, digest), Way(way), rest)
     except (ValueError, binascii.Error, struct.error, zlib.error):
         return None
 
@@ -167,7 +167,7 @@ def responses_of(tail: bytes) -> list[bytes]:
     return responses
 
 
-def seen(response: bytes) -> Seen:
+def seen(response: bytes) -> ResponseParts:
     """Look at a serialized ExecutePlanResponse; ValueError if it is none.
 
     Nothing of it is copied, and no message is built: a schema may nest deeper than protobuf reads.
@@ -189,7 +189,7 @@ def seen(response: bytes) -> Seen:
             kind = Kind.PROGRESS
         elif number == _RESULT_COMPLETE:
             kind = Kind.COMPLETE
-    return Seen(kind, data, last_chunk, beside)
+    return ResponseParts(kind, data, last_chunk, beside)
 
 
 @dataclass(frozen=True, slots=True)

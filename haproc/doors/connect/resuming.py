@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from haproc import protos, wire
 from haproc.doors.connect.digests import RowDigest, UnknownTypeError
-from haproc.doors.connect.responses import START, Kind, Position, Seen, seen
+from haproc.doors.connect.responses import START, Kind, ResponseParts, ResultPosition, seen
 from haproc.failure import ErrorClass, FailureKind, RequestError
 
 
@@ -26,7 +26,7 @@ class Followed:
 
     kind: Kind
     response: bytes
-    position: Position | None
+    position: ResultPosition | None
     beside: bool = False
     """Whether another response may have in it what this one has."""
 
@@ -52,7 +52,7 @@ def merged(held: Sequence[Followed]) -> list[Followed]:
 class Following:
     """Follows one run, for a client that stands at ``start``."""
 
-    def __init__(self, start: Position = START) -> None:
+    def __init__(self, start: ResultPosition = START) -> None:
         self._start = start
         self._others = 0
         self._chunks: list[memoryview] = []
@@ -84,15 +84,15 @@ class Following:
         if self._rows < self._start.rows:
             raise _changed(f"it has {self._rows} rows now, {self._start.rows} were delivered")
 
-    def _position(self) -> Position | None:
+    def _position(self) -> ResultPosition | None:
         if self._digest is None:
             return None
         others = max(self._others, self._start.others)
         if self._rows < self._start.rows:
-            return Position(self._start.rows, others, self._start.digest)
-        return Position(self._rows, others, self._digest.digest())
+            return ResultPosition(self._start.rows, others, self._start.digest)
+        return ResultPosition(self._rows, others, self._digest.digest())
 
-    def _take_rows(self, response: bytes, looked: Seen) -> list[Followed]:
+    def _take_rows(self, response: bytes, looked: ResponseParts) -> list[Followed]:
         if looked.data is None:
             raise ValueError("an Arrow batch without bytes")
         passing = self._rows < self._start.rows

@@ -13,7 +13,7 @@ from multidict import CIMultiDictProxy
 from haproc.config.model import Config
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.tokens import PREFIX
-from haproc.route.model import Standing
+from haproc.route.model import Authorization
 
 ANONYMOUS: Final = "anonymous"
 USER: Final = web.RequestKey("user", str)
@@ -78,7 +78,7 @@ class JobTokens(Protocol):
         """Return for whom a token's job acts, in this Spark session; raises RequestError."""
         ...
 
-    def standing(self, token: str) -> Standing:
+    def standing(self, token: str) -> Authorization:
         """Return by what whoever shows this token was let in."""
         ...
 
@@ -88,7 +88,7 @@ class Admitted:
     """Who was let in, and by what, if that may end."""
 
     user: str
-    standing: Standing | None = None
+    standing: Authorization | None = None
 
 
 ADMITTED: Final = web.RequestKey("admitted", Admitted)

@@ -13,7 +13,7 @@ from aiohttp import web
 from haproc.doors.http import fields
 from haproc.doors.http.unpacking import PLAIN, Unpacking
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.statements.gate import Held
+from haproc.statements.request_admission import Held
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0

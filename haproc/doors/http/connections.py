@@ -62,7 +62,7 @@ class Places:
         self._whose: dict[Connection, str] = {}
         self._crowds: dict[str, dict[Connection, None]] = {}
         self._full = _answer(busy(f"{connections_max} connections are open here"), cluster)
-        self._told = Told("%d connections are open (limits.connections_max)")
+        self._told = ThrottledWarning("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._whose)
@@ -106,7 +106,7 @@ class Places:
         return False
 
 
-class Told:
+class ThrottledWarning:
     """Writes a warning now and then; says how often it kept silent."""
 
     def __init__(self, message: str) -> None:
@@ -150,8 +150,8 @@ class Connections:
         self.places = places
         self.cluster = cluster
         self.shortcut = shortcut
-        self.unreadable = Told("a request from %s could not be read (%s)")
-        self.broken = Told("a connection from %s ended with %s at %s")
+        self.unreadable = ThrottledWarning("a request from %s could not be read (%s)")
+        self.broken = ThrottledWarning("a connection from %s ended with %s at %s")
 
     def __call__(self) -> Connection:
         """Return the protocol of a new connection."""

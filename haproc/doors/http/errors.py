@@ -11,13 +11,19 @@ from aiohttp import web
 
 from dmq import Json
 from haproc.doors.http.bodies import json_response
-from haproc.doors.http.statuses import CODE_OF_STATUS, RETRY_AFTER_S, Asked, in_our_words, status_of
+from haproc.doors.http.statuses import (
+    CODE_OF_STATUS,
+    RETRY_AFTER_S,
+    RequestedStatement,
+    in_our_words,
+    status_of,
+)
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.unforeseen import as_told
 
 CLUSTER: Final = web.AppKey("cluster", str)
 """Whose application it is: every error names the cluster."""
-ASKED: Final = web.RequestKey("asked", Asked)
+ASKED: Final = web.RequestKey("asked", RequestedStatement)
 """What a request turned out to ask for."""
 
 _CLASS_OF_HTTP: Final = {
@@ -62,7 +68,11 @@ def _of_http(error: web.HTTPException) -> RequestError:
 
 
 def error_response(
-    error: RequestError, cluster: str, asked: Asked | None = None, *, livy: bool = False
+    error: RequestError,
+    cluster: str,
+    asked: RequestedStatement | None = None,
+    *,
+    livy: bool = False,
 ) -> web.Response:
     """Return an error's answer; ``asked`` tells of the statement that it is about.
 

@@ -66,14 +66,14 @@ RETRY_AFTER_S: Final = {429: 1, 503: 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedStatement:
     """What was asked for: the statement's id, and whether the client chose it."""
 
     statement_id: str
     own_id: bool
 
 
-def status_of(error: RequestError, asked: Asked | None = None) -> int:
+def status_of(error: RequestError, asked: RequestedStatement | None = None) -> int:
     """Return the status of an error's answer; ``asked`` is None for what is no statement or rows.
 
     All else (asking for a state, opening a session, what peers and operators send) may be repeated.
@@ -83,7 +83,7 @@ def status_of(error: RequestError, asked: Asked | None = None) -> int:
     return _STATUS_OF_CLASS.get(error.error_class, _STATUS_OF_KIND[error.kind])
 
 
-def in_our_words(error: RequestError, asked: Asked | None) -> RequestError:
+def in_our_words(error: RequestError, asked: RequestedStatement | None) -> RequestError:
     """Return the error in the words in which it is told.
 
     databricks-sdk reads the message, and no other field, for words of its own servers: so none of

@@ -21,8 +21,8 @@ from haproc.route import pieces
 from haproc.route.forward import AFTER_HEADER, PATH
 from haproc.route.model import Answer, Request, SentSql
 from haproc.route.offload import Inline, Texts
-from haproc.statements.gate import Gate
 from haproc.statements.request import TIMEOUT_MAX_S
+from haproc.statements.request_admission import RequestAdmission
 
 _FIELDS: Final = (
     "request_id",
@@ -49,7 +49,7 @@ class Forwarded:
     """Who runs peers' queries, and how many may be under way together with clients' own."""
 
     service: QueryService
-    gate: Gate
+    request_admission: RequestAdmission
     texts: Texts = field(default_factory=Inline)
 
 
@@ -58,7 +58,7 @@ class ForwardedDoor:
 
     def __init__(self, forwarded: Forwarded, credentials: Credentials, bytes_max: int) -> None:
         self._service = forwarded.service
-        self._gate = forwarded.gate
+        self._request_admission = forwarded.request_admission
         self._texts = forwarded.texts
         self._credentials = credentials
         self._bytes_max = bytes_max
@@ -74,7 +74,7 @@ class ForwardedDoor:
         body = await read_body(request, self._bytes_max)
         asked, needed = await self._texts.run("", len(body), read_query, body)
         # Its HAProc keeps a place for it meanwhile, and knows of others to ask.
-        async with self._gate.place(asked.user, waits=False):
+        async with self._request_admission.permit(asked.user, waits=False):
             answer = await self._service.query_for_peer(asked, needed)
             try:
                 return await _send(request, answer)

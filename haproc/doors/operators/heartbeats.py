@@ -22,7 +22,7 @@ from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import check_json, read_body
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
-from haproc.membership.messages import Beat, Report
+from haproc.membership.messages import Beat, ClusterReport
 from haproc.membership.state import State
 
 BODY_BYTES_MAX: Final = 16 << 10
@@ -46,7 +46,7 @@ class Listening(Protocol):
         """A peer lives."""
         ...
 
-    def report(self, report: Report) -> None:
+    def report(self, report: ClusterReport) -> None:
         """A peer tells how far it is."""
         ...
 
@@ -121,7 +121,7 @@ class HeartbeatDoor:
         cluster, incarnation, epoch, state = self._sender(body)
         return Beat(cluster, incarnation, epoch, tuple(hears), log_up, state)
 
-    def read_report(self, body: Mapping[str, Any]) -> Report:
+    def read_report(self, body: Mapping[str, Any]) -> ClusterReport:
         """Return the report that a body holds; RequestError says why it is none."""
         fields.no_unknown(body, _REPORT_FIELDS)
         since = fields.identifier(body, "since")
@@ -130,7 +130,7 @@ class HeartbeatDoor:
         cluster, incarnation, epoch, state = self._sender(body)
         cursor, log_end = _offset(body, "cursor"), _offset(body, "log_end")
         lag = _offset(body, "lag") if "lag" in body else None
-        return Report(cluster, incarnation, epoch, state, since, cursor, log_end, lag)
+        return ClusterReport(cluster, incarnation, epoch, state, since, cursor, log_end, lag)
 
     def _sender(self, body: Mapping[str, Any]) -> tuple[str, str, int, State]:
         cluster = fields.text(body, "cluster") or ""

@@ -19,7 +19,7 @@ from haproc.config.model import Address
 from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
 from haproc.membership.roster import Enrolled, Member, disagreement
 from haproc.membership.state import State
-from haproc.replicate.heard.members import heard
+from haproc.replicate.log_state.members import heard
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import from_record
@@ -163,7 +163,7 @@ class Admission:
         core = self._core
         named = {each.name for each in self._members()}
         try:
-            return (frozenset(await core.log.cursors()) | core.heard.claims.clusters) - named
+            return (frozenset(await core.log.cursors()) | core.log_state.claims.clusters) - named
         except LogError as error:
             raise _unavailable(error) from error
 

@@ -18,10 +18,10 @@ from dmq import Json, LogUnavailableError
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Membership, Writes
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
-from haproc.membership.insync import Place
+from haproc.membership.insync import ClusterProgress
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import HOPELESS
-from haproc.replicate.agree.concern import Judgement, Requirement
+from haproc.replicate.agree.concern import ConcernJudgement, Requirement
 from haproc.replicate.member.core import Core
 
 _UNFINISHED_MAX: Final = 1000
@@ -31,7 +31,7 @@ _PLACES_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PeerProgress:
     """What a peer has applied: everything below ``known_to`` but what is ``unfinished``.
 
     ``sound``: its tables were no others'.
@@ -47,7 +47,7 @@ class Told:
         return offset < self.known_to and offset not in self.unfinished
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Told:
+    def of(cls, answer: Mapping[str, Any]) -> PeerProgress:
         """Return what a peer's `progress` says; raises KeyError, TypeError, ValueError."""
         return cls(
             str(answer["seen"]),
@@ -97,7 +97,7 @@ class Assurance:
         core: Core,
         writes: Writes,
         membership: Membership,
-        places: Callable[[], Mapping[str, Place]],
+        places: Callable[[], Mapping[str, ClusterProgress]],
         on_waited: Callable[[WriteConcern, bool, float], None] = lambda concern, met, seconds: None,
     ) -> None:
         self._core = core
@@ -108,9 +108,9 @@ class Assurance:
         self._ask_places = places
         self._on_waited = on_waited
         self._clock = asyncio.get_running_loop().time
-        self._places: Mapping[str, Place] = {}
+        self._places: Mapping[str, ClusterProgress] = {}
         self._places_at = float("-inf")
-        self._told: dict[str, Told] = {}
+        self._reported: dict[str, PeerProgress] = {}
         self._waits: set[_Wait] = set()
         self._asking: set[str] = set()
         self._news = asyncio.Event()
@@ -201,11 +201,11 @@ class Assurance:
         core = self._core
         try:
             while any(peer in wait.waiting_for for wait in self._waits):
-                known = self._told.get(peer)
+                known = self._reported.get(peer)
                 seen = known.seen if known is not None else ""
                 try:
                     answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-                    self._told[peer] = Told.of(answer)
+                    self._reported[peer] = PeerProgress.of(answer)
                 except (PeerUnavailableError, KeyError, TypeError, ValueError):
                     await asyncio.sleep(self._interval_s)
                     continue
@@ -217,7 +217,7 @@ class Assurance:
     def _requirement(self, concern: WriteConcern) -> Requirement:
         return Requirement(concern, len(self._core.members.order), self._min_insync)
 
-    def _look(self) -> Mapping[str, Place]:
+    def _look(self) -> Mapping[str, ClusterProgress]:
         now = self._clock()
         if now - self._places_at > _PLACES_S:
             self._places, self._places_at = self._ask_places(), now
@@ -230,14 +230,16 @@ class Assurance:
         """Return who is known to have applied it; whoever asks has seen that this cluster has."""
         applied = {self._core.me}
         for name, place in self._look().items():
-            told = self._told.get(name)
+            reported = self._reported.get(name)
             below = place.cursor is not None and offset < place.cursor
-            sound = place.sound and (told is None or told.sound)
-            if sound and (below or (told is not None and told.applied(offset))):
+            sound = place.sound and (reported is None or reported.sound)
+            if sound and (below or (reported is not None and reported.applied(offset))):
                 applied.add(name)
         return frozenset(applied)
 
-    def _not_met(self, wait: _Wait, requirement: Requirement, judged: Judgement) -> RequestError:
+    def _not_met(
+        self, wait: _Wait, requirement: Requirement, judged: ConcernJudgement
+    ) -> RequestError:
         core, applied = self._core, self._applied(wait.offset)
         if core.condition.out_of_service:
             why = f"this cluster is {core.condition.state.value} meanwhile"

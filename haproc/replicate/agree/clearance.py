@@ -15,7 +15,7 @@ from contextlib import suppress
 from haproc.failure import busy
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import SERVING
-from haproc.replicate.agree.assurance import Told
+from haproc.replicate.agree.assurance import PeerProgress
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 
@@ -62,7 +62,7 @@ async def _over_at(core: Core, peer: str, offset: int) -> None:
     with suppress(PeerUnavailableError, KeyError, TypeError, ValueError):
         while True:
             answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-            told = Told.of(answer)
+            told = PeerProgress.of(answer)
             if answer["state"] not in SERVING or told.applied(offset):
                 return
             seen = told.seen

@@ -21,7 +21,7 @@ from haproc.classify.model import WriteConcern
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ConcernJudgement:
     """``waiting_for``: whose word may change it. ``possible``: with those in sync now it can be."""
 
     fulfilled: bool
@@ -52,10 +52,10 @@ class Requirement:
         """Return whether a write may be appended while these are in sync."""
         return self.concern is WriteConcern.ONE or len(in_sync) >= self.needed
 
-    def judge(self, in_sync: Set[str], applied: Set[str]) -> Judgement:
+    def judge(self, in_sync: Set[str], applied: Set[str]) -> ConcernJudgement:
         """Judge a write that these clusters have applied, the one that received it among them."""
         missing = frozenset(in_sync - applied)
         enough = len(applied) >= self.needed
         if enough and (self.concern is not WriteConcern.ALL or not missing):
-            return Judgement(True)
-        return Judgement(False, missing, len(applied | missing) >= self.needed)
+            return ConcernJudgement(True)
+        return ConcernJudgement(False, missing, len(applied | missing) >= self.needed)

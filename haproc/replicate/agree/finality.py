@@ -14,15 +14,15 @@ import asyncio
 
 from dmq import LogError
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 
 
 async def is_final(core: Core, offset: int, within_s: float) -> bool:
     """Return whether it is certain that no cluster applies it; False where that is not known."""
     known = core.outcomes.at(offset)
     outcome = known.outcome if known is not None else None
-    if outcome is None or outcome.status is not Status.FAILED:
-        return outcome is not None and outcome.status is Status.REJECTED
+    if outcome is None or outcome.status is not OutcomeStatus.FAILED:
+        return outcome is not None and outcome.status is OutcomeStatus.REJECTED
     try:
         async with asyncio.timeout(within_s):
             cursors = await core.own_log.once(core.log.cursors)
@@ -30,11 +30,13 @@ async def is_final(core: Core, offset: int, within_s: float) -> bool:
             await core.watermarks.heard(end)
     except (LogError, TimeoutError):
         return False
-    counting = core.heard.cursors.counting(cursors, end)
-    newest = dict(core.heard.claims.before(end))
+    counting = core.log_state.cursors.counting(cursors, end)
+    newest = dict(core.log_state.claims.before(end))
     return all(
         name in counting
         and counting[name].has_done(offset)
-        and core.heard.elsewhere.failed(offset, name) == cursors[name].epoch == newest.get(name)
+        and core.log_state.peer_success.failed(offset, name)
+        == cursors[name].epoch
+        == newest.get(name)
         for name in core.members.order
     )

@@ -18,8 +18,8 @@ from haproc.membership.state import Cause, Divergence, Undecided
 from haproc.replicate.agree.majority import is_odd, tied
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
-from haproc.replicate.queue.outcomes import Known, Outcome, Status
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.records.progress import shortened
 from haproc.spark_error import NO_DETAILS
@@ -36,8 +36,8 @@ def _word(error_class: object, sqlstate: object) -> str:
     return f"failed {error_class} {sqlstate}"
 
 
-def _mine(outcome: Outcome) -> str:
-    if outcome.failure is not None and outcome.status is Status.FAILED:
+def _mine(outcome: OperationOutcome) -> str:
+    if outcome.failure is not None and outcome.status is OutcomeStatus.FAILED:
         return _word(outcome.failure.error_class, outcome.failure.sqlstate)
     return outcome.status.value
 
@@ -47,8 +47,8 @@ class Comparison:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._reports: OrderedDict[int, Failure] = OrderedDict()
-        self._told: dict[int, dict[str, str]] = {}
+        self._reports: OrderedDict[int, ApplicationFailure] = OrderedDict()
+        self._reported: dict[int, dict[str, str]] = {}
         """What the log said again, after a restart, of operations that are not judged yet."""
 
     def resume(self) -> None:
@@ -69,7 +69,7 @@ class Comparison:
         """Another cluster failed an operation."""
         if not self._core.condition.now.started and report.offset in self._core.notes.judging:
             word = _word(report.failure.error_class, report.failure.sqlstate)
-            self._told.setdefault(report.offset, {})[report.cluster] = word
+            self._reported.setdefault(report.offset, {})[report.cluster] = word
         known = self._core.outcomes.at(report.offset)
         if known is None or known.outcome is None:
             self._reports[report.offset] = replace(report.failure, message="", details=NO_DETAILS)
@@ -78,29 +78,31 @@ class Comparison:
             return
         self._compare(report.offset, known.facts, known.outcome, report.failure)
 
-    def ran(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+    def ran(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
         """This cluster ran an operation."""
         theirs = self._reports.pop(offset, None)
         if theirs is not None:
             self._compare(offset, Facts.of(operation), outcome, theirs)
-        elif outcome.status is Status.FAILED:
+        elif outcome.status is OutcomeStatus.FAILED:
             self._judge_soon(offset, Facts.of(operation), outcome)
 
-    def _compare(self, offset: int, facts: Facts, outcome: Outcome, theirs: Failure) -> None:
+    def _compare(
+        self, offset: int, facts: Facts, outcome: OperationOutcome, theirs: ApplicationFailure
+    ) -> None:
         same = outcome.failure is not None and outcome.failure.same_as(theirs)
-        comparable = outcome.status not in (Status.REJECTED, Status.SKIPPED)
+        comparable = outcome.status not in (OutcomeStatus.REJECTED, OutcomeStatus.SKIPPED)
         if not same and comparable and not outcome.assumed:
             self._judge_soon(offset, facts, outcome)
 
-    def _judge_soon(self, offset: int, facts: Facts, outcome: Outcome) -> None:
+    def _judge_soon(self, offset: int, facts: Facts, outcome: OperationOutcome) -> None:
         if offset not in self._core.notes.judging:
             self._core.notes.judge(offset)
             self._core.store.soon()
             self._core.tasks.spawn(self._judge(offset, facts, outcome))
 
-    async def _judge(self, offset: int, facts: Facts, outcome: Outcome) -> None:
+    async def _judge(self, offset: int, facts: Facts, outcome: OperationOutcome) -> None:
         core = self._core
-        words = {**self._told.pop(offset, {}), core.me: _mine(outcome)}
+        words = {**self._reported.pop(offset, {}), core.me: _mine(outcome)}
         missing = set(core.members.peers) - words.keys()
         for _ in range(ROUNDS_MAX):
             for peer in sorted(missing):
@@ -139,11 +141,11 @@ class Comparison:
         if answer.get("assumed") and facts.unmarked:
             return None  # DDL in doubt that "already exists" may have failed before, too
         match answer.get("status"):
-            case Status.APPLIED.value:
-                return Status.APPLIED.value
-            case Status.FAILED.value:
+            case OutcomeStatus.APPLIED.value:
+                return OutcomeStatus.APPLIED.value
+            case OutcomeStatus.FAILED.value:
                 return _word(answer.get("error_class"), answer.get("sqlstate"))
-            case Status.SKIPPED.value:
+            case OutcomeStatus.SKIPPED.value:
                 return ""
             case _:
                 return None

@@ -4,9 +4,9 @@ Nobody can take back what a cluster has committed. So what came of it is one of 
 
 - Where nobody can have committed it yet, because its rows are still to be computed, an error in
   place of them is enough: the first one in the log counts.
-- Else a wish in the log is answered by every member (`replicate.agree.giving_up`), or by its origin
-  alone, if that is yet to decide about it. A member that is not heard cannot answer, and may have
-  applied it. So nothing is stopped for a wish that cannot be fulfilled: it is refused.
+- Else a wish in the log is answered by every member (`replicate.agree.poison_rejection`), or by its
+  origin alone, if that is yet to decide about it. A member that is not heard cannot answer, and may
+  have applied it. So nothing is stopped for a wish that cannot be fulfilled: it is refused.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections.abc import Mapping
 from typing import Final
 
 from haproc.failure import ErrorClass, refused
-from haproc.replicate.agree.giving_up import WISH_S, GivingUp
-from haproc.replicate.heard.words import QUERY_CANCELED, taken_back
+from haproc.replicate.agree.poison_rejection import WISH_S, PoisonRejection
+from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, taken_back
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.queue.revoked import Fate, Revoked
-from haproc.replicate.records.failures import Failure
-from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.failures import ApplicationFailure
+from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.rows import Rows
 
 WITHIN_S: Final = WISH_S + 5.0
 """How long an answer is waited for: a wish is settled before that, where the log can be reached."""
-_ENDED: Final = frozenset({Status.APPLIED, Status.FAILED})
+_ENDED: Final = frozenset({OutcomeStatus.APPLIED, OutcomeStatus.FAILED})
 
 
 class Revoking:
     """See the module."""
 
-    def __init__(self, core: Core, giving_up: GivingUp) -> None:
+    def __init__(self, core: Core, poison_rejection: PoisonRejection) -> None:
         self._core = core
-        self._giving_up = giving_up
+        self._poison_rejection = poison_rejection
 
     async def revoke(
         self, offset: int, who: str, absent: Mapping[str, int] | None = None
@@ -46,7 +46,7 @@ class Revoking:
         ``absent``: members that an operator vouches for, each with its newest claim.
         """
         core = self._core
-        op = await self._giving_up.operation(offset)
+        op = await self._poison_rejection.operation(offset)
         if (fate := self.fate(offset)) is not None:
             return fate
         if op is None:
@@ -54,7 +54,7 @@ class Revoking:
         vouched = dict(absent or {})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHIN_S):
-                if op.computed and core.heard.computations.found(offset) is None:
+                if op.computed and core.log_state.computations.found(offset) is None:
                     await self._instead_of_rows(offset, op, who)
                 if (fate := self.fate(offset)) is None:
                     if (fate := await self._elsewhere(offset)) is not None:
@@ -70,7 +70,7 @@ class Revoking:
     async def _until_ended(self, offset: int) -> None:
         """Where a cluster has run it to its end, wait until it is told how that ended."""
         core = self._core
-        while core.heard.words.done(offset) and self.fate(offset) is None:
+        while core.log_state.failure_votes.done(offset) and self.fate(offset) is None:
             if await self._elsewhere(offset) is not None:
                 return
             with contextlib.suppress(TimeoutError):
@@ -79,21 +79,21 @@ class Revoking:
 
     async def _elsewhere(self, offset: int) -> Revoked | None:
         """Return what a peer says has become of an operation there: it stands."""
-        found = await self._giving_up.ended_on(offset)
+        found = await self._poison_rejection.ended_on(offset)
         return None if found is None else Revoked(offset, *_ended(*found))
 
     async def _instead_of_rows(self, offset: int, op: Operation, who: str) -> None:
         core = self._core
-        why = Failure(ErrorClass.REVOKED, QUERY_CANCELED, taken_back(who))
+        why = ApplicationFailure(ErrorClass.REVOKED, QUERY_CANCELED, taken_back(who))
         rows = Rows(offset, op.id, core.me, core.own_log.epoch, failure=why)
         await core.own_log.append(rows)
-        await core.news.until(lambda: core.heard.computations.found(offset) is not None)
+        await core.news.until(lambda: core.log_state.computations.found(offset) is not None)
 
     async def _wish(self, offset: int, op: Operation, who: str, absent: Mapping[str, int]) -> None:
-        core, giving_up = self._core, self._giving_up
-        undecided = op.synchronous and core.heard.verdicts.get(offset) is None
+        core, poison_rejection = self._core, self._poison_rejection
+        undecided = op.synchronous and core.log_state.decisions.get(offset) is None
         origin_heard = op.origin == core.me or not core.peers.given_up(op.origin)
-        silent = await giving_up.silent(offset, absent)
+        silent = await poison_rejection.silent(offset, absent)
         if silent and not (undecided and origin_heard):
             names = ", ".join(sorted(silent))
             raise refused(
@@ -103,22 +103,22 @@ class Revoking:
                 "ask again once it is back; an operator may vouch for it: haproc queue revoke "
                 "--without",
             )
-        if giving_up.wish(offset) is None:
-            await giving_up.wish_back(offset, op.id, who)
-        while giving_up.wish(offset) is not None:
+        if poison_rejection.wish(offset) is None:
+            await poison_rejection.wish_back(offset, op.id, who)
+        while poison_rejection.wish(offset) is not None:
             if absent:
-                await giving_up.decide(offset, op, absent)
+                await poison_rejection.decide(offset, op, absent)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(core.timeouts.takeover_s):
-                    await core.news.until(lambda: giving_up.wish(offset) is None)
+                    await core.news.until(lambda: poison_rejection.wish(offset) is None)
 
     def fate(self, offset: int) -> Revoked | None:
         """Return what is known to have become of an operation, as far as that is final."""
         core = self._core
-        if (word := core.heard.words.given_up(offset)) is not None:
+        if (word := core.log_state.failure_votes.given_up(offset)) is not None:
             return Revoked(offset, Fate.REVOKED if word.revoked else Fate.REJECTED, word.error)
-        if core.heard.verdicts.get(offset) is Verdict.REJECT:
-            why = core.heard.verdicts.failure(offset)
+        if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
+            why = core.log_state.decisions.failure(offset)
             revoked = why is not None and why.error_class == ErrorClass.REVOKED
             fate = Fate.REVOKED if revoked else Fate.REJECTED
             return Revoked(offset, fate, why.message if why is not None else "")
@@ -129,14 +129,14 @@ class Revoking:
         return None
 
     async def _why(self, offset: int, absent: Mapping[str, int]) -> str:
-        if self._core.heard.words.done(offset):
+        if self._core.log_state.failure_votes.done(offset):
             return "a cluster has run it to its end, so it stands; how it ended is not known here"
-        missing = await self._giving_up.silent(offset, absent)
+        missing = await self._poison_rejection.silent(offset, absent)
         told = f"; {', '.join(sorted(missing))} is not heard" if missing else ""
         return f"not all clusters have answered in time, and it goes on{told}"
 
 
-def _ended(cluster: str, status: Status) -> tuple[Fate, str]:
-    if status is Status.APPLIED:
+def _ended(cluster: str, status: OutcomeStatus) -> tuple[Fate, str]:
+    if status is OutcomeStatus.APPLIED:
         return Fate.COMMITTED, f"cluster {cluster} has committed it"
     return Fate.REJECTED, f"it met an error on cluster {cluster}"

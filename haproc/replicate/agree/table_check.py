@@ -82,7 +82,7 @@ class Verifier:
                 del self._markers[min(self._markers)]
             return
         core, marker = self._core, self._markers.get(message.marker)
-        if marker is None or core.heard.claims.void(offset, message.cluster, message.epoch):
+        if marker is None or core.log_state.claims.void(offset, message.cluster, message.epoch):
             return
         marker.records.setdefault(message.cluster, message)
         old = message.marker < core.notes.born or message.marker in self._judging

@@ -14,21 +14,21 @@ from functools import partial
 
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Applied, Lane, Mark
+from haproc.engine.interface import Applied, Lane, TransactionMarker
 from haproc.engine.statement import ArrowRows
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.agree.under_way import Interrupted
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.apply.synchronous import FollowUp, Synchronous
-from haproc.replicate.heard.definitions import NOTHING, redefined
+from haproc.replicate.log_state.definitions import NOTHING, redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.trouble import Trouble
 from haproc.replicate.queue.units import MARKER, Intent, Unit
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import Operation
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class Applier:
         lanes: Sequence[Lane],
         synchronous: Synchronous,
         computing: Computing,
-        giving_up: GivingUp,
-        on_outcome: Callable[[int, Operation, Outcome], None],
+        poison_rejection: PoisonRejection,
+        on_outcome: Callable[[int, Operation, OperationOutcome], None],
         on_marker: Callable[[int], Awaitable[None]],
     ) -> None:
         self._core = core
@@ -56,7 +56,7 @@ class Applier:
         self._stopping = False
         self._synchronous = synchronous
         self._computing = computing
-        self._giving_up = giving_up
+        self._poison_rejection = poison_rejection
         self.doubts = Doubts(core)
         self._on_outcome = on_outcome
         self._on_marker = on_marker
@@ -110,8 +110,10 @@ class Applier:
             await core.trace(Step.INTENT_AFTER)
         outcome = await self._execute(unit, lane)
         await core.trace(Step.APPLY_AFTER)
-        apart = outcome is None or (outcome.status is Status.FAILED and len(unit.operations) > 1)
-        skipped = outcome is not None and outcome.status is Status.SKIPPED
+        apart = outcome is None or (
+            outcome.status is OutcomeStatus.FAILED and len(unit.operations) > 1
+        )
+        skipped = outcome is not None and outcome.status is OutcomeStatus.SKIPPED
         if skipped:
             await self._skipped(unit)
         self._trouble_over(unit, apart)
@@ -128,7 +130,7 @@ class Applier:
             outcome, follow_up = await self._synchronous.concluded(
                 unit.offsets[0], unit.operations[0], outcome
             )
-        elif outcome.status is Status.FAILED:
+        elif outcome.status is OutcomeStatus.FAILED:
             await self._report(unit, outcome)
         outcome = self._computing.counted(unit, outcome)
         core.on_applied(outcome.status.value, len(unit.operations))
@@ -136,8 +138,8 @@ class Applier:
             core.watermarks.defined()
             for op in unit.operations:
                 self.doubts.redefined(op)
-        if outcome.status is Status.APPLIED and self._passed_over(unit):
-            self._giving_up.applied(unit.offsets)
+        if outcome.status is OutcomeStatus.APPLIED and self._passed_over(unit):
+            self._poison_rejection.applied(unit.offsets)
         if unit.intent is Intent.ALONE:
             core.watermarks.applied_exclusive()
             # What a lane's session has looked up is its own affair; what it answers must not be.
@@ -158,7 +160,7 @@ class Applier:
             self._tell(unit, outcome, follow_up)
             await self._done(unit)
 
-    def _tell(self, unit: Unit, outcome: Outcome, follow_up: FollowUp | None) -> None:
+    def _tell(self, unit: Unit, outcome: OperationOutcome, follow_up: FollowUp | None) -> None:
         """Answer who waits for the outcome, at once or when the peers were asked."""
         if follow_up is not None:
             self._core.tasks.spawn(_task(follow_up))
@@ -166,10 +168,12 @@ class Applier:
         if len(unit.operations) == 1:
             self._core.outcomes.resolve(unit.version, outcome)
             return
-        shares: dict[int | None, Outcome] = {}  # thousands, and mostly alike
+        shares: dict[int | None, OperationOutcome] = {}  # thousands, and mostly alike
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             rows = op.insert.rows if op.insert else None
-            share = shares.setdefault(rows, Outcome(outcome.status, Applied(affected_rows=rows)))
+            share = shares.setdefault(
+                rows, OperationOutcome(outcome.status, Applied(affected_rows=rows))
+            )
             self._core.outcomes.resolve(offset, share)
 
     async def _done(self, unit: Unit) -> None:
@@ -190,17 +194,17 @@ class Applier:
 
     def _decides(self, unit: Unit) -> bool:
         op = unit.operations[0]
-        undecided = self._core.heard.verdicts.get(unit.offsets[0]) is None
+        undecided = self._core.log_state.decisions.get(unit.offsets[0]) is None
         return op.synchronous and op.origin == self._core.me and undecided
 
-    async def _report(self, unit: Unit, outcome: Outcome) -> None:
+    async def _report(self, unit: Unit, outcome: OperationOutcome) -> None:
         """Make an application error durable before anything that depends on it may start."""
         if outcome.failure is None:
             return
         offset = unit.offsets[0]
         await self._core.own_log.report(offset, outcome.failure)
 
-    async def _execute(self, unit: Unit, lane: Lane) -> Outcome | None:
+    async def _execute(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
         """Run the unit until it has a deterministic outcome; None: take it apart."""
         core, op = self._core, unit.operations[0]
         doubt, can_tell = unit.in_doubt, partial(self.doubts.can_tell, unit)
@@ -211,36 +215,38 @@ class Applier:
         pauses = core.backoff()
         doubted = doubt and not unit.apart and not self._passed_over(unit)
         if doubted and await self._committed_after_all(unit, lane):
-            return Outcome(Status.APPLIED, assumed=True)
+            return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
         if unit.apart:
             committed = await self._committed_after_all(unit, lane)
-            return Outcome(Status.APPLIED, assumed=True) if committed else None
+            return OperationOutcome(OutcomeStatus.APPLIED, assumed=True) if committed else None
         while not self._passed_over(unit):
             await core.condition.allowed()
             tried = can_tell if doubt else None
-            may_run = await self._giving_up.may_run(unit.version, op, tried)
+            may_run = await self._poison_rejection.may_run(unit.version, op, tried)
             if not may_run or not core.condition.may_apply:
                 continue
             if op.insert is None and not isinstance(op.write, ArrowRows):
                 await can_tell()  # once it runs long, a cluster may answer nothing
-            mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
+            marker = TransactionMarker(
+                core.own_log.application, unit.version, guarded=doubt or not plain
+            )
             try:
-                async with self._giving_up.interruptible(unit.offsets, op, can_tell):
+                async with self._poison_rejection.interruptible(unit.offsets, op, can_tell):
                     write = await self._computing.write(unit, lane)
                     await core.trace(Step.APPLY_BEFORE)
                     applied = await lane.apply(
-                        write, op.settings, mark, timeout_s=core.timeouts.apply_s
+                        write, op.settings, marker, timeout_s=core.timeouts.apply_s
                     )
             except Interrupted:
                 doubt = True
                 if await self._committed_after_all(unit, lane):
-                    return Outcome(Status.APPLIED, assumed=True)
+                    return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
                 if len(unit.operations) > 1:
                     return None
             except EngineError as error:
                 if error.kind is ErrorKind.APPLICATION:
                     judged = await self._judged(unit, error)
-                    if isinstance(judged, Outcome):
+                    if isinstance(judged, OperationOutcome):
                         return judged
                     error = judged
                 doubt = True
@@ -249,38 +255,40 @@ class Applier:
                 trouble = self._failed(unit, error)
                 await trouble.pause(pauses.pause_s())
                 if await self._committed_after_all(unit, lane):
-                    return Outcome(Status.APPLIED, assumed=True)
-                if self._giving_up.takes_apart(trouble):
+                    return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
+                if self._poison_rejection.takes_apart(trouble):
                     return None
-                await self._giving_up.consider(unit.version, op, trouble)
+                await self._poison_rejection.consider(unit.version, op, trouble)
             else:
-                return Outcome(Status.APPLIED, applied)
+                return OperationOutcome(OutcomeStatus.APPLIED, applied)
         return await self._pass_over(unit, lane)
 
     def _passed_over(self, unit: Unit) -> bool:
         """Whether the unit, or a part of it, is not to be run any more."""
-        rejected = any(self._giving_up.rejects(offset) for offset in unit.offsets)
+        rejected = any(self._poison_rejection.rejects(offset) for offset in unit.offsets)
         return rejected or self._core.troubles.skip_wanted(unit.offsets)
 
-    async def _pass_over(self, unit: Unit, lane: Lane) -> Outcome | None:
+    async def _pass_over(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
         """Return the outcome of what is not to be run any more; None: take it apart."""
         offset, op = unit.version, unit.operations[0]
         # What is said of one operation says nothing of others that an earlier process ran with it.
-        single, given_up = len(unit.operations) == 1, self._giving_up.given_up(offset)
-        if single and given_up and self._giving_up.stands(offset):
-            return self._giving_up.rejected(offset)  # it looked before it said so
-        if single and self._giving_up.rejects(offset) and not given_up:
+        single, given_up = len(unit.operations) == 1, self._poison_rejection.given_up(offset)
+        if single and given_up and self._poison_rejection.has_voted(offset):
+            return self._poison_rejection.rejected(offset)  # it looked before it said so
+        if single and self._poison_rejection.rejects(offset) and not given_up:
             # This cluster is its origin, and looked before it decided so.
-            return Outcome(Status.REJECTED, failure=self._core.heard.verdicts.failure(offset))
+            return OperationOutcome(
+                OutcomeStatus.REJECTED, failure=self._core.log_state.decisions.failure(offset)
+            )
         if await self._committed_after_all(unit, lane):
-            return Outcome(Status.APPLIED, assumed=True)
+            return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
         if not single:
             return None
-        if not self._giving_up.given_up(offset):
-            return Outcome(Status.SKIPPED)
+        if not self._poison_rejection.given_up(offset):
+            return OperationOutcome(OutcomeStatus.SKIPPED)
         # So that a later process knows that it passed over it.
-        await self._giving_up.say(offset, op, "it was given up before it was run here")
-        return self._giving_up.rejected(offset)
+        await self._poison_rejection.vote(offset, op, "it was given up before it was run here")
+        return self._poison_rejection.rejected(offset)
 
     def _failed(self, unit: Unit, error: EngineError, *, counts: bool = True) -> Trouble:
         """Note a failed attempt; after some that count, the cluster is stuck at it."""
@@ -296,7 +304,7 @@ class Applier:
         if self._core.troubles.over(unit.offsets, apart=apart):
             self._core.tell_stuck()
 
-    async def _judged(self, unit: Unit, error: EngineError) -> Outcome | EngineError:
+    async def _judged(self, unit: Unit, error: EngineError) -> OperationOutcome | EngineError:
         """Return what an application error comes to, or why it may be none of the statement's.
 
         It does not say that nothing was committed: what fails behind the commit is told as the
@@ -307,10 +315,10 @@ class Applier:
                 return refuted
             if await self.doubts.committed(unit):
                 logger.warning("offset %d is applied, in spite of: %s", unit.version, error.message)
-                return Outcome(Status.APPLIED, assumed=True)
+                return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
         except EngineError as unsure:
             return unsure
-        return Outcome(Status.FAILED, failure=Failure.of(error))
+        return OperationOutcome(OutcomeStatus.FAILED, failure=ApplicationFailure.of(error))
 
     async def _refuted(self, unit: Unit) -> EngineError | None:
         """Return why an application error may be none of the statement's, if it may be so.
@@ -337,7 +345,10 @@ class Applier:
         core, op, pauses = self._core, unit.operations[0], self._core.backoff()
         while not self._passed_over(unit):
             await core.condition.allowed()
-            if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
+            if (
+                not await self._poison_rejection.may_run(unit.version, op)
+                or not core.condition.may_apply
+            ):
                 continue
             try:
                 await self.doubts.note(unit)
@@ -349,7 +360,7 @@ class Applier:
             else:
                 return
             await trouble.pause(pauses.pause_s())
-            await self._giving_up.consider(unit.version, op, trouble)
+            await self._poison_rejection.consider(unit.version, op, trouble)
 
     async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
         """Make sure that earlier attempts are over, and find out whether one of them committed."""

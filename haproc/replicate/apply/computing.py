@@ -23,17 +23,16 @@ from typing import Final, TypeAlias
 from dmq import RecordTooLargeError
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.holes import (
+from haproc.engine.interface import Lane, Queries, Session, Settings
+from haproc.engine.placeholder import (
     with_rows,
     with_table,
 )
-from haproc.engine.interface import Lane, Queries, Session, Settings
 from haproc.engine.pools import pool_of_rows
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
-from haproc.replicate.apply.filling import Found, filling_of
-from haproc.replicate.apply.gathering import Gathering
+from haproc.replicate.apply.filling import ComputedRows, filling_of
 from haproc.replicate.apply.keeping import Keep
 from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.apply.materialise import materialise
@@ -48,13 +47,14 @@ from haproc.replicate.apply.spooled import (
     collected,
     rows_gone,
 )
-from haproc.replicate.heard.computations import exhausted, responsible
-from haproc.replicate.heard.words import QUERY_CANCELED
+from haproc.replicate.apply.staging_tables import StagingTables
+from haproc.replicate.log_state.computations import exhausted, responsible
+from haproc.replicate.log_state.failure_votes import QUERY_CANCELED
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome
+from haproc.replicate.queue.outcomes import OperationOutcome
 from haproc.replicate.queue.units import Unit
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.rows import (
     ComputedPlan,
@@ -75,7 +75,7 @@ TOLD_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Lent:
+class _AttachedSession:
     """A client's session, in its ``epoch`` at that time: later ones lack what it held."""
 
     session: Session
@@ -98,11 +98,11 @@ class Computing:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._gathering = Gathering(core)
+        self._staging_tables = StagingTables(core)
         self._under_way: set[int] = set()
         self._places = asyncio.Semaphore(core.limits.lanes)
-        self._sessions: OrderedDict[tuple[str, str], _Lent] = OrderedDict()
-        self._rows_lent: dict[tuple[str, str], RowsSource] = {}
+        self._sessions: OrderedDict[tuple[str, str], _AttachedSession] = OrderedDict()
+        self._attached_rows: dict[tuple[str, str], RowsSource] = {}
         self._observed: dict[int, tuple[bytes, ...]] = {}
         """What observations found, of the operations that are run here now."""
         self._sessions_made = 0
@@ -112,7 +112,7 @@ class Computing:
 
     # -- what others ask for ---------------------------------------------------------------
 
-    def lend(
+    def attach_session(
         self,
         key: tuple[str, str],
         session: Session,
@@ -122,24 +122,24 @@ class Computing:
 
         ``unchanged``: whether its client has not begun to change it since.
         """
-        if (lent := self._sessions.get(key)) and lent.session is session:
+        if (attached := self._sessions.get(key)) and attached.session is session:
             return  # it may have lost meanwhile what it held
-        self._sessions[key] = _Lent(session, session.epoch, unchanged)
+        self._sessions[key] = _AttachedSession(session, session.epoch, unchanged)
         limits = self._core.limits
         if len(self._sessions) > limits.statements_max + limits.writes_waiting_max:
             self._sessions.popitem(last=False)  # of one that nobody waits for any more
 
-    def take_session_back(self, key: tuple[str, str]) -> None:
+    def detach_session(self, key: tuple[str, str]) -> None:
         """Forget it: whoever lent it says when it is needed no more."""
         self._sessions.pop(key, None)
 
-    def lend_rows(self, key: tuple[str, str], rows: RowsSource) -> None:
+    def attach_rows(self, key: tuple[str, str], rows: RowsSource) -> None:
         """Let an operation's rows be taken from the request that brought them."""
-        self._rows_lent[key] = rows
+        self._attached_rows[key] = rows
 
-    def take_rows_back(self, key: tuple[str, str]) -> None:
+    def detach_rows(self, key: tuple[str, str]) -> None:
         """Forget them: whoever lent them says when they are needed no more."""
-        self._rows_lent.pop(key, None)
+        self._attached_rows.pop(key, None)
 
     def look(self) -> None:
         """Begin with what is this cluster's to compute now."""
@@ -155,7 +155,9 @@ class Computing:
         core = self._core
         if of_one_session(op):
             return op.origin
-        return responsible(core.members.order, op.origin, core.heard.computations.passes(offset))
+        return responsible(
+            core.members.order, op.origin, core.log_state.computations.passes(offset)
+        )
 
     def begin(self, offset: int, op: Operation) -> bool:
         """Compute the rows of an operation whose turn has come here, unless that is under way.
@@ -175,7 +177,7 @@ class Computing:
         """Reject an operation whose rows no cluster may compute, so that its queue goes on."""
         why = "every cluster is DIVERGED: what its query finds on one must not become everybody's"
         await self._core.own_log.append(
-            self._rejected(offset, op, Failure(ErrorClass.NO_ROWS, "", why))
+            self._rejected(offset, op, ApplicationFailure(ErrorClass.NO_ROWS, "", why))
         )
 
     @property
@@ -185,7 +187,7 @@ class Computing:
 
     async def clean(self) -> None:
         """Take away what earlier processes left of running operations."""
-        await self._gathering.clean()
+        await self._staging_tables.clean()
 
     async def write(self, unit: Unit, lane: Lane) -> Statement:
         """Return the statement to run for a unit, with its rows if they were computed.
@@ -197,7 +199,7 @@ class Computing:
         write = await by_size(sum(op.size_bytes for op in unit.operations[1:]), unit.write)
         if not isinstance(write, QueryWrite | ComputedPlan | SpooledRows):
             return write
-        found = core.heard.computations.found(unit.version)
+        found = core.log_state.computations.found(unit.version)
         assert found is not None
         entries = await core.own_log.read(found.place, records_max=1)
         rows = from_record(entries[0].record)
@@ -210,24 +212,24 @@ class Computing:
         if not filling.parts:
             plan = await by_size(len(filling.rows), with_rows, filling.plan, filling.rows)
             return SparkPlan(plan)
-        table = await self._gathering.gather(rows, filling, lane)
+        table = await self._staging_tables.stage(rows, filling, lane)
         return SparkPlan(with_table(filling.plan, table))
 
     async def vanished(self, unit: Unit) -> EngineError | None:
         """Return why an application error may be none of the unit's: its rows are gone."""
-        return await self._gathering.vanished(unit.version)
+        return await self._staging_tables.vanished(unit.version)
 
     async def over(self, unit: Unit, lane: Lane) -> None:
         """Take away what was made to run a unit that needs no more running."""
         self._observed.pop(unit.version, None)
-        await self._gathering.drop(unit.version, lane)
+        await self._staging_tables.drop(unit.version, lane)
 
-    def counted(self, unit: Unit, outcome: Outcome) -> Outcome:
+    def counted(self, unit: Unit, outcome: OperationOutcome) -> OperationOutcome:
         """Return an outcome that tells what Spark, which met nothing but the rows, does not.
 
         How many were added, and what observations of the query found.
         """
-        found = self._core.heard.computations.found(unit.version)
+        found = self._core.log_state.computations.found(unit.version)
         if found is None:
             return outcome
         applied = replace(outcome.applied, observed=self._observed.get(unit.version, ()))
@@ -249,22 +251,22 @@ class Computing:
             work.cancel()
             await asyncio.gather(known, work, return_exceptions=True)
             self._under_way.discard(offset)
-            found = self._core.heard.computations.found(offset)
+            found = self._core.log_state.computations.found(offset)
             if found is not None:
                 self._sessions.pop(op.key, None)
             if found is None or found.failure or not self._core.schedule.expects(offset):
-                self._gathering.not_needed(offset)
+                self._staging_tables.not_needed(offset)
             self._core.news.changed()
 
     async def _known(self, offset: int) -> None:
         """Wait until the operation needs nobody's rows any more."""
         core = self._core
-        found, expects = core.heard.computations.found, core.schedule.expects
+        found, expects = core.log_state.computations.found, core.schedule.expects
         await core.news.until(lambda: found(offset) is not None or not expects(offset))
 
     async def _compute(self, offset: int, op: Operation) -> None:
         core = self._core
-        passes = core.heard.computations.passes(offset).get(core.me, 0)
+        passes = core.log_state.computations.passes(offset).get(core.me, 0)
         await asyncio.sleep(self._pause_s(passes))
         async with self._places:
             await core.condition.allowed()
@@ -278,7 +280,9 @@ class Computing:
         except RecordTooLargeError as error:
             place = await core.own_log.append(
                 self._rejected(
-                    offset, op, Failure(ErrorClass.TOO_LARGE_TO_MATERIALISE, "", str(error))
+                    offset,
+                    op,
+                    ApplicationFailure(ErrorClass.TOO_LARGE_TO_MATERIALISE, "", str(error)),
                 )
             )
         await core.trace(Step.ROWS_AFTER)
@@ -293,12 +297,14 @@ class Computing:
             await core.engine.check_tables(())
         except RefusedError as error:
             state = QUERY_CANCELED if error.error_class == ErrorClass.REVOKED else ""
-            failure = Failure(error.error_class, state, _advice(error.message, error.hint))
+            failure = ApplicationFailure(
+                error.error_class, state, _advice(error.message, error.hint)
+            )
             return self._rejected(offset, op, failure)
         except EngineError as error:
             doubt = await self._refuted(op) if error.kind is ErrorKind.APPLICATION else error
             told = doubt or error
-            failure = Failure.of(told)
+            failure = ApplicationFailure.of(told)
             if doubt is None:
                 return self._rejected(offset, op, failure)
             logger.warning("offset %d: its rows: %s: %s", offset, doubt.kind, doubt.message)
@@ -306,7 +312,7 @@ class Computing:
                 core.health.suspect(doubt.message)
         except Exception as error:  # a fault of this process, be it memory, is no word on the query
             logger.exception("offset %d: its rows cannot be written", offset)
-            failure = Failure(
+            failure = ApplicationFailure(
                 ErrorClass.CANNOT_MATERIALISE, "", f"the rows cannot be written: {error!r}"
             )
         else:
@@ -324,7 +330,7 @@ class Computing:
             return error
         return None
 
-    def _rejected(self, offset: int, op: Operation, failure: Failure) -> Rows:
+    def _rejected(self, offset: int, op: Operation, failure: ApplicationFailure) -> Rows:
         return Rows(offset, op.id, self._core.me, self._core.own_log.epoch, failure=failure)
 
     async def _rows(self, offset: int, op: Operation) -> tuple[Filling, int]:
@@ -332,21 +338,23 @@ class Computing:
         found = await self._found(offset, op)
         return filling_of(op, found), found.count
 
-    async def _found(self, offset: int, op: Operation) -> Found:
+    async def _found(self, offset: int, op: Operation) -> ComputedRows:
         """Run the query where it has to run."""
-        query, lent = query_of(op), self._sessions.get(op.key)
+        query, attached = query_of(op), self._sessions.get(op.key)
         if isinstance(op.write, SpooledRows):
             return await self._found_in_request(offset, op, query)
         only_there = of_one_session(op)
         # One that its client has changed is made anew as it was, but for what can't be.
-        if lent is not None and (lent.is_there if only_there else lent.is_as_it_was):
+        if attached is not None and (attached.is_there if only_there else attached.is_as_it_was):
             try:
-                found = await self._found_in_lent(offset, op, query, lent.session, lent.epoch)
+                found = await self._run_in_attached_session(
+                    offset, op, query, attached.session, attached.epoch
+                )
             except (EngineError, RefusedError):
-                if only_there or lent.is_as_it_was:
+                if only_there or attached.is_as_it_was:
                     raise
             else:
-                if only_there or lent.is_as_it_was:  # it may have been changed meanwhile
+                if only_there or attached.is_as_it_was:  # it may have been changed meanwhile
                     return found
         if only_there:
             raise session_gone(op.origin)
@@ -356,9 +364,9 @@ class Computing:
         finally:
             await session.aclose()
 
-    async def _found_in_request(self, offset: int, op: Operation, query: Statement) -> Found:
+    async def _found_in_request(self, offset: int, op: Operation, query: Statement) -> ComputedRows:
         """Take the rows that a request brought."""
-        rows = self._rows_lent.get(op.key)
+        rows = self._attached_rows.get(op.key)
         if rows is None:
             raise rows_gone(op.origin)
         session = await self._own_session(op)
@@ -368,9 +376,9 @@ class Computing:
             await session.aclose()
         return await collected(rows, schema, self._keeping(offset, op), self._core.limits)
 
-    async def _found_in_lent(
+    async def _run_in_attached_session(
         self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
-    ) -> Found:
+    ) -> ComputedRows:
         """Run the query in its client's session, as that was when it was lent.
 
         Making it anew would wait for what is in the log, so for this very operation.
@@ -403,12 +411,12 @@ class Computing:
 
     async def _materialise(
         self, offset: int, op: Operation, query: Statement, session: Queries
-    ) -> Found:
+    ) -> ComputedRows:
         core, keep = self._core, self._keeping(offset, op)
         stage, timeout_s = lambda: self._stage(offset, op.user), core.timeouts.apply_s
         found = await materialise(query, session, stage, keep, core.limits, timeout_s)
         if found.table:
-            self._gathering.computed(offset, found.table, found.parts)
+            self._staging_tables.computed(offset, found.table, found.parts)
         return found
 
     def _keeping(self, offset: int, op: Operation) -> Keep:
@@ -428,11 +436,11 @@ class Computing:
     @contextlib.asynccontextmanager
     async def _stage(self, offset: int, user: str) -> AsyncIterator[tuple[str, Session]]:
         """Give a staging table's name, and a session of its own to read it in."""
-        table, session = await self._gathering.new(offset), self._new_session(user)
+        table, session = await self._staging_tables.new(offset), self._new_session(user)
         try:
             yield table, await _configured(session, Settings())
         except BaseException:
-            self._gathering.over.append(table)
+            self._staging_tables.over.append(table)
             raise
         finally:
             await session.aclose()
@@ -440,7 +448,7 @@ class Computing:
     async def _hopeless(self, offset: int, op: Operation) -> bool:
         """Whether all clusters that can have now failed so often that another try is no use."""
         core = self._core
-        passes = dict(core.heard.computations.passes(offset))
+        passes = dict(core.log_state.computations.passes(offset))
         passes[core.me] = passes.get(core.me, 0) + 1
         attempts_max = core.timeouts.stuck_after_attempts
         if not exhausted([core.me], passes, attempts_max):

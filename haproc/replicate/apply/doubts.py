@@ -25,9 +25,9 @@ from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
-from haproc.replicate.agree.giving_up import conclusive
+from haproc.replicate.agree.poison_rejection import conclusive
 from haproc.replicate.apply.foreseen import Foreseen
-from haproc.replicate.heard.definitions import redefined
+from haproc.replicate.log_state.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation

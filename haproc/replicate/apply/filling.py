@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from haproc.engine.holes import append_template, plan_with_rows, sql_with_rows
+from haproc.engine.placeholder import append_template, plan_with_rows, sql_with_rows
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, Filling, QueryWrite, SpooledRows
 
@@ -17,7 +17,7 @@ OBSERVED_BYTES_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ComputedRows:
     """What a query gave: its ``rows`` where they make one part, else the places of the parts.
 
     ``table``: the staging table that holds them, too, if there is one. ``observed``: what
@@ -33,7 +33,7 @@ class Found:
     observed: tuple[bytes, ...] = ()
 
 
-def filling_of(op: Operation, found: Found) -> Filling:
+def filling_of(op: Operation, found: ComputedRows) -> Filling:
     """Return what fills the operation with the rows that were found."""
     match op.write:
         case QueryWrite():

@@ -24,10 +24,10 @@ from haproc.engine.errors import EngineError
 from haproc.engine.interface import Observed, Queries, Session
 from haproc.engine.statement import Statement
 from haproc.failure import ErrorClass
-from haproc.replicate.apply.filling import Found
-from haproc.replicate.apply.gathering import of_environment
+from haproc.replicate.apply.filling import ComputedRows
 from haproc.replicate.apply.keeping import Keep, Keeping
 from haproc.replicate.apply.parts import Parts
+from haproc.replicate.apply.staging_tables import of_environment
 
 ATTEMPT_S: Final = 3.0
 """What asking for the first rows costs at most. Chosen: several times what a staging table does."""
@@ -43,7 +43,7 @@ async def materialise(
     keep: Keep,
     limits: Limits,
     timeout_s: float,
-) -> Found:
+) -> ComputedRows:
     """Return what the query gives; raises EngineError, and RefusedError if that is too much.
 
     No more of it than two parts is in memory at a time.
@@ -66,7 +66,7 @@ async def materialise(
 
 async def _first(
     query: Statement, session: Queries, schema: bytes, limits: Limits, timeout_s: float
-) -> Found | None:
+) -> ComputedRows | None:
     """Return what the query gives if that is one part, and soon known."""
     attempt = pieces.attempt(query, schema, limits.part_rows_max)
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
@@ -78,11 +78,11 @@ async def _first(
     except TimeoutError:
         return None
     count, size_bytes = parts.rows, parts.size_bytes
-    return Found(schema, count, parts.rest(), (), size_bytes, observed=tuple(observed))
+    return ComputedRows(schema, count, parts.rest(), (), size_bytes, observed=tuple(observed))
 
 
 async def _fits(
-    attempt: pieces.Attempt, session: Queries, parts: Parts, timeout_s: float, observed: Observed
+    attempt: pieces.FirstRows, session: Queries, parts: Parts, timeout_s: float, observed: Observed
 ) -> bool:
     """Put all rows of a query into one part, if they fit in and the driver bears them."""
     async with contextlib.aclosing(_batches(session, attempt.plan, timeout_s, observed)) as batches:
@@ -99,7 +99,7 @@ async def _fits(
 
 async def _read(
     table: str, reading: Queries, schema: bytes, keep: Keep, limits: Limits, timeout_s: float
-) -> Found:
+) -> ComputedRows:
     """Read a staging table, piece by piece."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept:
@@ -114,19 +114,19 @@ async def _read(
                         raise _too_large(limits.staged_bytes_max)
         count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
         if kept.empty:
-            return Found(schema, count, rest, (), size_bytes, table)
+            return ComputedRows(schema, count, rest, (), size_bytes, table)
         await kept.add(rest)
-        return Found(schema, count, b"", await kept.places(), size_bytes, table)
+        return ComputedRows(schema, count, b"", await kept.places(), size_bytes, table)
 
 
 async def _pieces(
     reading: Queries, table: str, schema: bytes, timeout_s: float
-) -> AsyncIterator[pieces.Piece]:
+) -> AsyncIterator[pieces.RowsPiece]:
     """Yield what of a staging table is to be read at a time, which is all of it together."""
     found = await _rows(reading, pieces.sizes(table, schema), timeout_s)
-    files = [pieces.File(row["name"], row["bytes"]) for row in found]
+    files = [pieces.StagingFile(row["name"], row["bytes"]) for row in found]
     for each in pieces.whole(files):
-        if isinstance(each, pieces.Piece):
+        if isinstance(each, pieces.RowsPiece):
             yield each
             continue
         rows = await _rows(reading, pieces.widths(table, schema, each.name), timeout_s)

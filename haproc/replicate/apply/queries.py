@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from haproc.classify.model import RefusedError
-from haproc.engine.holes import empty_query, plan_of_query, rests_on_handles
 from haproc.engine.interface import Settings
+from haproc.engine.placeholder import empty_query, plan_of_query, rests_on_handles
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
-from haproc.replicate.heard.words import taken_back
+from haproc.replicate.log_state.failure_votes import taken_back
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 

@@ -16,7 +16,7 @@ from haproc.classify.model import RefusedError
 from haproc.config.limits import Limits
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass
-from haproc.replicate.apply.filling import Found
+from haproc.replicate.apply.filling import ComputedRows
 from haproc.replicate.apply.keeping import Keep, Keeping
 from haproc.replicate.apply.parts import Parts
 
@@ -27,7 +27,7 @@ class RowsSource(Protocol):
     def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
 
-async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits) -> Found:
+async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits) -> ComputedRows:
     """Return the rows in parts, no more than two of which are in memory at a time."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept, aclosing(aiter(rows)) as chunks:
@@ -36,9 +36,9 @@ async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits)
                 await kept.add(part)
         count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
         if kept.empty:
-            return Found(schema, count, rest, (), size_bytes)
+            return ComputedRows(schema, count, rest, (), size_bytes)
         await kept.add(rest)
-        return Found(schema, count, b"", await kept.places(), size_bytes)
+        return ComputedRows(schema, count, b"", await kept.places(), size_bytes)
 
 
 def rows_gone(origin: str) -> RefusedError:

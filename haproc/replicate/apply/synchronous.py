@@ -21,8 +21,8 @@ from haproc.membership.state import State
 from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
+from haproc.replicate.records.operation import DecisionKind, Operation
 
 logger = logging.getLogger(__name__)
 
@@ -37,20 +37,20 @@ class Synchronous:
         self._core = core
 
     async def concluded(
-        self, offset: int, op: Operation, outcome: Outcome
-    ) -> tuple[Outcome, FollowUp | None]:
+        self, offset: int, op: Operation, outcome: OperationOutcome
+    ) -> tuple[OperationOutcome, FollowUp | None]:
         """The origin has run its operation: decide, or say what is left to do to decide.
 
         Returns the outcome by the first decision in the log, and for a success the pass over the
         peers, to be run once this cluster's own progress is durable.
         """
         core = self._core
-        if outcome.status is Status.APPLIED:
+        if outcome.status is OutcomeStatus.APPLIED:
             return outcome, lambda: self._fan_out(offset, op, outcome)
-        await core.own_log.decide(offset, op.id, Verdict.REJECT, outcome.failure)
+        await core.own_log.decide(offset, op.id, DecisionKind.REJECT, outcome.failure)
         await core.trace(Step.DECISION_AFTER)
-        if await core.heard.verdicts.wait(offset) is Verdict.REJECT:
-            return replace(outcome, status=Status.REJECTED), None
+        if await core.log_state.decisions.wait(offset) is DecisionKind.REJECT:
+            return replace(outcome, status=OutcomeStatus.REJECTED), None
         # A peer took over first: the others run it, and meet the same error.
         assert outcome.failure is not None
         await core.own_log.report(offset, outcome.failure)
@@ -59,24 +59,24 @@ class Synchronous:
     async def hand_over(self, offset: int, op: Operation) -> None:
         """This cluster failed under the operation: let the others run it."""
         core = self._core
-        if core.heard.verdicts.get(offset) is None:
-            await core.own_log.decide(offset, op.id, Verdict.COMMIT)
+        if core.log_state.decisions.get(offset) is None:
+            await core.own_log.decide(offset, op.id, DecisionKind.COMMIT)
 
     async def resume(self, unfinished: Mapping[int, str]) -> None:
         """Commit what an earlier incarnation ran here and did not live to decide."""
         core = self._core
         for offset, operation_id in unfinished.items():
-            if offset < core.schedule.low and core.heard.verdicts.get(offset) is None:
+            if offset < core.schedule.low and core.log_state.decisions.get(offset) is None:
                 logger.info("offset %d: deciding what an earlier process left open", offset)
-                await core.own_log.decide(offset, operation_id, Verdict.COMMIT)
+                await core.own_log.decide(offset, operation_id, DecisionKind.COMMIT)
 
     def ran_before(self, offset: int, op: Operation) -> None:
         """Commit one that an earlier incarnation ran here, as `resume` does."""
         self._core.tasks.spawn(self.hand_over(offset, op))
 
-    async def _fan_out(self, offset: int, op: Operation, outcome: Outcome) -> None:
+    async def _fan_out(self, offset: int, op: Operation, outcome: OperationOutcome) -> None:
         core = self._core
-        clusters = {core.me: Status.APPLIED.value}
+        clusters = {core.me: OutcomeStatus.APPLIED.value}
         parallel = op.operation_class is OperationClass.SYNCHRONOUS_PARALLEL
         for peer in core.members.peers:
             if parallel:
@@ -85,7 +85,7 @@ class Synchronous:
             await core.trace(Step.FANOUT_BEFORE)
             clusters[peer] = await self._ask(peer, offset, op.id)
             await core.trace(Step.FANOUT_AFTER)
-        await core.own_log.decide(offset, op.id, Verdict.COMMIT)
+        await core.own_log.decide(offset, op.id, DecisionKind.COMMIT)
         await core.trace(Step.DECISION_AFTER)
         core.outcomes.resolve(offset, replace(outcome, clusters=clusters))
 
@@ -133,7 +133,7 @@ class Synchronous:
             return {"status": QUEUED, "reason": "not reached yet"}
 
 
-def describe(outcome: Outcome) -> dict[str, Json]:
+def describe(outcome: OperationOutcome) -> dict[str, Json]:
     """Return an outcome as peers see it."""
     words: dict[str, Json] = {"status": outcome.status.value, "assumed": outcome.assumed}
     if outcome.failure is not None:
@@ -144,6 +144,6 @@ def describe(outcome: Outcome) -> dict[str, Json]:
 
 
 def _words(answer: Mapping[str, Json]) -> str:
-    if answer.get("status") == Status.FAILED.value:
+    if answer.get("status") == OutcomeStatus.FAILED.value:
         return f"failed: {answer.get('error_class')}: {answer.get('message')}"
     return str(answer.get("status", QUEUED))

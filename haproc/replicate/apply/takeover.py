@@ -16,7 +16,7 @@ from haproc.membership.state import State
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.liveness import NONE, computing, diverged, progressing
 from haproc.replicate.member.core import Core
-from haproc.replicate.records.operation import Verdict
+from haproc.replicate.records.operation import DecisionKind
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Takeover:
                 going_on[op.origin] = await progressing(core, op.origin)
             if not going_on[op.origin] and self._too_long(before, op.origin, offset):
                 logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
-                await core.own_log.decide(offset, op.id, Verdict.COMMIT)
+                await core.own_log.decide(offset, op.id, DecisionKind.COMMIT)
         at_it: dict[str, frozenset[int]] = {core.me: NONE}
         for offset, op in core.schedule.uncomputed():
             name = self._computing.responsible(offset, op)

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from dmq import Entry
 from haproc.replicate.archive.fates import Fates
-from haproc.replicate.heard.claims import Claims
-from haproc.replicate.heard.definitions import Definitions, records_needed
-from haproc.replicate.heard.judging import Judge, Judgement
-from haproc.replicate.heard.window import Window, WindowTooSmallError
+from haproc.replicate.log_state.claims import Claims
+from haproc.replicate.log_state.definitions import Definitions, records_needed
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, WindowTooSmallError
+from haproc.replicate.log_state.judging import Judge, RecordJudgement
 from haproc.replicate.records import fence
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation, from_record
@@ -42,7 +42,7 @@ class Account:
         """The newest operation that was told."""
         self._definitions = Definitions(window_records)
         self._definitions.begin(read_from)
-        self._judge = Judge(Window(window_records), self._definitions)
+        self._judge = Judge(IdempotencyWindow(window_records), self._definitions)
         self._window_records = window_records
         self.fates = Fates(begin, Claims(claims))
 
@@ -71,8 +71,10 @@ class Account:
         try:
             judgement = self._judge.judge(entry.offset, op, self._window_records)
         except WindowTooSmallError:
-            judgement = Judgement.NEW  # the log began too late to tell: rather told than left out
-        return op if judgement is Judgement.NEW and entry.offset >= self.begin else None
+            judgement = (
+                RecordJudgement.NEW
+            )  # the log began too late to tell: rather told than left out
+        return op if judgement is RecordJudgement.NEW and entry.offset >= self.begin else None
 
     def told(self, offset: int) -> None:
         """An operation was told, and is not told again."""

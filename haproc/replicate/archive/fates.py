@@ -19,27 +19,27 @@ from enum import StrEnum
 from typing import Final
 
 from haproc.failure import ErrorClass
-from haproc.replicate.heard.claims import Claims
-from haproc.replicate.heard.words import Words, given_up_as
+from haproc.replicate.log_state.claims import Claims
+from haproc.replicate.log_state.failure_votes import FailureVotes, given_up_as
 from haproc.replicate.records.contents import Skip
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
+    DecisionKind,
     FailureReport,
     Filler,
     Message,
     Operation,
-    Verdict,
 )
 from haproc.replicate.records.rows import Rows
-from haproc.replicate.records.words import Abandon, Able, Revoke, Unable
+from haproc.replicate.records.votes import Abandon, FailureVote, Revoke, VoteWithdrawal
 
 KNOWN_MAX: Final = 100_000
 """Operations of which something is remembered: some tens of megabytes."""
 
 
-class Status(StrEnum):
+class ArchivedStatus(StrEnum):
     """How an operation ended on a cluster."""
 
     APPLIED = "applied"
@@ -55,11 +55,11 @@ class Status(StrEnum):
 class Ending:
     """How an operation ended on one cluster; ``error``: its class, or empty."""
 
-    status: Status
+    status: ArchivedStatus
     error: str = ""
 
 
-APPLIED: Final = Ending(Status.APPLIED)
+APPLIED: Final = Ending(ArchivedStatus.APPLIED)
 
 
 @dataclass(slots=True)
@@ -78,8 +78,8 @@ class Fates:
         self._claims = claims
         self._known_max = known_max
         self._known: dict[int, _Known] = {}
-        self._words = Words()
-        self._words.begin(begin)
+        self._failure_votes = FailureVotes()
+        self._failure_votes.begin(begin)
         self.known_below: int | None = None
         """Where too many were heard of: those from there on are forgotten."""
 
@@ -90,22 +90,22 @@ class Fates:
                 self._claims.see(at, message.cluster)
             case Roster():
                 leaves = message.cluster if message.change is Change.LEAVE else ""
-                self._words.members_changed(at, leaves)
-            case Unable() | Able() | Abandon() | Revoke():
-                if self._words.hear(at, message, self._claims):
+                self._failure_votes.members_changed(at, leaves)
+            case FailureVote() | VoteWithdrawal() | Abandon() | Revoke():
+                if self._failure_votes.record(at, message, self._claims):
                     assert isinstance(message, Abandon)
                     self._give_up(message.offset, given_up_as(message))
             case Decision() if not self._void(at, message.by, message.epoch):
-                rejected = message.verdict is Verdict.REJECT
+                rejected = message.verdict is DecisionKind.REJECT
                 told = message.failure.error_class if message.failure else ErrorClass.REJECTED
                 self._settle(message.offset, told if rejected else "")
             case Rows() if not self._void(at, message.by, message.epoch):
                 self._computed(message)
             case FailureReport() if not self._void(at, message.cluster, message.epoch):
-                ending = Ending(Status.FAILED, message.failure.error_class)
+                ending = Ending(ArchivedStatus.FAILED, message.failure.error_class)
                 self._end(message.offset, message.cluster, ending)
             case Skip() if not self._void(at, message.cluster, message.epoch):
-                self._end(message.offset, message.cluster, Ending(Status.SKIPPED))
+                self._end(message.offset, message.cluster, Ending(ArchivedStatus.SKIPPED))
             case Operation() | _:
                 pass
 
@@ -155,7 +155,7 @@ class Fates:
     def forget(self, below: int) -> None:
         """Forget what is dealt with."""
         self._begin = max(self._begin, below)
-        self._words.forget(below)
+        self._failure_votes.forget(below)
         if self._known:
             self._known = {at: known for at, known in self._known.items() if at >= below}
 
@@ -165,7 +165,7 @@ class Fates:
         if known is None or not (known.rejected or known.by_cluster):
             return None
         if known.rejected:
-            return dict.fromkeys(clusters, Ending(Status.REJECTED, known.rejected))
+            return dict.fromkeys(clusters, Ending(ArchivedStatus.REJECTED, known.rejected))
         return {name: known.by_cluster.get(name, APPLIED) for name in clusters}
 
     def rows(self, offset: int) -> int | None:

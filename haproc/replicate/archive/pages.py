@@ -20,9 +20,9 @@ from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.archive.account import Account, known_from
 from haproc.replicate.archive.columns import SCHEMA, Columns
-from haproc.replicate.archive.position import Position
+from haproc.replicate.archive.position import ArchivePosition
 from haproc.replicate.archive.showing import Showing
-from haproc.replicate.heard.members import names_needed
+from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.member.core import Core
 
 ROWS_MAX: Final = 50_000
@@ -82,7 +82,7 @@ class Pages:
         core: Core,
         admission: Hears,
         peers: Timekeepers,
-        position: Position,
+        position: ArchivePosition,
         rules: Archive,
         secret: str,
     ) -> None:
@@ -129,7 +129,7 @@ class Pages:
             )
         configured = [member.name for member in core.identity.founders]
         names = names_needed(
-            core.members.enrolled.names, configured, cursors.keys(), core.heard.claims.clusters
+            core.members.enrolled.names, configured, cursors.keys(), core.log_state.claims.clusters
         )
         return tuple(sorted(names)), min((cursors.get(name, 0) for name in names), default=0)
 
@@ -179,7 +179,7 @@ class Pages:
             return account
         window = core.limits.window_records
         read_from = max(await core.log.start(), known_from(start, window))
-        account = Account(start, read_from, window, core.heard.claims.before(read_from))
+        account = Account(start, read_from, window, core.log_state.claims.before(read_from))
 
         def judge(entries: list[Entry]) -> None:
             before = [entry for entry in entries if entry.offset < start]

@@ -1,6 +1,6 @@
 """How far the archive is, as the ring knows it: all below is in a table of the ring.
 
-Kept in the keyed store, so that it outlives the archive's program and every HAProc. Of two that
+Kept in the key-value store, so that it outlives the archive's program and every HAProc. Of two that
 store it at a time the lower one may stay: then the log keeps more than it had to.
 """
 
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dmq import KeyedStore
+from dmq import KeyValueStore
 
 _KEY: Final = "archive/position"
 
 
-class Position:
+class ArchivePosition:
     """See the module. Its methods raise LogError."""
 
-    def __init__(self, store: KeyedStore) -> None:
+    def __init__(self, store: KeyValueStore) -> None:
         self._store = store
 
     async def read(self) -> int:

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 from haproc.classify.insert import combined_signature
 from haproc.engine.confs import quoted, quoted_name
 from haproc.replicate.compose.terms import Cell, Own, Piece, literal_type_text
-from haproc.replicate.compose.window import State, Window
+from haproc.replicate.compose.window import ComposedWindow, State
 
 GROUPS_MAX: Final = 48
 CLAUSES_MAX: Final = 24
@@ -65,7 +65,7 @@ class _Branch:
     inserts: bool
 
 
-def statement(table: str, window: Window) -> str | None:
+def statement(table: str, window: ComposedWindow) -> str | None:
     """Return what does the same as the window's changes; None: too much for one statement.
 
     ``table`` is the table's full name, as operations have it.
@@ -108,7 +108,7 @@ def statement(table: str, window: Window) -> str | None:
 # -- groups --------------------------------------------------------------------------------
 
 
-def _groups(window: Window) -> list[_Group]:
+def _groups(window: ComposedWindow) -> list[_Group]:
     """Return the groups of all entries; none if they are too many."""
     found: dict[_Form, list[_Group]] = {}
     count = 0
@@ -119,7 +119,7 @@ def _groups(window: Window) -> list[_Group]:
     return [group for groups in found.values() for group in groups]
 
 
-def _entries(window: Window) -> Iterator[tuple[_Form, list[Cell]]]:
+def _entries(window: ComposedWindow) -> Iterator[tuple[_Form, list[Cell]]]:
     for row in window.rows:
         if not row.gone:
             yield _Form(_form(row.state)), _cells(row.state)
@@ -170,7 +170,7 @@ def _list(number: int, group: _Group) -> str:
 # -- branches ------------------------------------------------------------------------------
 
 
-def _branch(window: Window, group: _Group) -> _Branch:
+def _branch(window: ComposedWindow, group: _Group) -> _Branch:
     """Return what a group gives, and the clause for it."""
     form, letters = group.form, group.letters.split(",")
     values: dict[str, str] = {}
@@ -213,7 +213,7 @@ def _slot(letter: str, place: int, slots: dict[str, int], values: dict[str, str]
     return f"{_SOURCE}.{name}"
 
 
-def _with(window: Window, pieces: _Pieces, literals: Sequence[str]) -> str:
+def _with(window: ComposedWindow, pieces: _Pieces, literals: Sequence[str]) -> str:
     """Return a term as text."""
     rest = iter(literals)
     texts: list[Piece] = []
@@ -230,14 +230,14 @@ def _with(window: Window, pieces: _Pieces, literals: Sequence[str]) -> str:
 # -- the source ----------------------------------------------------------------------------
 
 
-def _inserted_columns(window: Window, branches: Sequence[_Branch]) -> list[str]:
+def _inserted_columns(window: ComposedWindow, branches: Sequence[_Branch]) -> list[str]:
     """Return the source's columns for those that any of the rows has a value for."""
     named = {name for branch in branches if branch.inserts for name in branch.values}
     return [f"c_{name}" for name in window.names if f"c_{name}" in named]
 
 
 def _source_types(
-    window: Window, branches: Sequence[_Branch], inserted: Sequence[str]
+    window: ComposedWindow, branches: Sequence[_Branch], inserted: Sequence[str]
 ) -> dict[str, str]:
     """Return the source's columns, each with the type that it has in every branch."""
     names = [name for branch in branches for name in branch.values]

@@ -64,7 +64,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Standing:
+class RowEffect:
     """What becomes of the rows of the table that have a key.
 
     ``cells``: the key's literals; ``state`` is None once they are deleted. ``otherwise``: the row
@@ -93,7 +93,7 @@ class _Effect:
     row: Row | None = None
 
 
-class Window:
+class ComposedWindow:
     """See the module. ``columns``: the table's, which stores in them what it is given.
 
     ``cells_max``: rows times columns of all that the changes read and write, one after another;
@@ -108,15 +108,15 @@ class Window:
         self.keys: tuple[str, ...] = ()
         """The columns that all conditions fix; none as long as there was no condition."""
         self.rows: list[Row] = []
-        self.standing: dict[Key, Standing] = {}
+        self.standing: dict[Key, RowEffect] = {}
         self._all = tuple(self.types)
         self._ambiguous = len(self.types) < len(columns)
         self._by_key: dict[Key, list[Row]] = {}
         self._cells = 0
 
-    def anew(self) -> Window:
+    def anew(self) -> ComposedWindow:
         """Return an empty one of the same table."""
-        return Window(self._columns, self.cells_max)
+        return ComposedWindow(self._columns, self.cells_max)
 
     def take(self, change: Change) -> bool:
         """Take a change in; False if it has to stay out."""
@@ -241,7 +241,7 @@ class Window:
             raise _Unfit
         by_key = self._by_key if self.keys else self._filed(columns)
         self._spend(sum(1 + len(by_key.get(key, ())) for key in effects))
-        standing = {k: self.standing.get(k) or Standing(e.cells) for k, e in effects.items()}
+        standing = {k: self.standing.get(k) or RowEffect(e.cells) for k, e in effects.items()}
         there = {k: _there(standing[k], by_key.get(k, ())) for k, e in effects.items() if e.row}
         news = [
             each
@@ -303,7 +303,7 @@ class Window:
         return stored(bound(settled(said, self.types, types), given, types), type_text)
 
     def _news(
-        self, sets: State, standing: Standing, rows: Sequence[Row]
+        self, sets: State, standing: RowEffect, rows: Sequence[Row]
     ) -> list[tuple[State, State]]:
         """Return the states of a key that an UPDATE changes, each with its news."""
         if not sets:
@@ -333,7 +333,7 @@ class Window:
             row.gone = True
 
 
-def _there(standing: Standing, rows: Sequence[Row]) -> bool | None:
+def _there(standing: RowEffect, rows: Sequence[Row]) -> bool | None:
     """Whether a key has a row by now, those of the table's included; None: that hangs on these.
 
     ``rows``: those that the window holds. Raises _Unfit where it hangs on the table's the other

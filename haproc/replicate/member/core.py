@@ -19,8 +19,8 @@ from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.state import Divergence, State, Undecided
-from haproc.replicate.heard.members import RingMembers
-from haproc.replicate.heard.so_far import Heard
+from haproc.replicate.log_state.members import RingMembers
+from haproc.replicate.log_state.so_far import LogState
 from haproc.replicate.member.condition import MemberCondition
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.news import News
@@ -61,7 +61,7 @@ class Core:
     tasks: Tasks
     health: Health
     members: RingMembers
-    heard: Heard
+    log_state: LogState
     own_log: OwnLog
     schedule: Schedule
     notes: Notes
@@ -91,22 +91,22 @@ class Core:
         me = identity.cluster
         news = News()
         condition = MemberCondition(me, news, on_state)
-        heard = Heard.nothing(limits.window_records)
+        log_state = LogState.nothing(limits.window_records)
         members = RingMembers(me, identity.ring_order)
         schedule, notes = (
-            Schedule(me, Progress(), 0, batch_limits(limits), heard.elsewhere),
+            Schedule(me, Progress(), 0, batch_limits(limits), log_state.peer_success),
             Notes(),
         )
-        own_log = OwnLog(log, identity, timeouts, condition, heard.claims, schedule)
+        own_log = OwnLog(log, identity, timeouts, condition, log_state.claims, schedule)
 
         def progress() -> Progress:
             found = notes.beside(schedule.progress)
-            claims = heard.claims.before(found.low)
+            claims = log_state.claims.before(found.low)
             return dataclasses.replace(found, claims=claims, roster=members.enrolled.offset)
 
         async def commit() -> None:
             await own_log.commit(progress)
-            heard.forget(schedule.low - limits.window_records)
+            log_state.forget(schedule.low - limits.window_records)
 
         health = Health(
             engine,
@@ -132,7 +132,7 @@ class Core:
             tasks=Tasks(condition),
             health=health,
             members=members,
-            heard=heard,
+            log_state=log_state,
             own_log=own_log,
             schedule=schedule,
             notes=notes,

@@ -14,17 +14,17 @@ from typing import Final, TypeVar
 from dmq import Cursor, Entry, FencedError, Log, LogUnavailableError, TrimmedError
 from haproc.backoff import Backoff
 from haproc.config.model import Timeouts
-from haproc.replicate.heard.claims import Claims
+from haproc.replicate.log_state.claims import Claims
 from haproc.replicate.member.condition import MemberCondition
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
+    DecisionKind,
     FailureReport,
     Message,
-    Verdict,
     from_record,
     to_record,
 )
@@ -193,13 +193,17 @@ class OwnLog:
         return offset
 
     async def decide(
-        self, offset: int, operation_id: str, verdict: Verdict, failure: Failure | None = None
+        self,
+        offset: int,
+        operation_id: str,
+        verdict: DecisionKind,
+        failure: ApplicationFailure | None = None,
     ) -> None:
         """Append a decision on a synchronous operation; the first one in the log counts."""
         me = self._identity.cluster
         await self.append(Decision(offset, operation_id, verdict, me, self._epoch, failure))
 
-    async def report(self, offset: int, failure: Failure) -> None:
+    async def report(self, offset: int, failure: ApplicationFailure) -> None:
         """Append that an operation met an application error here."""
         await self.append(FailureReport(offset, self._identity.cluster, self._epoch, failure))
 

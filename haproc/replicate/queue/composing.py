@@ -1,6 +1,6 @@
 """Which operations of the queue may run as one statement though they are not alike.
 
-Only what is known to have succeeded is composed (`haproc.replicate.heard.elsewhere`): what a
+Only what is known to have succeeded is composed (`haproc.replicate.log_state.peer_success`): what a
 composition skips over, a value that a later statement replaces, would else not be tried at all. And
 only where it is known what the table's columns are, since a definition was last applied here.
 """
@@ -17,9 +17,9 @@ from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.compose.changes import Change
 from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
-from haproc.replicate.compose.window import Window
-from haproc.replicate.heard.definitions import NOTHING, redefined
-from haproc.replicate.heard.elsewhere import Elsewhere
+from haproc.replicate.compose.window import ComposedWindow
+from haproc.replicate.log_state.definitions import NOTHING, redefined
+from haproc.replicate.log_state.peer_success import PeerSuccess
 from haproc.replicate.queue.coalesce import BatchKey, BatchLimits
 from haproc.replicate.queue.tasks import Task
 from haproc.replicate.records.operation import Operation
@@ -36,10 +36,10 @@ takes. Measured."""
 
 
 class Composing:
-    """See the module. ``elsewhere``: what is known to have succeeded."""
+    """See the module. ``peer_success``: what is known to have succeeded."""
 
-    def __init__(self, elsewhere: Elsewhere, limits: BatchLimits) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, peer_success: PeerSuccess, limits: BatchLimits) -> None:
+        self._peer_success = peer_success
         self._limits = limits
         self._columns: dict[str, Sequence[Column] | None] = {}
         self._unreadable: set[str] = set()
@@ -86,11 +86,11 @@ class Composing:
 
     def spoken_of(self, offset: int) -> bool:
         """Whether an operation is known not to have simply succeeded on some cluster."""
-        return self._elsewhere.spoken_of(offset)
+        return self._peer_success.has_control_record(offset)
 
     def may_compose(self, offset: int, op: Operation) -> bool:
         """Whether an operation may be composed with others, as far as others' success goes."""
-        return self._elsewhere.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
+        return self._peer_success.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
 
     def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
         """Yield as many of the tasks, which follow on each other, as one statement may hold.
@@ -130,7 +130,7 @@ class Composing:
         if columns is None:
             return 0, ""
         changes: list[Change] = []
-        window = Window(columns, CELLS_MAX if bounded else None)
+        window = ComposedWindow(columns, CELLS_MAX if bounded else None)
         settings = None
         for op in operations:
             self.tried = True
@@ -150,7 +150,7 @@ def _reading(op: Operation) -> int:
     return op.size_bytes // (_ARROW_BYTES if arrow else _INSERT_CHARS)
 
 
-def _stated(table: str, window: Window, changes: Sequence[Change]) -> tuple[int, str]:
+def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tuple[int, str]:
     """Return the statement for as many of the changes as one takes, halving them."""
     while len(changes) > 1:
         if text := statement(table, window):

@@ -16,12 +16,12 @@ from typing import Final
 from haproc.engine.interface import Applied
 from haproc.failure import ErrorClass
 from haproc.replicate.queue.facts import Facts
-from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import Operation
 from haproc.spark_error import Details
 
 
-class Status(StrEnum):
+class OutcomeStatus(StrEnum):
     """An operation's fate on this cluster."""
 
     APPLIED = "applied"
@@ -39,16 +39,16 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OperationOutcome:
     """``clusters`` says for a synchronous operation what the other clusters answered.
 
     ``assumed``: it is known only that it needs no running any more (done before a restart, or in
     doubt after a crash and found applied); not to be compared with other clusters' outcomes.
     """
 
-    status: Status
+    status: OutcomeStatus
     applied: Applied = field(default_factory=Applied)
-    failure: Failure | None = None
+    failure: ApplicationFailure | None = None
     clusters: Mapping[str, str] = field(default_factory=dict)
     assumed: bool = False
 
@@ -57,13 +57,13 @@ RESULTS_BYTES_MAX: Final = 16 << 20
 """Of results and messages of all outcomes together; of the oldest beyond that it is remembered how
 they ended. Chosen: 256 bytes for each request of the window."""
 _NO_ROOM: Final = "what it said is not remembered any more"
-DONE_BEFORE = Outcome(Status.APPLIED, assumed=True)
+DONE_BEFORE = OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
 """An operation that an earlier incarnation dealt with."""
-EXPIRED = Outcome(Status.EXPIRED, assumed=True)
-STALE = Outcome(Status.STALE, assumed=True)
-FOREIGN = Outcome(
-    Status.REJECTED,
-    failure=Failure(
+EXPIRED = OperationOutcome(OutcomeStatus.EXPIRED, assumed=True)
+STALE = OperationOutcome(OutcomeStatus.STALE, assumed=True)
+FOREIGN = OperationOutcome(
+    OutcomeStatus.REJECTED,
+    failure=ApplicationFailure(
         ErrorClass.REQUEST_ID_REUSED,
         "",
         "the request id was another user's when this request was first sent: use a new one",
@@ -79,7 +79,7 @@ class Known:
 
     offset: int
     facts: Facts
-    outcome: Outcome | None = None
+    outcome: OperationOutcome | None = None
     newest: int = 0
     """The offset of the newest copy."""
     resolved_ms: int | None = None
@@ -113,7 +113,7 @@ class Outcomes:
         self._note(known)
         return known
 
-    def pass_over(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+    def pass_over(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
         """Note a record that is no attempt of its request: only its place is remembered."""
         self._note(Known(offset, Facts.of(operation), outcome, newest=offset))
 
@@ -147,7 +147,7 @@ class Outcomes:
                     del self._by_key[old.facts.key]
             self._order.popleft()
 
-    def resolve(self, offset: int, outcome: Outcome) -> None:
+    def resolve(self, offset: int, outcome: OperationOutcome) -> None:
         """Note what became of an operation; a later call corrects an earlier one."""
         known = self._by_offset.get(offset)
         if known is None:
@@ -177,7 +177,7 @@ class Outcomes:
             if (known := self._by_offset.get(offset)) is not None and known.outcome is None:
                 self.resolve(offset, DONE_BEFORE)
 
-    def _weigh(self, offset: int, outcome: Outcome) -> None:
+    def _weigh(self, offset: int, outcome: OperationOutcome) -> None:
         self._bytes -= self._weights.pop(offset, 0)
         if weight := _weight(outcome):
             self._weights[offset] = weight
@@ -227,7 +227,7 @@ class Outcomes:
     def _at(self, offset: int | None) -> Known | None:
         return None if offset is None else self._by_offset.get(offset)
 
-    async def outcome(self, known: Known) -> Outcome:
+    async def outcome(self, known: Known) -> OperationOutcome:
         """Wait until it is known what became of the operation."""
         while known.outcome is None:
             known.awaited = known.awaited or asyncio.Event()
@@ -235,7 +235,7 @@ class Outcomes:
         return known.outcome
 
 
-def _weight(outcome: Outcome) -> int:
+def _weight(outcome: OperationOutcome) -> int:
     """Return the bytes of an outcome that grow with what its statement says or gives."""
     failure = outcome.failure
     said = 0 if failure is None else len(failure.message) + failure.details.weight
@@ -243,7 +243,7 @@ def _weight(outcome: Outcome) -> int:
     return sum(map(len, applied.chunks)) + sum(map(len, applied.observed)) + said
 
 
-def _in_short(outcome: Outcome) -> Outcome:
+def _in_short(outcome: OperationOutcome) -> OperationOutcome:
     """Return as much of an outcome as counts: its kind and how many rows it was."""
     failure = outcome.failure
     return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.operation import DecisionKind, Operation
 
 
 class Readiness:
@@ -11,10 +11,10 @@ class Readiness:
     def __init__(self, me: str) -> None:
         self._me = me
         self._permitted: set[int] = set()
-        self._verdicts: dict[int, Verdict] = {}
+        self._verdicts: dict[int, DecisionKind] = {}
         self._provided: set[int] = set()
 
-    def decide(self, offset: int, verdict: Verdict) -> bool:
+    def decide(self, offset: int, verdict: DecisionKind) -> bool:
         """Note a synchronous operation's fate; False if it was known: the first one counts."""
         if offset in self._verdicts:
             return False
@@ -23,7 +23,7 @@ class Readiness:
 
     def rejected(self, offset: int) -> bool:
         """Whether it is known to be rejected."""
-        return self._verdicts.get(offset) is Verdict.REJECT
+        return self._verdicts.get(offset) is DecisionKind.REJECT
 
     def provide(self, offset: int) -> None:
         """Note that the rows of a computed operation are in the log."""

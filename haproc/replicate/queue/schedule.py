@@ -23,23 +23,23 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
-from haproc.replicate.heard.elsewhere import Elsewhere
+from haproc.replicate.log_state.peer_success import PeerSuccess
 from haproc.replicate.queue.coalesce import BatchLimits, batch_key, cell_count, row_count
 from haproc.replicate.queue.composing import Composing, changes_keys, unlike
 from haproc.replicate.queue.readiness import Readiness
 from haproc.replicate.queue.sharing import Sharing
-from haproc.replicate.queue.tasks import State, Task
+from haproc.replicate.queue.tasks import Task, TaskState
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import MARKER, Intent, Unfinished, Unit
 from haproc.replicate.queue.unmarked import Unmarked
-from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 
 
 class Schedule:
     """See the module. ``me`` is the cluster's name; ``doubtful_below`` the log's end at start.
 
-    ``elsewhere``: what is known to have succeeded.
+    ``peer_success``: what is known to have succeeded.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Schedule:
         progress: Progress,
         doubtful_below: int,
         limits: BatchLimits,
-        elsewhere: Elsewhere | None = None,
+        peer_success: PeerSuccess | None = None,
     ) -> None:
         self._me = me
         self._limits = limits
-        self.composing = Composing(elsewhere or Elsewhere(), limits)
+        self.composing = Composing(peer_success or PeerSuccess(), limits)
         self.sharing = Sharing()
         self.resume(progress, doubtful_below)
 
@@ -108,7 +108,7 @@ class Schedule:
         """Note that the log holds nothing to apply at ``offset``."""
         self._read_to = max(self._read_to, offset + 1)
 
-    def decide(self, offset: int, verdict: Verdict) -> bool:
+    def decide(self, offset: int, verdict: DecisionKind) -> bool:
         """Note a synchronous operation's fate. True if it will never run here because of it.
 
         The first decision counts; later ones change nothing.
@@ -116,7 +116,7 @@ class Schedule:
         if not self._readiness.decide(offset, verdict):
             return False
         task = self._tasks.get(offset)
-        if verdict is Verdict.REJECT and task is not None and task.state is State.WAITING:
+        if verdict is DecisionKind.REJECT and task is not None and task.state is TaskState.WAITING:
             self._drop(task)
             return True
         return False
@@ -150,7 +150,7 @@ class Schedule:
         """
         found = []
         for task in list(self._tasks.values()):
-            if task.state is not State.WAITING or task.op.unmarked or len(task.op.writes) != 1:
+            if task.state is not TaskState.WAITING or task.op.unmarked or len(task.op.writes) != 1:
                 continue
             (table,) = task.op.writes
             if task.offset <= offsets_applied.get(table, -1):
@@ -210,7 +210,7 @@ class Schedule:
 
     def _runnable(self, offsets: Iterator[int]) -> Iterator[Task]:
         for task in map(self._tasks.__getitem__, offsets):
-            if task.state is State.WAITING and not self._readiness.lacks(task.offset, task.op):
+            if task.state is TaskState.WAITING and not self._readiness.lacks(task.offset, task.op):
                 yield task
 
     def uncomputed(self) -> list[tuple[int, Operation]]:
@@ -226,7 +226,7 @@ class Schedule:
     def _in_turn(self) -> Iterator[Task]:
         """Yield what waits and conflicts with nothing unfinished before it."""
         tasks = map(self._tasks.__getitem__, self._turns.in_turn(self._farthest))
-        yield from (task for task in tasks if task.state is State.WAITING)
+        yield from (task for task in tasks if task.state is TaskState.WAITING)
 
     @property
     def _farthest(self) -> int:
@@ -348,7 +348,7 @@ class Schedule:
         unit = Unit(offsets, tuple(t.op for t in tasks), intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
         for task in tasks:
-            task.become(State.RUNNING)
+            task.become(TaskState.RUNNING)
         self._running[offsets[0]] = unit
         return unit
 
@@ -357,7 +357,7 @@ class Schedule:
     def complete(self, unit: Unit) -> None:
         """Note that the unit ran; `progress` says so from now on."""
         for offset in unit.offsets:
-            self._tasks[offset].become(State.COMPLETE)
+            self._tasks[offset].become(TaskState.COMPLETE)
             self._done.add(offset)
         self._running.pop(unit.offsets[0], None)
         self._over(unit.offsets[0])
@@ -367,7 +367,7 @@ class Schedule:
         """Let what conflicts with the unit start: progress that holds it is durable."""
         for offset in unit.offsets:
             task = self._tasks[offset]
-            assert task.state is State.COMPLETE
+            assert task.state is TaskState.COMPLETE
             self._leave(task)
             self._settled |= task.op.writes if offset < self._doubtful_below else frozenset()
             self._readiness.released(offset)
@@ -387,7 +387,7 @@ class Schedule:
     def split_stored(self, unit: Unit) -> None:
         """Let a split unit's operations start: that progress is durable."""
         for offset in unit.offsets:
-            self._tasks[offset].become(State.WAITING)
+            self._tasks[offset].become(TaskState.WAITING)
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class Schedule:
     def done_below(self, concerned: Callable[[Operation], bool]) -> int:
         """Return the offset below which every operation is done that is ``concerned``."""
         for offset, task in self._tasks.items():
-            if task.state is not State.COMPLETE and concerned(task.op):
+            if task.state is not TaskState.COMPLETE and concerned(task.op):
                 return offset
         return self._read_to
 
@@ -430,7 +430,8 @@ class Schedule:
     def expects(self, offset: int) -> bool:
         """Whether an operation there is still to be run, or may come."""
         task = self._tasks.get(offset)
-        return offset >= self._read_to or (task is not None and task.state is not State.COMPLETE)
+        unfinished = task is not None and task.state is not TaskState.COMPLETE
+        return offset >= self._read_to or unfinished
 
     def untouched(self, offset: int) -> bool:
         """Whether no process of this cluster has begun to run an operation, as far as is known."""
@@ -440,12 +441,12 @@ class Schedule:
         if (task := self._tasks.get(offset)) is None:
             return offset >= max(self._read_to, self._doubtful_below)
         looked = offset < self._asked_below or not self._doubtful(task)
-        return task.state is State.WAITING and looked
+        return task.state is TaskState.WAITING and looked
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield what is not finished, in order."""
         for offset, task in self._tasks.items():
-            running = task.state in (State.RUNNING, State.COMPLETE)
+            running = task.state in (TaskState.RUNNING, TaskState.COMPLETE)
             uncomputed = self._readiness.lacks_rows(offset, task.op)
             undecided = self._readiness.lacks_decision(offset, task.op)
             yield Unfinished(offset, task.op, running, undecided, uncomputed)
@@ -494,6 +495,6 @@ class Schedule:
         """Return the tables whose columns are worth knowing for what waits."""
         found: set[str] = set()
         for offset, task in self._tasks.items():
-            if task.state is State.WAITING and (task.unlike or offset in self._old_batches):
+            if task.state is TaskState.WAITING and (task.unlike or offset in self._old_batches):
                 found |= task.op.writes
         return sorted(found)

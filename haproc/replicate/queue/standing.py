@@ -37,7 +37,7 @@ class Position(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OperationStatus:
     """``together``: first and last offset of the statement it is combined into, if it is.
 
     ``head``: nothing before it is unfinished.
@@ -71,7 +71,7 @@ _PATIENCE: Final = {
 }
 
 
-def retry_advice(standing: Standing) -> Advice:
+def retry_advice(standing: OperationStatus) -> Advice:
     """Say what a retry would do."""
     if standing.position in _PATIENCE:
         return Advice(False, f"nothing to retry: {_PATIENCE[standing.position]}")
@@ -87,7 +87,7 @@ def retry_advice(standing: Standing) -> Advice:
     return Advice(True, "it is tried at once instead of after a pause; its failures count anew")
 
 
-def skip_advice(standing: Standing) -> Advice:
+def skip_advice(standing: OperationStatus) -> Advice:
     """Say what a skip would do."""
     position = standing.position
     if position in _PATIENCE:
@@ -114,7 +114,7 @@ def skip_advice(standing: Standing) -> Advice:
     )
 
 
-def revoke_advice(standing: Standing) -> Advice:
+def revoke_advice(standing: OperationStatus) -> Advice:
     """Say what taking it back would do."""
     if standing.position in (Position.ODD, Position.DONE):
         return Advice(False, "it cannot be taken back: it has an outcome here")

@@ -9,7 +9,7 @@ from haproc.replicate.queue.coalesce import BatchKey
 from haproc.replicate.records.operation import Operation
 
 
-class State(Enum):
+class TaskState(Enum):
     """How far an operation has come."""
 
     WAITING = auto()
@@ -29,14 +29,14 @@ class Task:
     rows: int
     """That it adds to a batch: counted when it comes, since a statement may be of thousands."""
     cells: int
-    state: State = State.WAITING
+    state: TaskState = TaskState.WAITING
     single: bool = False
     half: int | None = None
     """The last offset of the half of a failed unit that it belongs to: it runs with no others."""
     unlike: bool = False
     """What stands before it on its table is no INSERT that it may be combined with as it is."""
 
-    def become(self, state: State) -> None:
+    def become(self, state: TaskState) -> None:
         """Note how far it has come."""
         self.state = state
 
@@ -46,5 +46,5 @@ class Task:
 
     def split(self, half: int, *, alone: bool) -> None:
         """Take it out of a unit that failed, into the half of it that ends there."""
-        self.state, self.half = State.SPLIT, half
+        self.state, self.half = TaskState.SPLIT, half
         self.single = self.single or alone

@@ -5,7 +5,7 @@
   ``verify.2`` an operator says, too, which cluster's tables are right.
 - ``checksums``: what a cluster found there.
 
-``epoch`` is the offset of the writer's claim, see `haproc.replicate.heard.claims`.
+``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.claims`.
 """
 
 from __future__ import annotations

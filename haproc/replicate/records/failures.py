@@ -17,7 +17,7 @@ _DETAILS: Final = "failure_details"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ApplicationFailure:
     """An application error: the deterministic outcome of an operation on a cluster.
 
     Its message is cut to what is worth to be remembered.
@@ -32,16 +32,16 @@ class Failure:
         object.__setattr__(self, "message", cut(self.message, MESSAGE_CHARACTERS_MAX))
 
     @classmethod
-    def of(cls, error: EngineError) -> Failure:
+    def of(cls, error: EngineError) -> ApplicationFailure:
         """Return a cluster's error as a record holds it."""
         return cls(error.error_class, error.sqlstate, error.message, error.details)
 
-    def same_as(self, other: Failure) -> bool:
+    def same_as(self, other: ApplicationFailure) -> bool:
         """Whether two clusters met the same error (messages may name files or hosts)."""
         return (self.error_class, self.sqlstate) == (other.error_class, other.sqlstate)
 
 
-def failure_headers(failure: Failure | None) -> dict[str, Json]:
+def failure_headers(failure: ApplicationFailure | None) -> dict[str, Json]:
     """Return a failure as headers of a record."""
     if failure is None:
         return {"failure": None}
@@ -51,13 +51,15 @@ def failure_headers(failure: Failure | None) -> dict[str, Json]:
     return headers
 
 
-def failure_in(headers: Mapping[str, Any]) -> Failure:
+def failure_in(headers: Mapping[str, Any]) -> ApplicationFailure:
     """Return the failure that a record's headers hold; KeyError, TypeError or ValueError."""
     error_class, sqlstate, message = headers["failure"]
     said = headers.get(_DETAILS)
-    return Failure(error_class, sqlstate, message, NO_DETAILS if said is None else details_of(said))
+    return ApplicationFailure(
+        error_class, sqlstate, message, NO_DETAILS if said is None else details_of(said)
+    )
 
 
-def failure_if_any(headers: Mapping[str, Any]) -> Failure | None:
+def failure_if_any(headers: Mapping[str, Any]) -> ApplicationFailure | None:
     """Return the same, or None where there is none."""
     return None if headers["failure"] is None else failure_in(headers)

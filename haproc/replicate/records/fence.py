@@ -4,7 +4,7 @@ Some writers may write only for a time: a job's attempt, until another replaces 
 *rest on* a name (`Operation.rests_on`): the writer was found to be let in after the log had been
 applied up to ``analyzed_to``. A ``fence`` says that this is to be looked at again, so it defines
 the name anew, and a write that was let in before it and stands behind it is stale, on every cluster
-alike (`replicate.heard.definitions`). Whoever fences has shut the writer out first; so what is
+alike (`replicate.log_state.definitions`). Whoever fences has shut the writer out first; so what is
 looked at again is refused. Said twice it does no harm, whoever says it.
 """
 

@@ -8,7 +8,7 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``outcome``: an application error that a cluster met when it applied an operation. Recorded
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
-- ``unable``, ``able``, ``abandon``, ``revoke``: see `replicate.heard.words`.
+- ``unable``, ``able``, ``abandon``, ``revoke``: see `replicate.log_state.failure_votes`.
 - ``skip``, ``verify``, ``checksums``: see `replicate.records.contents`.
 - ``rows``, ``part``, ``passed``: see `replicate.records.rows`.
 - ``join``, ``leave``, ``members``: see `replicate.records.members`.
@@ -19,11 +19,11 @@ be ignored. What changes how a record must be treated is a new version of its ki
 older readers do not know it, stop in front of it, and go on from there once they are upgraded. All
 versions ever written are read; the bytes of each are kept in tests/golden.
 
-- ``operation.2`` has ``since``, see `replicate.heard.window`. Without it an operation is written
-  as version 1.
-- ``operation.3``: its id is its user's own, see `replicate.heard.window`; it says what it rests on
-  and what it defines anew, see `replicate.heard.definitions`; and where its query begins if its
-  rows are yet to be computed, see `replicate.records.rows`.
+- ``operation.2`` has ``since``, see `replicate.log_state.window`. Without it an operation is
+  written as version 1.
+- ``operation.3``: its id is its user's own, see `replicate.log_state.window`; it says what it rests
+  on and what it defines anew, see `replicate.log_state.definitions`; and where its query begins if
+  its rows are yet to be computed, see `replicate.records.rows`.
 - ``operation.4``: a version 3 whose payload has another ``form`` than text or rows: ``plan``, a
   serialized ``spark.connect.Plan``; ``computed``, a relation and the plan with a hole
   for its rows; ``spooled``, the columns of rows that its origin is yet to put into the log. A form
@@ -44,7 +44,7 @@ from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
-from haproc.replicate.records import fence, rows, words
+from haproc.replicate.records import fence, rows, votes
 from haproc.replicate.records import members as roster
 from haproc.replicate.records.contents import (
     KINDS,
@@ -56,7 +56,7 @@ from haproc.replicate.records.contents import (
     check_record,
 )
 from haproc.replicate.records.failures import (
-    Failure,
+    ApplicationFailure,
     failure_headers,
     failure_if_any,
     failure_in,
@@ -78,7 +78,7 @@ from haproc.replicate.records.rows import (
     computed_message,
     computed_record,
 )
-from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
+from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
 
@@ -154,7 +154,7 @@ class Operation:
     redefines: frozenset[str] | None = frozenset()
     """What it may define anew; None: anything."""
     named: bool = False
-    """It is DDL that touches nothing but the tables it names, see `replicate.heard.named`."""
+    """It is DDL that touches nothing but the tables it names, see `replicate.log_state.named`."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -205,7 +205,7 @@ class Operation:
                 assert_never(self.write)
 
 
-class Verdict(StrEnum):
+class DecisionKind(StrEnum):
     """The fate of a synchronous operation."""
 
     COMMIT = "commit"
@@ -216,15 +216,15 @@ class Verdict(StrEnum):
 class Decision:
     """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected.
 
-    ``epoch`` is the offset of its writer's claim, see `replicate.heard.claims`.
+    ``epoch`` is the offset of its writer's claim, see `replicate.log_state.claims`.
     """
 
     offset: int
     operation_id: str
-    verdict: Verdict
+    verdict: DecisionKind
     by: str
     epoch: int
-    failure: Failure | None = None
+    failure: ApplicationFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class FailureReport:
     offset: int
     cluster: str
     epoch: int
-    failure: Failure
+    failure: ApplicationFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Filler:
 
 
 Message: TypeAlias = (
-    Operation | Decision | FailureReport | Claim | Check | Roster | Computed | Word | Fence
+    Operation | Decision | FailureReport | Claim | Check | Roster | Computed | FateMessage | Fence
 )
 
 
@@ -459,8 +459,8 @@ def to_record(message: Message) -> Record:
             return roster.roster_record(message)
         case Rows() | Part() | Passed():
             return computed_record(message)
-        case Unable() | Able() | Abandon() | Revoke():
-            return words.word_record(message)
+        case FailureVote() | VoteWithdrawal() | Abandon() | Revoke():
+            return votes.fate_record(message)
         case Fence():
             return fence_record(message)
 
@@ -476,7 +476,7 @@ def from_record(record: Record) -> Message | Filler:
                 return _operation(record)
             case "decision":
                 failure = failure_if_any(h)
-                verdict = Verdict(h["verdict"])
+                verdict = DecisionKind(h["verdict"])
                 return Decision(h["offset"], record.key, verdict, h["by"], h["epoch"], failure)
             case "outcome":
                 return FailureReport(h["offset"], h["cluster"], h["epoch"], failure_in(h))
@@ -488,8 +488,8 @@ def from_record(record: Record) -> Message | Filler:
                 return roster.roster_message(record)
             case kind if kind in rows.KINDS:
                 return computed_message(record)
-            case kind if kind in words.KINDS:
-                return words.word_message(record)
+            case kind if kind in votes.KINDS:
+                return votes.fate_message(record)
             case fence.KIND:
                 return fence_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -6,15 +6,16 @@ before it applied and nothing after it, and puts what it gave into the log:
 
 - ``rows``: what is to be run everywhere, or the error that the query came to. The first one in the
   log counts for all, for the cluster that computed it, too. Version 1 is the statement's text with
-  the rows in it; ``rows.2`` is a plan with a hole (`haproc.engine.holes`) and the rows for it.
+  the rows in it; ``rows.2`` is a plan with a placeholder (`haproc.engine.placeholder`) and the rows
+  for it.
 - ``part``: rows for which one record has no room. Parts stand before the ``rows.2`` that names
   them; what none names, or not the first one, means nothing.
 - ``passed``: a cluster could not run the query, for reasons of its own: another one is to.
 
 All of them stand behind their operation, so as long as that is needed, they are.
 
-``epoch`` is the offset of the writer's claim, see `haproc.replicate.heard.claims`. What a replaced
-process says is void.
+``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.claims`. What a
+replaced process says is void.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dmq import Json, Record
-from haproc.engine.holes import with_rows
+from haproc.engine.placeholder import with_rows
 from haproc.engine.statement import Statement
-from haproc.replicate.records.failures import Failure, failure_headers, failure_if_any, failure_in
+from haproc.replicate.records.failures import (
+    ApplicationFailure,
+    failure_headers,
+    failure_if_any,
+    failure_in,
+)
 from haproc.replicate.records.fields import number
 
 ROWS_2: Final = "rows.2"
@@ -83,8 +89,8 @@ class ComputedPlan:
     """A plan that writes, whose rows are yet to be computed.
 
     ``query``: a serialized ``spark.connect.Relation``, which is run once, in the session if there
-    is one. ``template``: a serialized ``spark.connect.Plan`` with a hole (`haproc.engine.holes`).
-    ``confs``: as of a `QueryWrite`.
+    is one. ``template``: a serialized ``spark.connect.Plan`` with a hole
+    (`haproc.engine.placeholder`). ``confs``: as of a `QueryWrite`.
     """
 
     query: bytes
@@ -142,7 +148,7 @@ class Rows:
     epoch: int
     sql: str = ""
     count: int = 0
-    failure: Failure | None = None
+    failure: ApplicationFailure | None = None
     filling: Filling | None = None
 
 
@@ -171,7 +177,7 @@ class Passed:
     operation_id: str
     by: str
     epoch: int
-    failure: Failure
+    failure: ApplicationFailure
 
 
 Computed: TypeAlias = Rows | Part | Passed

@@ -3,7 +3,7 @@
 A record may be deleted when no member needs it any more. What a member needs begins
 ``records_needed`` below its *stored* cursor: where it would begin to read if it were started anew
 at this moment, to know the request ids of the window, and which of its records are stale
-(`haproc.replicate.heard.definitions`). Beneath that it never reads again: what its
+(`haproc.replicate.log_state.definitions`). Beneath that it never reads again: what its
 cursor's note remembers (intents, outcomes to be compared, claims) lies above the cursor or within
 the window. A member that never stored a cursor needs everything.
 An archive that is waited for needs as much below its position: it

@@ -21,8 +21,8 @@ from dmq import Json, LogError, LogUnavailableError
 from haproc.config.model import Trim
 from haproc.membership.state import State
 from haproc.replicate.agree.admission import Admission
-from haproc.replicate.heard.definitions import records_needed
-from haproc.replicate.heard.members import names_needed
+from haproc.replicate.log_state.definitions import records_needed
+from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import Operation, from_record, to_record
@@ -57,7 +57,7 @@ class Trimmer:
         self._ready_peers = ready_peers
         self._archived = archived
         self._old_below = 0
-        self._told = ""
+        self._logged = ""
         self.plan: Plan | None = None
         """What the last look came to."""
 
@@ -81,7 +81,9 @@ class Trimmer:
         cursors = {name: cursor.offset for name, cursor in (await log.cursors()).items()}
         start = await log.start()
         configured = [member.name for member in core.identity.founders]
-        named = names_needed(enrolled.names, configured, cursors.keys(), core.heard.claims.clusters)
+        named = names_needed(
+            enrolled.names, configured, cursors.keys(), core.log_state.claims.clusters
+        )
         below = records_needed(core.limits.window_records)
         needed = needs(named, cursors, below)
         if self._archived is not None:
@@ -118,8 +120,8 @@ class Trimmer:
 
     def _tell(self, found: Plan) -> None:
         much = found.held_records > max(self._rules.keep_records, self._core.limits.window_records)
-        told, self._told = self._told, found.held_by if much else ""
-        if much and self._told != told:
+        logged, self._logged = self._logged, found.held_by if much else ""
+        if much and self._logged != logged:
             logger.warning(
                 "the trimming of %d records is held back by %s: it has not applied them",
                 found.held_records,

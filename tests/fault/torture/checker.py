@@ -4,8 +4,8 @@ The clients' own knowledge is judged first (`tables`): what was acknowledged is 
 surely failed is not, what is unknown is there or not, wholly, and the same everywhere; the order
 of acknowledged writes is kept. Independently of that, the log says what each table must hold
 (`replay`): its operations, one after another, the first of each request id but for the stale ones
-(`haproc.replicate.heard.definitions`). And nobody ever read what was not possible (`sightings`), or
-older than the level of the read allows (`levels`).
+(`haproc.replicate.log_state.definitions`). And nobody ever read what was not possible
+(`sightings`), or older than the level of the read allows (`levels`).
 """
 
 from __future__ import annotations

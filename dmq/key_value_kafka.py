@@ -1,0 +1,243 @@
+"""A key-value store in a compacted Kafka topic, named as the log's with ``.store`` behind it.
+
+What its messages hold is said in `keyed_parts`. Each process reads the keys when it opens the store
+and keeps them in memory (`keyed_index`), but only some of the values; whatever may wait for a
+broker runs on threads of its own, as for the log (`kafka_handle`). A change's revision is its
+offset in the first partition plus one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from dmq.changes import Changes
+from dmq.errors import LogError, LogUnavailableError
+from dmq.kafka_chunks import value_bytes_max
+from dmq.kafka_handle import READ_TIMEOUT_S, TopicHandle
+from dmq.kafka_options import KafkaOptions
+from dmq.kafka_tail import Tail
+from dmq.kafka_thread import deliver
+from dmq.kafka_topic import STORE, KafkaUrl
+from dmq.key_value import KEY_BYTES_MAX, Kept, check_key, check_value
+from dmq.key_value_kafka_reader import StoreReader
+from dmq.key_value_parts import (
+    KEYS_PARTITION,
+    PIECES_PARTITION,
+    Head,
+    Manifest,
+    head_message,
+    manifest_message,
+    piece_key,
+    pieces_in,
+    small_message,
+)
+
+SMALL_BYTES_MAX: Final = 64 << 10
+"""A larger value is written in pieces, which are not read when the store is opened."""
+SLICE_BYTES_MAX: Final = 8 << 20
+"""So much of a large value is under way at once."""
+LARGE_PUT_S: Final = 120.0
+"""The pieces of a value must be there by then; see UNOWNED_KEPT_S of `keyed_index`."""
+LOAD_TIMEOUT_S: Final = 120.0
+VALUES_TIMEOUT_S: Final = 60.0
+"""Large values take their time; that no broker answers is known within a few seconds."""
+CLEAR_EVERY_S: Final = 60.0
+_FRAMING_BYTES: Final = 64
+"""What a key and the fields of its message take beside the value."""
+
+T = TypeVar("T")
+_logger = logging.getLogger("dmq")
+
+
+class KafkaKeyValueStore:
+    """One process's handle to the store; see `dmq.key_value.KeyValueStore`. Made by ``open``."""
+
+    def __init__(self, handle: TopicHandle) -> None:
+        message_max = value_bytes_max(handle.clients.options.message_bytes_max)
+        self._small_max = min(SMALL_BYTES_MAX, message_max - KEY_BYTES_MAX - _FRAMING_BYTES)
+        self._piece_max = message_max - _FRAMING_BYTES
+        self._handle = handle
+        self._loop = asyncio.get_running_loop()
+        self._changes = Changes()
+        self._reader = StoreReader(
+            handle.clients,
+            lambda revision: deliver(self._loop, self._changes.begin, revision),
+            lambda changes: deliver(self._loop, self._note, changes),
+        )
+        self._tail = Tail(
+            handle.clients, None, self._came, lambda: self._came(0), lambda: bool(self._changes)
+        )
+        self._end_come = 0
+        self._taking: asyncio.Task[None] | None = None
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._clearing = self._loop.create_task(self._keep_clearing())
+        self._closing: asyncio.Task[None] | None = None
+        handle.on_lost = self._changes.fail
+
+    @classmethod
+    async def open(cls, log: KafkaUrl, options: KafkaOptions) -> KafkaKeyValueStore:
+        """Open the store beside this log, creating it if need be; raises as TopicHandle.open."""
+        url = KafkaUrl(log.servers, f"{log.topic}.store")
+        store = cls(await TopicHandle.open(url, options, STORE))
+        try:
+            await store._look(store._reader.revision, LOAD_TIMEOUT_S)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def put(self, key: str, value: bytes) -> int:
+        """See KeyValueStore.put. If the caller is cancelled the value may or may not be there."""
+        check_key(key)
+        check_value(key, value)
+        with self._changing():
+            if len(value) <= self._small_max:
+                return await self._change(key, small_message(value))
+            return await self._change(key, head_message(await self._put_pieces(key, value)))
+
+    async def get(self, key: str) -> Kept | None:
+        """See KeyValueStore.get."""
+        check_key(key)
+        return await self._look(lambda asked_s: self._reader.get(asked_s, key), VALUES_TIMEOUT_S)
+
+    async def delete(self, key: str) -> None:
+        """See KeyValueStore.delete."""
+        check_key(key)
+        with self._changing():
+            await self._change(key, b"")
+
+    async def scan(self, prefix: str) -> dict[str, Kept]:
+        """See KeyValueStore.scan."""
+        return await self._look(
+            lambda asked_s: self._reader.scan(asked_s, prefix), VALUES_TIMEOUT_S
+        )
+
+    async def keys(self, prefix: str) -> list[str]:
+        """See KeyValueStore.keys."""
+        return await self._look(lambda asked_s: self._reader.keys(asked_s, prefix))
+
+    async def revision(self) -> int:
+        """See KeyValueStore.revision."""
+        return await self._look(self._reader.revision)
+
+    async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
+        """See KeyValueStore.wait."""
+        await self.revision()
+        self._handle.check_usable()
+        # Runs once this task is among the waiters.
+        self._loop.call_soon(self._follow)
+        return await self._changes.wait(prefix, after, timeout_s)
+
+    async def close(self) -> None:
+        """See KeyValueStore.close."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    # -- changes ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let closing wait for what is under way."""
+        self._handle.check_usable()
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def _change(self, key: str, message: bytes) -> int:
+        known_end = self._changes.revision
+        (offset,) = await self._handle.appender.append([message], [key.encode()], KEYS_PARTITION)
+        self._handle.check_appended(offset, known_end)
+        return offset + 1
+
+    async def _put_pieces(self, key: str, value: bytes) -> Head:
+        """Store the pieces of a large value; it is not visible yet."""
+        deadline = time.monotonic() + LARGE_PUT_S
+        append = self._handle.appender.append
+        manifest = Manifest(uuid.uuid4().bytes, key, pieces_in(len(value), self._piece_max))
+        name, message = manifest_message(manifest)
+        await append([message], [name], KEYS_PARTITION)
+        per_slice = max(1, SLICE_BYTES_MAX // self._piece_max)
+        ends: list[int] = []
+        for first in range(0, manifest.pieces, per_slice):
+            numbers = range(first, min(first + per_slice, manifest.pieces))
+            pieces = [value[n * self._piece_max : (n + 1) * self._piece_max] for n in numbers]
+            keys = [piece_key(manifest.id, number) for number in numbers]
+            offsets = await append(pieces, keys, PIECES_PARTITION)
+            ends += [offsets[0], offsets[-1]]
+            if time.monotonic() > deadline:
+                raise LogUnavailableError(
+                    f"the {len(value):,} bytes of {key!r} were not stored within {LARGE_PUT_S:g} s"
+                )
+        crc32 = zlib.crc32(value)
+        return Head(manifest.id, ends[0], ends[-1], manifest.pieces, len(value), crc32)
+
+    async def _keep_clearing(self) -> None:
+        """Clear away, now and then, what replaced values and dead writers left behind."""
+        while True:
+            await asyncio.sleep(CLEAR_EVERY_S)
+            try:
+                for manifest in await self._look(self._reader.unowned):
+                    await self._clear(manifest)
+            except LogError as error:
+                _logger.debug("pieces of values that are gone stay for now: %s", error)
+
+    async def _clear(self, manifest: Manifest) -> None:
+        keys = [piece_key(manifest.id, number) for number in range(manifest.pieces)]
+        append = self._handle.appender.append
+        await append([b""] * len(keys), keys, PIECES_PARTITION)
+        name, _ = manifest_message(manifest)
+        await append([b""], [name], KEYS_PARTITION)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    async def _look(self, look: Callable[[float], T], timeout_s: float = READ_TIMEOUT_S) -> T:
+        asked_s = time.monotonic()
+        return await self._handle.read(lambda: look(asked_s), timeout_s)
+
+    def _note(self, changes: list[tuple[int, str]]) -> None:
+        for revision, key in changes:
+            self._changes.note(revision, key)
+
+    def _follow(self) -> None:
+        if self._changes and self._closing is None:
+            self._tail.follow(self._changes.revision)
+
+    def _came(self, end: int) -> None:
+        """The topic has a new end, or it is not known any more: take in what is there."""
+        self._end_come = max(end, self._end_come)
+        if self._taking is None and self._closing is None:
+            self._taking = self._loop.create_task(self._take_in())
+
+    async def _take_in(self) -> None:
+        try:
+            taken = 0
+            while taken <= self._end_come:
+                taken = await self.revision() + 1
+        except LogError as error:
+            self._changes.fail(error)
+        finally:
+            self._taking = None
+        self._follow()
+
+    async def _close(self) -> None:
+        self._handle.shut()
+        self._clearing.cancel()
+        await asyncio.wait([self._clearing] + ([self._taking] if self._taking else []))
+        self._tail.stop()
+        await self._idle.wait()
+        await self._handle.close(self._reader.close, {})

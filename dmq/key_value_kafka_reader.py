@@ -1,0 +1,264 @@
+"""Reads the topic of a key-value store. Everything here blocks, on one thread.
+
+Every look first asks the brokers where the topic ends, and takes in what came since: so it sees
+whatever was put before. Looks that wait for the thread together share that. Values that are not in
+memory are fetched by their offset; one that compaction has taken meanwhile was replaced, so the
+look begins anew. Likewise they share it if no broker answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from kafka import TopicPartition
+
+from dmq.errors import LogCorruptError, LogError, LogUnavailableError
+from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly
+from dmq.kafka_reader import ShrunkError
+from dmq.key_value import Kept
+from dmq.key_value_index import Index
+from dmq.key_value_parts import (
+    KEYS_PARTITION,
+    PIECES_PARTITION,
+    Head,
+    Manifest,
+    joined,
+    piece_key,
+    read_stored,
+)
+
+REBUILT_AFTER_S: Final = 6 * 3600.0
+"""Whoever has not looked for so long begins anew: compaction forgets deletions after a day."""
+LOOKS_MAX: Final = 5
+"""How often a look begins anew because what it found was replaced meanwhile."""
+POLL_RECORDS_MAX: Final = 8192
+_TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
+
+T = TypeVar("T")
+
+
+class _ReplacedError(Exception):
+    """What was to be fetched is not there any more."""
+
+
+class StoreReader:
+    """See the module. On the thread ``on_begin`` hears of the revision that was reached from
+    nothing, ``on_changes`` of the changes after it, in order."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        on_begin: Callable[[int], None],
+        on_changes: Callable[[list[tuple[int, str]]], None],
+    ) -> None:
+        self._clients = clients
+        self._on_begin = on_begin
+        self._on_changes = on_changes
+        self._keys = TopicPartition(clients.topic, KEYS_PARTITION)
+        self._pieces = TopicPartition(clients.topic, PIECES_PARTITION)
+        self._follower: Any = None
+        self._fetchers: dict[TopicPartition, Any] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        """Where each of them goes on by itself."""
+        self._index = Index()
+        self._ends_heard: dict[TopicPartition, int] = {}
+        self._caught_up_s = float("-inf")
+        self._away_s = float("-inf")
+        self._away = ""
+
+    def revision(self, asked_s: float) -> int:
+        """Return the newest revision; like all looks, as of ``asked_s`` (monotonic) or later."""
+        return self._looking(asked_s, lambda: self._index.end)
+
+    def keys(self, asked_s: float, prefix: str) -> list[str]:
+        """See KeyValueStore.keys."""
+        return self._looking(asked_s, lambda: self._index.below(prefix))
+
+    def get(self, asked_s: float, key: str) -> Kept | None:
+        """See KeyValueStore.get."""
+        return self._looking(asked_s, lambda: self._kept([key])).get(key)
+
+    def scan(self, asked_s: float, prefix: str) -> dict[str, Kept]:
+        """See KeyValueStore.scan."""
+        return self._looking(asked_s, lambda: self._kept(self._index.below(prefix)))
+
+    def unowned(self, asked_s: float) -> list[Manifest]:
+        """Return what names the pieces of values that are gone, or never came to be."""
+        return self._looking(asked_s, lambda: list(self._index.unowned(time.monotonic())))
+
+    def close(self) -> None:
+        """Release the connections."""
+        for consumer in (self._follower, *self._fetchers.values()):
+            if consumer is not None:
+                close_quietly(consumer, autocommit=False, timeout_ms=0)
+        self._follower = None
+        self._fetchers.clear()
+        self._positions.clear()
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def _looking(self, asked_s: float, look: Callable[[], T]) -> T:
+        if asked_s <= self._away_s:
+            # Asked before that was found out: it need not be found out again for each.
+            raise LogUnavailableError(self._away)
+        try:
+            for _ in range(LOOKS_MAX):
+                if self._caught_up_s < asked_s:
+                    self._catch_up()
+                try:
+                    return look()
+                except _ReplacedError:
+                    asked_s = time.monotonic()
+            raise LogUnavailableError(
+                f"topic {self._clients.topic}: what was looked for was replaced {LOOKS_MAX} times "
+                "while it was read"
+            )
+        except LogError as error:
+            self._failed(error)
+            raise
+        except Exception as error:
+            failure = self._clients.error(error, f"topic {self._clients.topic} cannot be read")
+            self._failed(failure)
+            raise failure from failure.__cause__
+
+    def _failed(self, error: LogError) -> None:
+        """Let the next call begin with new connections, where the index ends."""
+        self.close()
+        if isinstance(error, LogUnavailableError):
+            self._away_s, self._away = time.monotonic(), str(error)
+
+    def _catch_up(self) -> None:
+        """Take in all that is in the topic now."""
+        began_s = time.monotonic()
+        anew = began_s - self._caught_up_s > REBUILT_AFTER_S
+        if anew:
+            self._index = Index()
+            self.close()
+        end = self._end_of(self._keys)
+        while self._index.end < end:
+            follower = self._following()
+            found = follower.poll(timeout_ms=_TIMEOUT_MS, max_records=POLL_RECORDS_MAX)
+            changes = self._take(found.get(self._keys, ()))
+            # Compaction leaves gaps, at the end, too.
+            position = int(follower.position(self._keys))
+            if not found and position <= self._index.end:
+                raise self._nothing_came(self._keys, self._index.end)
+            self._index.end = max(self._index.end, position)
+            if not anew:
+                self._on_changes(changes)
+        if anew:
+            self._on_begin(self._index.end)
+        self._caught_up_s = began_s
+
+    def _following(self) -> Any:
+        if self._follower is None:
+            self._follower = self._consumer(self._keys)
+            first = self._follower.beginning_offsets([self._keys], timeout_ms=_TIMEOUT_MS)
+            self._follower.seek(self._keys, max(self._index.end, int(first[self._keys])))
+        return self._follower
+
+    def _take(self, records: Any) -> list[tuple[int, str]]:
+        now_s = time.monotonic()
+        return [
+            (record.offset + 1, key)
+            for record in records
+            if (key := self._index.take(record.offset, record.key, record.value, now_s)) is not None
+        ]
+
+    def _end_of(self, partition: TopicPartition) -> int:
+        found = self._following().end_offsets([partition], timeout_ms=_TIMEOUT_MS)
+        end, heard = int(found[partition]), self._ends_heard.get(partition, 0)
+        if end < heard:
+            raise ShrunkError(
+                f"topic {self._clients.topic} ends at {end}, but had {heard} records: it lost its "
+                "newest ones, or is another one"
+            )
+        self._ends_heard[partition] = end
+        return end
+
+    # -- values ----------------------------------------------------------------------------
+
+    def _kept(self, keys: list[str]) -> dict[str, Kept]:
+        """Return what these keys keep now, those that keep anything."""
+        offsets = {key: at for key in keys if (at := self._index.offset(key)) is not None}
+        small = {at: b"" for at in offsets.values() if self._index.head(at) is None}
+        small |= self._small(sorted(small))
+        found: dict[str, Kept] = {}
+        for key, at in offsets.items():
+            head = self._index.head(at)
+            value = small[at] if head is None else self._large(at, head)
+            found[key] = Kept(value, at + 1)
+        return found
+
+    def _small(self, offsets: list[int]) -> dict[int, bytes]:
+        """Return the small values at these offsets, which rise."""
+        found = {at: value for at in offsets if (value := self._index.cache.get(at)) is not None}
+        while missing := [at for at in offsets if at not in found]:
+            wanted = set(missing)
+            for record in self._fetch(self._keys, missing[0]):
+                if record.offset in wanted and record.value is not None:
+                    stored = read_stored(record.value)
+                    assert isinstance(stored, bytes)
+                    found[record.offset] = stored
+                    self._index.cache.add(record.offset, stored)
+            if missing[0] not in found:
+                raise _ReplacedError
+        return found
+
+    def _large(self, offset: int, head: Head) -> bytes:
+        """Return the large value whose head is at this offset."""
+        known = self._index.cache.get(offset)
+        if known is not None:
+            return known
+        wanted = {piece_key(head.id, number) for number in range(head.pieces)}
+        pieces: dict[bytes, bytes] = {}
+        at = head.first
+        while at <= head.last:
+            records = self._fetch(self._pieces, at)
+            for record in records:
+                if record.key in wanted and record.value is not None:
+                    pieces[record.key] = record.value
+            at = records[-1].offset + 1
+        if len(pieces) < len(wanted):
+            self._check_replaced(offset)
+        value = joined(head, pieces)
+        self._index.cache.add(offset, value)
+        return value
+
+    def _check_replaced(self, offset: int) -> None:
+        """Pieces are gone: then the value is, too, or else the store is damaged."""
+        self._catch_up()
+        if self._index.head(offset) is not None:
+            raise LogCorruptError(
+                f"topic {self._clients.topic}: pieces of the value at offset {offset} are missing"
+            )
+        raise _ReplacedError
+
+    def _fetch(self, partition: TopicPartition, offset: int) -> Any:
+        """Return the messages that one fetch brings from this offset on, or behind a gap there."""
+        if partition not in self._fetchers:
+            self._fetchers[partition] = self._consumer(partition)
+        fetcher = self._fetchers[partition]
+        if self._positions.pop(partition, None) != offset:
+            fetcher.seek(partition, offset)
+        found = fetcher.poll(timeout_ms=_TIMEOUT_MS, max_records=POLL_RECORDS_MAX)
+        if not found:
+            # Nothing is left from there on, not even what was put last.
+            if self._end_of(partition) <= offset:
+                raise _ReplacedError
+            raise self._nothing_came(partition, offset)
+        self._positions[partition] = found[partition][-1].offset + 1
+        return found[partition]
+
+    def _consumer(self, partition: TopicPartition) -> Any:
+        consumer = self._clients.consumer(fetch_max_wait_ms=0)
+        consumer.assign([partition])
+        return consumer
+
+    def _nothing_came(self, partition: TopicPartition, offset: int) -> LogUnavailableError:
+        return LogUnavailableError(
+            f"topic {self._clients.topic} gave nothing at offset {offset} of partition "
+            f"{partition.partition} within {REQUEST_TIMEOUT_S:g} s"
+        )

@@ -1,0 +1,198 @@
+"""Plans with a placeholder for the rows that are computed for them.
+
+The placeholder reads a table that no statement may name, so it cannot be a client's.
+It stands for columns ``c1`` to ``cN``; around it `restored` gives these back their names and exact
+types, since rows come out of it as Arrow, or Parquet, tell them: without the units of intervals,
+collations, a second field of the same name, what CHAR and VARCHAR are known by. What comes out may
+be null everywhere, as in a table that a query makes.
+
+The rows themselves replace the placeholder, or a read of the table that holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from haproc import protos, wire
+from haproc.classify.names import STAGING_SCHEMA
+from haproc.classify.tokens import TokenKind, tokenize
+from haproc.engine.packed import column_names
+from haproc.pin.plan_parts import input_of, with_input
+from haproc.pin.sqltypes import quote_name
+
+PLACEHOLDER: Final = f"{STAGING_SCHEMA}.rows"
+_HANDLES: Final = frozenset({"cached_remote_relation", "ml_relation"})
+_ALIAS: Final = "haproc_rows"
+_base = protos.base
+
+
+def placeholder() -> Any:
+    """Return the relation that stands for the rows."""
+    relation = protos.relations.Relation()
+    relation.read.named_table.unparsed_identifier = PLACEHOLDER
+    return relation
+
+
+def append_template(table: str) -> bytes:
+    """Return the plan that appends rows to a table by name, with a placeholder for them."""
+    plan = _base.Plan()
+    command = plan.command.write_operation_v2
+    command.input.CopyFrom(placeholder())
+    command.table_name = table
+    command.mode = protos.commands.WriteOperationV2.MODE_APPEND
+    return bytes(plan.SerializeToString())
+
+
+def empty_query(schema: bytes) -> bytes:
+    """Return the plan of a query without rows; ``schema`` is an Arrow stream of its columns."""
+    plan = _base.Plan()
+    plan.root.local_relation.data = schema
+    return bytes(plan.SerializeToString())
+
+
+def restored(schema: bytes, names: Sequence[str]) -> Any:
+    """Return the relation that gives the placeholder's columns these names and the schema's types.
+
+    ``schema`` is a serialized ``spark.connect.DataType``, a struct.
+    """
+    fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
+    carried = column_names(len(fields))
+    relation = protos.relations.Relation()
+    project = relation.project
+    project.input.to_df.input.CopyFrom(placeholder())
+    project.input.to_df.column_names.extend(carried)
+    for field, plain, name in zip(fields, carried, names, strict=True):
+        alias = project.expressions.add().alias
+        alias.name.append(name)
+        if field.HasField("metadata"):
+            alias.metadata = field.metadata
+        alias.expr.cast.expr.unresolved_attribute.unparsed_identifier = plain
+        alias.expr.cast.type.CopyFrom(_nullable(field.data_type))
+    return relation
+
+
+def sql_with_rows(head: str, schema: bytes) -> bytes:
+    """Return the plan of the statement that begins so, with the hole's rows as its query."""
+    fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
+    plain, alias = column_names(len(fields)), _alias(head)
+    items = ", ".join(
+        f"{name} AS {quote_name(field.name)}" for name, field in zip(plain, fields, strict=True)
+    )
+    plan = _base.Plan()
+    statement = plan.root.with_relations
+    # A line break, because a head may end in a comment.
+    statement.root.sql.query = f"{head}\nSELECT {items} FROM {alias}"
+    reference = statement.references.add().subquery_alias
+    reference.alias = alias
+    reference.input.CopyFrom(restored(schema, plain))
+    return bytes(plan.SerializeToString())
+
+
+def with_rows(plan: bytes, rows: bytes) -> bytes:
+    """Return the plan with an Arrow IPC stream in its hole."""
+    relation = protos.relations.Relation()
+    relation.local_relation.data = rows
+    return _filled(plan, relation)
+
+
+def with_table(plan: bytes, table: str) -> bytes:
+    """Return the plan with a table's rows in its hole."""
+    relation = protos.relations.Relation()
+    relation.read.named_table.unparsed_identifier = table
+    return _filled(plan, relation)
+
+
+def plan_with_rows(template: bytes, schema: bytes) -> bytes:
+    """Return a template whose hole has the schema's columns, under its names and types."""
+    fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
+    return _filled(template, restored(schema, [field.name for field in fields]))
+
+
+def plan_of_query(relation: bytes) -> bytes:
+    """Return the plan that runs a serialized relation."""
+    plan = _base.Plan()
+    plan.root.CopyFrom(wire.parsed(protos.relations.Relation, relation))
+    return bytes(plan.SerializeToString())
+
+
+def rests_on_handles(relation: bytes) -> bool:
+    """Whether a relation reads what only one session of one server holds: a checkpoint, a model."""
+    plan = wire.parsed(_base.Plan, plan_of_query(relation))
+    return any(each.WhichOneof("rel_type") in _HANDLES for each in _relations(plan))
+
+
+def _filled(plan: bytes, relation: Any) -> bytes:
+    parsed = wire.parsed(_base.Plan, plan)
+    found = _placeholders(parsed)
+    if not found:  # Delta's own commands are packed
+        source = input_of(parsed)
+        found = [] if source is None else _placeholders(source)
+        (only,) = found
+        only.CopyFrom(relation)
+        return bytes(with_input(parsed, source).SerializeToString())
+    (only,) = found
+    only.CopyFrom(relation)
+    return bytes(parsed.SerializeToString())
+
+
+def _placeholders(message: Any) -> list[Any]:
+    return [
+        each
+        for each in _relations(message)
+        if each.WhichOneof("rel_type") == "read"
+        and each.read.named_table.unparsed_identifier == PLACEHOLDER
+    ]
+
+
+def _relations(message: Any) -> Iterator[Any]:
+    """Yield every relation in a plan, but for those that are packed."""
+    if message.DESCRIPTOR.full_name == "spark.connect.Relation":
+        yield message
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for each in [value] if isinstance(value, Message) else _members(field, value):
+            yield from _relations(each)
+
+
+def _members(field: Any, value: Any) -> Iterator[Any]:
+    """Yield the messages in a repeated field, or in a map."""
+    if field.message_type.GetOptions().map_entry:
+        yield from (each for each in value.values() if isinstance(each, Message))
+    else:
+        yield from value
+
+
+def _alias(head: str) -> str:
+    """Return a name that the text does not hold: a temporary view hides tables of its name."""
+    words = {token.text.lower().strip("`") for token in tokenize(head) if _is_name(token.kind)}
+    name = _ALIAS
+    while name in words:
+        name += "_"
+    return name
+
+
+def _is_name(kind: TokenKind) -> bool:
+    return kind in (TokenKind.WORD, TokenKind.QUOTED_NAME)
+
+
+def _nullable(data_type: Any) -> Any:
+    """Return the type with nulls allowed everywhere, so that whatever holds its values fits it."""
+    found = protos.data_types.DataType()
+    found.CopyFrom(data_type)
+    match found.WhichOneof("kind"):
+        case "array":
+            found.array.contains_null = True
+            found.array.element_type.CopyFrom(_nullable(found.array.element_type))
+        case "map":
+            found.map.value_contains_null = True
+            found.map.key_type.CopyFrom(_nullable(found.map.key_type))
+            found.map.value_type.CopyFrom(_nullable(found.map.value_type))
+        case "struct":
+            for field in found.struct.fields:
+                field.nullable = True
+                field.data_type.CopyFrom(_nullable(field.data_type))
+    return found

@@ -1,0 +1,474 @@
+"""Rejects poison operations: casts this cluster's failure votes, carries out what the ring decides.
+
+`haproc.replicate.log_state.failure_votes` has the rules. A member whose word completes the others'
+gives the operation up; should it die before, the others, which wait with their words, do so a
+little later.
+
+A wish to take an operation back is answered here at once, wherever the operation is. What is under
+way is stopped (`interruptible`), and the applier makes sure that nothing of it is left before it
+asks `may_run` again. So there the word may be given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final
+
+from dmq import TrimmedError
+from haproc.backoff import Backoff
+from haproc.classify.model import Kind
+from haproc.failure import ErrorClass
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import Cause, Divergence
+from haproc.replicate.agree.under_way import CanTell, Interrupted, UnderWay
+from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, given_up_as, taken_back
+from haproc.replicate.log_state.members import names_needed
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
+from haproc.replicate.queue.trouble import Trouble
+from haproc.replicate.records.contents import Verify
+from haproc.replicate.records.failures import ApplicationFailure
+from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.operation import Claim, DecisionKind, Message, Operation, from_record
+from haproc.replicate.records.votes import (
+    ERROR_CHARACTERS_MAX,
+    Abandon,
+    FailureVote,
+    FateMessage,
+    Revoke,
+    VoteWithdrawal,
+)
+
+logger = logging.getLogger(__name__)
+
+REST_FACTOR: Final = 12
+"""A cluster that has said that it cannot apply an operation rests so many times longer than
+`retry_max_s` at most before it tries again: each time costs two records. Chosen: a minute."""
+WISH_S: Final = 30.0
+"""How long a wish to take an operation back holds it up, where not all members say their words.
+Chosen: longer than a cluster takes to stop a statement and to look at tables."""
+_MARKED: Final = frozenset(
+    {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE, Kind.ROWS}
+)
+
+
+def conclusive(op: Operation) -> bool:
+    """Whether a look at its tables tells whether an operation was committed."""
+    return op.tables_known and bool(op.writes) and op.kind in _MARKED
+
+
+class PoisonRejection:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._rests: dict[int, Backoff] = {}
+        self._low_at_start = 0
+        self._replaying = True
+        """Not all is heard yet that earlier processes said."""
+        self._under_way = UnderWay()
+        self._heeding: set[int] = set()
+        self._answering = asyncio.Lock()
+
+    # -- what the log says -----------------------------------------------------------------
+
+    def begin(self, low: int, known_from: int) -> None:
+        """Begin from a stored progress; what lies below ``known_from`` is not read again."""
+        self._low_at_start = low
+        self._core.log_state.failure_votes.begin(known_from)
+
+    async def replay_votes(self, end: int) -> None:
+        """Hear what the log says up to ``end``, before anything is run.
+
+        Only of operations that cannot be applied and of what their fate depends on; the rest is
+        read again at its time, and so is this.
+        """
+        core, position = self._core, self._low_at_start
+        while position < end:
+            entries = await core.own_log.read(position)
+            if not entries:
+                break
+            for entry in entries:
+                if entry.record.kind not in _HEARD:
+                    continue
+                match from_record(entry.record):
+                    case Claim() as claim:
+                        core.own_log.claimed(entry.offset, claim)
+                    case Roster() as roster:
+                        self.members_changed(entry.offset, roster)
+                    case FailureVote() | VoteWithdrawal() | Abandon() | Revoke() as word:
+                        self.read(entry.offset, word)
+                    case _:
+                        pass
+            position = entries[-1].offset + 1
+        self._replaying = False
+        for offset in core.log_state.failure_votes.abandoned_from(self._low_at_start):
+            if offset < self._low_at_start:
+                self.done_before(offset)
+        for offset in core.log_state.failure_votes.wishes():
+            self._take_notice(offset)
+
+    def members_changed(self, offset: int, roster: Roster) -> None:
+        """Note that the ring's members may be others from here on."""
+        leaves = roster.cluster if roster.change is Change.LEAVE else ""
+        self._core.log_state.failure_votes.members_changed(offset, leaves)
+
+    def read(self, at: int, word: FateMessage) -> None:
+        """Take in a record; hearing of it again changes nothing."""
+        core = self._core
+        if isinstance(word, FailureVote) and word.cluster == core.me:
+            core.schedule.isolate(word.offset)
+        if isinstance(word, Revoke):
+            core.schedule.isolate(word.offset)
+        if not core.log_state.failure_votes.record(at, word, core.log_state.claims):
+            if not self._replaying:
+                self._take_notice(word.offset)
+            return
+        assert isinstance(word, Abandon)
+        offset = word.offset
+        logger.warning("offset %d is given up by the ring: %s", offset, word.error)
+        core.log_state.decisions.see(offset, DecisionKind.REJECT, self.rejected(offset).failure)
+        if core.schedule.expects(offset):
+            if core.me in word.votes:
+                # It has looked: who waits for it need not wait for its turn.
+                core.schedule.decide(offset, DecisionKind.REJECT)
+                core.outcomes.resolve(offset, self.rejected(offset))
+            # Else it is passed over then: if it was committed after all, that is seen.
+            core.schedule.isolate(offset)
+            core.schedule.permit(offset)
+            core.schedule.provide(offset)
+            if trouble := core.troubles.of(offset):
+                trouble.poked.set()
+        elif at < self._low_at_start:
+            core.outcomes.resolve(offset, self.rejected(offset))
+        elif not self._replaying:
+            self.done_before(offset)
+        core.news.changed()
+
+    def done_before(self, offset: int) -> None:
+        """See whether an operation that was dealt with before was given up, and what that means."""
+        core = self._core
+        word = core.log_state.failure_votes.given_up(offset)
+        if word is None:
+            return
+        known = core.outcomes.at(offset)
+        outcome = known.outcome if known is not None else None
+        ran = (
+            outcome is not None and outcome.status is OutcomeStatus.APPLIED and not outcome.assumed
+        )
+        if not ran and (core.me in word.votes or self.has_voted(offset)):
+            core.outcomes.resolve(offset, self.rejected(offset))
+        else:
+            self._was_applied(offset)
+
+    def applied(self, offsets: Iterable[int]) -> None:
+        """These turn out to be applied here."""
+        for offset in filter(self.given_up, offsets):
+            self._was_applied(offset)
+
+    def _was_applied(self, offset: int) -> None:
+        """This cluster has applied what the ring gives up: from here on it differs."""
+        core = self._core
+        known = core.outcomes.at(offset)
+        if known is not None and known.outcome and known.outcome.status is OutcomeStatus.FAILED:
+            return  # it had no effect
+        logger.error("offset %d was applied here, and is given up by the ring", offset)
+        core.diverge(Divergence(offset, Cause.GIVEN_UP, applies=True))
+        core.store.soon()
+
+    def rejected(self, offset: int) -> OperationOutcome:
+        """Return the outcome of an operation that was given up."""
+        word = self._core.log_state.failure_votes.given_up(offset)
+        assert word is not None
+        state = QUERY_CANCELED if word.revoked else ""
+        return OperationOutcome(
+            OutcomeStatus.REJECTED, failure=ApplicationFailure(given_up_as(word), state, word.error)
+        )
+
+    # -- what this cluster says ------------------------------------------------------------
+
+    def given_up(self, offset: int) -> bool:
+        """Whether the ring has given the operation up, as far as was heard."""
+        return self._core.log_state.failure_votes.given_up(offset) is not None
+
+    def has_voted(self, offset: int) -> bool:
+        """Whether this cluster has said that it cannot apply the operation, and abides by it."""
+        return self._core.me in self._core.log_state.failure_votes.standing_votes(offset)
+
+    async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
+        """A failed attempt is over and was not committed: say so, if that was often enough."""
+        if self._due(trouble) and not await self.ended_on(offset):
+            await self.vote(offset, op, trouble.error)
+
+    def _due(self, trouble: Trouble) -> bool:
+        timeouts = self._core.timeouts
+        failing_s = asyncio.get_running_loop().time() - trouble.since_s
+        often = trouble.attempts >= timeouts.stuck_after_attempts
+        return often and failing_s >= timeouts.give_up_after_s
+
+    def takes_apart(self, trouble: Trouble) -> bool:
+        """Whether what runs as one statement is to be taken apart: one of its parts is at fault."""
+        at_fault = self._due(trouble) or any(self.wish(offset) for offset in trouble.offsets)
+        return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
+
+    async def ended_on(self, offset: int) -> tuple[str, OutcomeStatus] | None:
+        """Return a peer that says that it has an outcome: then the ring won't give it up anyway."""
+        core = self._core
+        for peer in core.members.peers:
+            if core.peers.given_up(peer):
+                continue
+            try:
+                answer = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
+            except PeerUnavailableError:
+                continue
+            for status in (OutcomeStatus.APPLIED, OutcomeStatus.FAILED):
+                if answer.get("status") == status.value:
+                    return peer, status
+        return None
+
+    async def vote(self, offset: int, op: Operation, error: str, wish: int = -1) -> None:
+        """Put it into the log that this cluster has not committed an operation, nor will."""
+        core = self._core
+        logger.warning("offset %d: this cluster says that it does not apply it", offset)
+        me, epoch = core.me, core.own_log.epoch
+        word = FailureVote(offset, op.id, me, epoch, error[:ERROR_CHARACTERS_MAX], wish)
+        await core.watermarks.heard(await core.own_log.append(word) + 1)
+        await core.trace(Step.UNABLE_AFTER)
+
+    async def may_run(self, offset: int, op: Operation, tried: CanTell | None = None) -> bool:
+        """Return whether an operation may be run now.
+
+        Nothing of it is under way, and a look did not find it committed. If somebody wants it taken
+        back: say so, and wait what comes of that; but not of what was ``tried``, where no look can
+        tell. If this cluster has said that it cannot: rest, take that back, and see whether it came
+        too late. False once it is not to be run.
+        """
+        core = self._core
+        while not self._over(offset):
+            if self.wish(offset) is not None and (tried is None or await tried()):
+                await self._answer(offset, op)
+                await core.news.until(lambda: self.wish(offset) is None or self._over(offset))
+                continue
+            if not self.has_voted(offset):
+                return True
+            word = core.log_state.failure_votes.standing_votes(offset)[core.me][1]
+            if word.wish < 0:
+                trouble = core.troubles.stands(offset, word.error)
+                core.tell_stuck()
+                await self._rest(offset, op, trouble)
+                if self._over(offset) or (self.wish(offset) is not None and tried is None):
+                    continue
+            await core.trace(Step.ABLE_BEFORE)
+            await self._withdraw_vote(offset, op.id)
+        return False
+
+    async def _withdraw_vote(
+        self, offset: int, operation_id: str, wish: int = -1, done: bool = False
+    ) -> None:
+        core = self._core
+        able = VoteWithdrawal(offset, operation_id, core.me, core.own_log.epoch, wish, done)
+        await core.watermarks.heard(await core.own_log.append(able) + 1)
+
+    def _over(self, offset: int) -> bool:
+        return self.rejects(offset) or self._core.troubles.skip_wanted((offset,))
+
+    async def _rest(self, offset: int, op: Operation, trouble: Trouble) -> None:
+        """Wait before the operation is tried again; give it up as soon as all are covered."""
+        core, clock = self._core, asyncio.get_running_loop().time
+        first, longest = core.timeouts.retry_max_s, REST_FACTOR * core.timeouts.retry_max_s
+        until = clock() + self._rests.setdefault(offset, Backoff(first, longest)).pause_s()
+        while not self._over(offset) and clock() < until:
+            await self.decide(offset, op)
+            if self._over(offset):
+                break
+            if await trouble.pause(min(core.timeouts.takeover_s, max(0.0, until - clock()))):
+                return  # an operator wants it tried, or somebody wants it taken back
+        if self._over(offset):
+            self._rests.pop(offset, None)
+
+    # -- what somebody wants taken back --------------------------------------------------------
+
+    def wish(self, offset: int) -> int | None:
+        """Return the offset of the wish to take an operation back that is to be answered."""
+        found = self._core.log_state.failure_votes.wish(offset)
+        rejected = self._core.log_state.decisions.get(offset) is DecisionKind.REJECT
+        return None if found is None or rejected else found[0]
+
+    def rejects(self, offset: int) -> bool:
+        """Whether the log has it that the operation is rejected everywhere."""
+        return self._core.log_state.decisions.get(offset) is DecisionKind.REJECT or self.given_up(
+            offset
+        )
+
+    @contextlib.asynccontextmanager
+    async def interruptible(
+        self, offsets: tuple[int, ...], op: Operation, can_tell: CanTell
+    ) -> AsyncIterator[None]:
+        """Stop what runs in here when somebody wants any of it taken back; raises Interrupted.
+
+        Only if a look ``can_tell`` then what it has committed. One operation alone is wanted back
+        by its own time budget, too, unless somebody wanted it back before, and in vain.
+        """
+        single, core = len(offsets) == 1, self._core
+        if not single and any(self.wish(offset) is not None for offset in offsets):
+            raise Interrupted
+        timer: asyncio.TimerHandle | None = None
+        if single and op.apply_budget_s and not core.log_state.failure_votes.was_wished(offsets[0]):
+            timer = asyncio.get_running_loop().call_later(
+                op.apply_budget_s, lambda: core.tasks.spawn(self._time_is_over(offsets[0], op))
+            )
+        try:
+            async with self._under_way.runs(offsets, can_tell):
+                yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _take_notice(self, offset: int) -> None:
+        """Something was heard of an operation that may be wanted back."""
+        core = self._core
+        if self.wish(offset) is not None:
+            if trouble := core.troubles.of(offset):
+                trouble.poked.set()
+            if offset not in self._heeding:
+                self._heeding.add(offset)
+                core.tasks.spawn(self._heed(offset))
+        core.news.changed()
+
+    async def wish_back(self, offset: int, operation_id: str, who: str) -> int:
+        """Put into the log that somebody wants an operation taken back; return that place."""
+        core = self._core
+        wish = Revoke(offset, operation_id, core.me, core.own_log.epoch, who[:ERROR_CHARACTERS_MAX])
+        at = await core.own_log.append(wish)
+        await core.watermarks.heard(at + 1)
+        return at
+
+    async def _time_is_over(self, offset: int, op: Operation) -> None:
+        wished = self._core.log_state.failure_votes.was_wished(offset)
+        if not wished and not await self.ended_on(offset):
+            await self.wish_back(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
+
+    async def _heed(self, offset: int) -> None:
+        """Answer a wish as soon as that can be, until it is settled; not for ever."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + WISH_S
+        try:
+            op = await self.operation(offset)
+            while op is not None and (wish := self.wish(offset)) is not None:
+                if self._is_done(offset):
+                    await self._withdraw_vote(offset, op.id, wish, done=True)
+                elif clock() >= until:
+                    await self._withdraw_vote(offset, op.id, wish)
+                elif self._may_speak(offset):
+                    await self._answer(offset, op)
+                else:
+                    await self._under_way.stop(offset)
+                await self._until_news(offset, wish)
+        finally:
+            self._heeding.discard(offset)
+
+    async def _until_news(self, offset: int, wish: int) -> None:
+        core = self._core
+
+        def news() -> bool:
+            speak = not self.has_voted(offset) and self._may_speak(offset)
+            return self.wish(offset) != wish or self._is_done(offset) or speak
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(core.timeouts.takeover_s):
+                await core.news.until(news)
+
+    def _is_done(self, offset: int) -> bool:
+        """Whether this cluster has an outcome of an operation that the ring does not reject."""
+        return not self._core.schedule.expects(offset)
+
+    def _may_speak(self, offset: int) -> bool:
+        """Whether it is known without a look that it has not begun here; others look themselves."""
+        return self.has_voted(offset) or self._core.schedule.untouched(offset)
+
+    async def _answer(self, offset: int, op: Operation) -> None:
+        """Say that an operation is not committed here, nor runs; take it back if all have said so.
+
+        Of what its origin is yet to decide, that one's word is enough.
+        """
+        core = self._core
+        async with self._answering:
+            found = core.log_state.failure_votes.wish(offset)
+            if found is None or self.rejects(offset):
+                return
+            wish, word = found
+            own = op.synchronous and op.origin == core.me
+            if own and core.log_state.decisions.get(offset) is None:
+                why = ApplicationFailure(ErrorClass.REVOKED, QUERY_CANCELED, taken_back(word.who))
+                await core.own_log.decide(offset, op.id, DecisionKind.REJECT, why)
+                await core.log_state.decisions.wait(offset)
+            elif not self.has_voted(offset):
+                await self.vote(offset, op, "it is to be taken back", wish)
+        if self.wish(offset) is not None:
+            await self.decide(offset, op)
+
+    async def operation(self, offset: int) -> Operation | None:
+        """Return the operation at an offset; None if there is none, or not any more."""
+        try:
+            entries = await self._core.own_log.read(offset, records_max=1)
+        except TrimmedError:
+            return None
+        message = from_record(entries[0].record) if entries else None
+        found = isinstance(message, Operation) and entries[0].offset == offset
+        return message if found and isinstance(message, Operation) else None
+
+    # -- giving up -------------------------------------------------------------------------
+
+    async def decide(
+        self, offset: int, op: Operation, absent: Mapping[str, int] | None = None
+    ) -> frozenset[str]:
+        """Give the operation up if all members are covered; return those that are not.
+
+        ``absent``: those that an operator vouches for, each with its newest claim.
+        """
+        core, heard = self._core, self._core.log_state
+        members, never = await self._members(offset)
+        if members is None:
+            return frozenset({core.me})  # who the members are stands farther on in the log
+        read_to, without = core.watermarks.heard_to, {**never, **(absent or {})}
+        me = (core.me, core.own_log.epoch)
+        word = heard.failure_votes.abandon(offset, op.id, me, read_to, members, without)
+        if word is None or self.given_up(offset):
+            return heard.failure_votes.uncovered(offset, members, without)
+        # What no look at tables could tell is to be compared.
+        records: list[Message] = [word] if conclusive(op) else [word, Verify(core.me)]
+        await core.trace(Step.ABANDON_BEFORE)
+        await core.watermarks.heard(await core.own_log.append(*records) + 1)
+        return frozenset()
+
+    async def _members(self, offset: int) -> tuple[frozenset[str] | None, dict[str, int]]:
+        """Return all members since an operation, if they are known, and who never took part."""
+        core, heard = self._core, self._core.log_state
+        cursors = await core.own_log.reaching(core.log.cursors)
+        enrolled = core.members.enrolled
+        if enrolled.offset >= 0 and enrolled.names is None:
+            return None, {}
+        configured = [member.name for member in core.identity.founders]
+        names = names_needed(enrolled.names, configured, cursors, heard.claims.clusters)
+        members = names | heard.failure_votes.left_since(offset) | {core.me}
+        claims = dict(heard.claims.before(core.watermarks.heard_to))
+        return members, {n: -1 for n in members if n not in claims and n not in cursors}
+
+    async def silent(self, offset: int, absent: Mapping[str, int]) -> frozenset[str]:
+        """Return the members that have said nothing of an operation, and are not heard now."""
+        core = self._core
+        members, never = await self._members(offset)
+        if members is None:
+            return frozenset({core.me})
+        missing = core.log_state.failure_votes.uncovered(offset, members, {**never, **absent})
+        heard = {name for name in core.members.peers if not core.peers.given_up(name)}
+        return missing - heard - {core.me}
+
+
+_HEARD: Final = frozenset(
+    {"claim", "unable", "able", "abandon", "revoke", *(change.value for change in Change)}
+)

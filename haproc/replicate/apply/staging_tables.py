@@ -1,0 +1,173 @@
+"""Collects the rows of a write, which came in parts, in a staging table of this cluster.
+
+One statement has to put them into the write's target, so that they become visible in one commit
+with one mark. So they are put together first, part after part as the log holds them, in a table
+that nobody else reads and whose name was never used before. Whatever goes wrong, the next attempt
+begins anew with another one: what an earlier attempt may yet append, it appends to a table that no
+statement will ever read. So nothing that is gathered here needs a mark, or a look at what is there.
+
+Where the rows were computed they are in such a table already, which `materialise` read them from.
+That is taken if it is its parts that count.
+
+Tables are dropped behind the write. What a crash leaves, whoever takes over the cluster drops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from dmq import LogCorruptError
+from haproc.config.model import LANES_MAX
+from haproc.engine import staging
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Lane, Settings
+from haproc.engine.statement import Statement
+from haproc.offloop import by_size
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.records.operation import from_record
+from haproc.replicate.records.rows import Filling, Part, Rows
+
+logger = logging.getLogger(__name__)
+
+DROP_S: Final = 60.0
+"""Chosen: a lane waits for it; what is not dropped by then is dropped later."""
+
+
+class StagingTables:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._attempts = 0
+        self._cleaned = asyncio.Event()
+        self._in_use: dict[int, list[str]] = {}
+        """Tables by the operation that they were made for; of several the last is read."""
+        self._computed: dict[int, tuple[str, tuple[int, ...]]] = {}
+        """By operation: the table that its rows were computed in, and the parts made of it."""
+        self.over: list[str] = []
+        """Tables that are to be dropped."""
+
+    async def clean(self) -> None:
+        """Drop all staging tables of earlier processes, of which nothing runs any more.
+
+        In a lane, so that a process that was replaced meanwhile cannot; nothing is gathered before
+        it is over, whatever came of it: one whose end is not known is stopped before the next.
+        """
+        core, pauses = self._core, self._core.backoff()
+        lane = core.engine.lane(LANES_MAX - 1, core.own_log.still_mine)
+        while True:
+            await core.health.up.wait()
+            try:
+                await lane.apply(staging.DROP_SCHEMA, Settings(), None, timeout_s=DROP_S)
+                break
+            except EngineError as error:
+                logger.warning("staging tables of earlier processes: %s", error.message)
+                if error.kind is not ErrorKind.AVAILABILITY:
+                    break
+            await asyncio.sleep(pauses.pause_s())
+        self._cleaned.set()
+
+    async def stage(self, rows: Rows, filling: Filling, lane: Lane) -> str:
+        """Return a new table that holds all rows of an operation; raises EngineError.
+
+        No error of it says anything about the operation: each cluster has the same rows.
+        """
+        table, parts = self._computed.get(rows.offset, ("", ()))
+        if table and parts == filling.parts:
+            return table
+        core, table = self._core, await self.new(rows.offset)
+        self._in_use.setdefault(rows.offset, []).append(table)
+        try:
+            await self._run(staging.MAKE_SCHEMA, lane)
+            for number, place in enumerate(filling.parts):
+                part = await self._part(rows, number, place)
+                add = staging.go_on if number else staging.begin
+                plan = await by_size(len(part), add, table, part)
+                del part  # it is in the plan
+                await core.trace(Step.GATHER_PART)
+                await self._run(plan, lane)
+        except EngineError as error:
+            raise of_environment(error) from error
+        await core.trace(Step.GATHER_DONE)
+        return table
+
+    async def new(self, offset: int) -> str:
+        """Return a name for a staging table that no other attempt ever has."""
+        await self._cleaned.wait()
+        self._attempts += 1
+        return staging.staging_name(offset, self._core.own_log.epoch, self._attempts)
+
+    def computed(self, offset: int, table: str, parts: tuple[int, ...]) -> None:
+        """Take over a table that holds all rows of an operation, if these parts count."""
+        self.not_needed(offset)
+        self._computed[offset] = table, parts
+
+    def not_needed(self, offset: int) -> None:
+        """Give up the table that an operation's rows were computed in."""
+        if offset in self._computed:
+            self.over.append(self._computed.pop(offset)[0])
+
+    async def vanished(self, offset: int) -> EngineError | None:
+        """Return why an application error may be none of the statement's: its rows are gone."""
+        tables = list(self._in_use.get(offset, ()))
+        if offset in self._computed:
+            tables.append(self._computed[offset][0])
+        if not tables:
+            return None
+        try:
+            there = await self._core.engine.staged()
+        except EngineError as error:
+            return error
+        if tables[-1] in there:
+            return None
+        self.not_needed(offset)
+        return EngineError(
+            ErrorKind.ENVIRONMENT,
+            f"the staging table {tables[-1]} was dropped while it was needed",
+        )
+
+    async def drop(self, offset: int, lane: Lane) -> None:
+        """Drop what was gathered for an operation, and what could not be dropped before."""
+        self.not_needed(offset)
+        self.over += self._in_use.pop(offset, [])
+        if not self.over:
+            return
+        await self._core.trace(Step.STAGING_DROP)
+        while self.over:
+            table = self.over.pop()
+            try:
+                await lane.apply(staging.drop(table), Settings(), None, timeout_s=DROP_S)
+            except EngineError as error:
+                logger.warning("%s is dropped later: %s", table, error.message)
+                self.over.append(table)
+                return
+
+    async def _part(self, rows: Rows, number: int, place: int) -> bytes:
+        (entry,) = await self._core.own_log.read(place, records_max=1)
+        part = from_record(entry.record)
+        wanted = (place, rows.offset, rows.by, rows.epoch, number)
+        if not isinstance(part, Part) or wanted != (
+            (entry.offset, part.offset, part.by, part.epoch, part.number)
+        ):
+            raise LogCorruptError(
+                f"offset {place} is no part {number} of the rows of the operation at {rows.offset}"
+            )
+        return part.rows
+
+    async def _run(self, statement: Statement, lane: Lane) -> None:
+        await lane.apply(statement, Settings(), None, timeout_s=self._core.timeouts.apply_s)
+
+
+def of_environment(error: EngineError) -> EngineError:
+    """Return the error of a statement that concerns nobody's but this cluster's staging tables."""
+    if error.kind is not ErrorKind.APPLICATION:
+        return error
+    return EngineError(
+        ErrorKind.ENVIRONMENT,
+        f"rows cannot be gathered: {error.message}",
+        error_class=error.error_class,
+        sqlstate=error.sqlstate,
+    )

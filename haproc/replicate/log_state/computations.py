@@ -1,0 +1,94 @@
+"""What the log says of operations' rows, and who is to compute them. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from haproc.replicate.records.failures import ApplicationFailure
+from haproc.replicate.records.rows import Passed, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLocation:
+    """Where in the log an operation's rows are, and how many; or that there will be none."""
+
+    place: int
+    count: int
+    failure: ApplicationFailure | None
+
+
+@dataclass(slots=True)
+class Passes:
+    """Who passed, by the places in the log where they say so."""
+
+    by_place: dict[int, Passed] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each cluster passed."""
+        counts: dict[str, int] = {}
+        for passed in self.by_place.values():
+            counts[passed.by] = counts.get(passed.by, 0) + 1
+        return counts
+
+
+class Computations:
+    """What the log says of operations' rows, so far as it was read. Texts stay in the log."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, RowsLocation] = {}
+        self._passes: dict[int, Passes] = {}
+
+    def see(self, place: int, rows: Rows) -> bool:
+        """Note a rows record at its place; False if it is not the first on its operation."""
+        if rows.offset in self._found:
+            return False
+        self._found[rows.offset] = RowsLocation(place, rows.count, rows.failure)
+        self._passes.pop(rows.offset, None)
+        return True
+
+    def see_passed(self, place: int, passed: Passed) -> None:
+        """Note that a cluster passed; hearing of it again changes nothing."""
+        if passed.offset not in self._found:
+            self._passes.setdefault(passed.offset, Passes()).by_place[place] = passed
+
+    def found(self, offset: int) -> RowsLocation | None:
+        """Return where the rows of the operation at this offset are, if they are there."""
+        return self._found.get(offset)
+
+    def passes(self, offset: int) -> Mapping[str, int]:
+        """Return how often each cluster passed on the operation at this offset."""
+        passes = self._passes.get(offset)
+        return passes.counts() if passes is not None else {}
+
+    def trouble(self, offset: int) -> tuple[int, str]:
+        """Return how often the query at this offset failed on any cluster, and how at last."""
+        passes = self._passes.get(offset)
+        if passes is None:
+            return 0, ""
+        last = passes.by_place[max(passes.by_place)]
+        error = f"{last.by}: {last.failure.error_class}: {last.failure.message}"
+        return len(passes.by_place), error
+
+    def forget(self, below: int) -> None:
+        """Forget what concerns operations that nobody asks about any more."""
+        self._found = {at: found for at, found in self._found.items() if at >= below}
+        self._passes = {at: passes for at, passes in self._passes.items() if at >= below}
+
+
+def responsible(ring_order: Sequence[str], origin: str, passes: Mapping[str, int]) -> str:
+    """Return the cluster that is to compute an operation's rows, as the log has it.
+
+    The origin; if it passed, the next one in ring order; those that passed least often first. One
+    that is silent is not skipped here: whoever waits for it takes over.
+    """
+    order = [origin, *ring_order]
+    if origin in ring_order:
+        at = ring_order.index(origin)
+        order = [*ring_order[at:], *ring_order[:at]]
+    return min(order, key=lambda name: passes.get(name, 0))
+
+
+def exhausted(trying: Collection[str], passes: Mapping[str, int], attempts_max: int) -> bool:
+    """Whether all that can try have tried so often that the query itself is at fault."""
+    return all(passes.get(name, 0) >= attempts_max for name in trying)

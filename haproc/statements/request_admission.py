@@ -1,0 +1,305 @@
+"""Admission of requests: how many may be under way, and how many bytes of them may be in memory.
+
+A request that comes while all permits are taken waits in the wait queue: to be busy is no outage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+from haproc.config.model import Config
+from haproc.config.shares import Denied, Shares
+from haproc.config.wait_queue import WaitQueue
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy
+from haproc.metrics import Metrics
+
+LAST_WORD_S: Final = 0.5
+"""For what comes when this process ends; chosen, not measured."""
+WAITING_BYTES: Final = 8192
+"""What one in line takes up beside its body; counted, so that the line cannot grow for ever."""
+
+
+class Held:
+    """What one request takes up: bytes in memory, and its body's file if it has one.
+
+    Who ends it gives everything back.
+    """
+
+    def __init__(self, shares: Shares, user: str) -> None:
+        self._shares = shares
+        self._user = user
+        self._bytes = 0
+        self._others: list[Callable[[], None]] = []
+
+    def keep(self, release: Callable[[], None]) -> None:
+        """Have something else given back with the bytes."""
+        self._others.append(release)
+
+    def add(self, size: int) -> None:
+        """Count bytes before they are taken in; raises RequestError if there is no room."""
+        if why := self._shares.take(self._user, size):
+            raise busy(f"{_whose(why, self._user)} as large as may be (limits.requests_bytes_max)")
+        self._bytes += size
+
+    def handed_over(self) -> Held:
+        """Return what is held for somebody who keeps it longer; nothing is held here any more."""
+        other = Held(self._shares, self._user)
+        other._bytes, self._bytes = self._bytes, 0
+        other._others, self._others = self._others, []
+        return other
+
+    def release(self) -> None:
+        """Give everything back; again is harmless."""
+        self._shares.give_back(self._user, self._bytes)
+        self._bytes = 0
+        while self._others:
+            self._others.pop()()
+
+
+class Permit:
+    """A request's right to run, or its position in the wait queue; `leave` gives it back, once.
+
+    A request that only has to wait gives it to the next one meanwhile: a write that is in the
+    log, a query whose cluster is behind.
+    """
+
+    def __init__(
+        self, request_admission: RequestAdmission, user: str, turn: asyncio.Future[None] | None
+    ) -> None:
+        self._request_admission = request_admission
+        self._user = user
+        self._turn = turn
+        self._rests = False
+        self._kept = False
+
+    async def reached(self, within_s: float = math.inf) -> float:
+        """Wait until it is this one's turn, and return for how long; raises RequestError if not.
+
+        That takes too long, or this process ends. Who cannot wait any more leaves, like everybody.
+        """
+        if self._turn is None:
+            return 0.0
+        began, within_s = time.monotonic(), min(within_s, self._request_admission.wait_s)
+        if not await self._request_admission.turn_came(self._turn, within_s):
+            raise busy(
+                f"no place for {self._user} became free in {within_s:g} s "
+                "(limits.statements_max, limits.statement_queue_s)"
+            )
+        return time.monotonic() - began
+
+    def rest(self) -> None:
+        """Give the place to the next one; it is kept where too many have done so."""
+        if not self._rests:
+            self._rests = self._request_admission.rest(self._user)
+
+    async def resume(self, within_s: float) -> None:
+        """Have a place again, once it is this one's turn; raises RequestError as `reached`."""
+        if self._rests:
+            self._turn = self._request_admission.resume(self._user)
+            self._rests = False
+            await self.reached(within_s)
+
+    def keep_until(self, task: asyncio.Task[Any]) -> None:
+        """Leave when work ends that goes on without its request, and not before."""
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled():
+                task.exception()  # nobody else asks for it, and asyncio would complain of that
+            self._kept = False
+            self.leave()
+
+        self._kept = True
+        task.add_done_callback(ended)
+
+    def leave(self) -> None:
+        """Give the place back, or step out of the line."""
+        if not self._kept:
+            self._request_admission.left(self._user, self._turn, rests=self._rests)
+
+
+class RequestAdmission:
+    """Counts requests.
+
+    A *permit* is for what runs: a statement, rows, a session that opens; above the limit they wait
+    in the wait queue, for so long and as far as there is room for their bytes. Those *at rest* have
+    nothing to do but to wait: writes that are in the log, queries whose cluster is behind; where
+    they are too many, they keep their permits.
+    *Waiting* counts whoever is answered at the moment, so that nobody waits on all connections.
+    """
+
+    def __init__(self, config: Config, metrics: Metrics) -> None:
+        limits = config.limits
+        self._places = Shares.of(limits.statements_max, config)
+        self._at_rest = Shares.of(limits.writes_waiting_max, config)
+        self._waiting = Shares.of(limits.connections_max, config)
+        self._bytes = Shares.of(limits.requests_bytes_max, config)
+        self.wait_s = limits.statement_queue_s
+        self._wait_queue = WaitQueue(self._places)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ending = False
+        self._ends: set[asyncio.Future[None]] = set()
+        metrics.under_way(lambda: self.inside, lambda: self._wait_queue.length)
+
+    @property
+    def inside(self) -> int:
+        """How many requests are under way."""
+        return self._places.taken + self._at_rest.taken
+
+    @property
+    def at_rest(self) -> int:
+        """How many of them have only to wait."""
+        return self._at_rest.taken
+
+    def enter(self, user: str, *, waits: bool = True) -> Permit:
+        """Take a place, or a spot in the line; raises RequestError if there is neither.
+
+        ``waits``: whether it may be in line. Who has a place elsewhere meanwhile may not, or two
+        HAProcs could wait for one another.
+        """
+        turn = self._take(user, waits=waits)
+        self._changed()
+        return Permit(self, user, turn)
+
+    def _take(self, user: str, *, waits: bool) -> asyncio.Future[None] | None:
+        """Take a place (None), or a spot in the line."""
+        why = self._places.denied(user)
+        if why is None and not self._wait_queue.waits(user):
+            self._places.count(user, 1)
+            return None
+        return self._join(user, why or Denied.ALL_TAKEN, waits=waits)
+
+    def _join(self, user: str, why: Denied, *, waits: bool) -> asyncio.Future[None]:
+        if not waits or not self.wait_s:
+            raise busy(f"{_whose(why, user)} as many as may be (limits.statements_max)")
+        if full := self._bytes.take(user, WAITING_BYTES):
+            raise busy(f"{_whose(full, user)} as large as may be (limits.requests_bytes_max)")
+        turn = self._wait_queue.join(user)
+        turn.add_done_callback(lambda _: self._bytes.give_back(user, WAITING_BYTES))
+        return turn
+
+    def rest(self, user: str) -> bool:
+        """Take the place of who has only to wait, if there is room; see `Permit.rest`."""
+        if self._at_rest.take(user):
+            return False
+        self._places.give_back(user)
+        self._wait_queue.serve()
+        self._changed()
+        return True
+
+    def resume(self, user: str) -> asyncio.Future[None] | None:
+        """Give one that was at rest a place, or a spot in the line; see `Permit.resume`."""
+        turn = self._take(user, waits=True)
+        self._at_rest.give_back(user)
+        return turn
+
+    def left(self, user: str, turn: asyncio.Future[None] | None, *, rests: bool = False) -> None:
+        """Take a place back, and hand it to whose turn it is; see `Permit.leave`."""
+        if rests:
+            self._at_rest.give_back(user)
+        elif turn is None or turn.done():
+            self._places.give_back(user)
+            self._wait_queue.serve()
+        else:
+            self._wait_queue.step_out(user, turn)
+            turn.cancel()
+        self._changed()
+
+    @asynccontextmanager
+    async def permit(self, user: str, *, waits: bool = True) -> AsyncIterator[None]:
+        """Have a place for a while, once there is one; see `enter`."""
+        place = self.enter(user, waits=waits)
+        try:
+            await place.reached()
+            yield
+        finally:
+            place.leave()
+
+    @contextmanager
+    def answering(self, user: str) -> Iterator[Held]:
+        """Answer a request; what of it is in memory is counted in what this gives."""
+        if why := self._waiting.take(user):
+            raise busy(f"{_whose(why, user)} as many as may be (limits.connections_max)")
+        held = Held(self._bytes, user)
+        try:
+            yield held
+        finally:
+            held.release()
+            self._waiting.give_back(user)
+
+    def _changed(self) -> None:
+        if self.inside == 0:
+            self._idle.set()
+        else:
+            self._idle.clear()
+
+    def leave_all(self) -> None:
+        """Have everybody answered who waits: this process ends, and what runs may go on."""
+        self._ending = True
+        for end in self._ends:
+            end.set_result(None)
+        self._ends.clear()
+
+    async def turn_came(self, turn: asyncio.Future[None], within_s: float) -> bool:
+        """Wait for a turn; False if the time is over, RequestError if this process ends."""
+        await self._until(turn, within_s)
+        if not turn.done() and self._ending:
+            raise stopped(WriteOutcome.NOT_SENT)
+        return turn.done() and not turn.cancelled()
+
+    async def wait_for(self, task: asyncio.Task[Any], timeout_s: float | None = None) -> bool:
+        """Wait for a task's end; False if the time is over, RequestError if this process ends.
+
+        A client that only saw its connection break might send a write a second time.
+        """
+        if self._ending:  # who comes now is refused, and should hear why
+            await asyncio.wait({task}, timeout=LAST_WORD_S)
+        await self._until(task, timeout_s)
+        if not task.done() and self._ending:
+            raise stopped()
+        return task.done()
+
+    async def _until(self, waited: asyncio.Future[Any], timeout_s: float | None) -> None:
+        """Wait for a future, for so long, or for the end of this process."""
+        if self._ending:
+            return
+        # One for each: who leaves a future that all wait for searches all of them.
+        end = asyncio.get_running_loop().create_future()
+        self._ends.add(end)
+        try:
+            await asyncio.wait(
+                {waited, end}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            self._ends.discard(end)
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is under way (True) or the time is over (False)."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def stopped(outcome: WriteOutcome = WriteOutcome.UNKNOWN) -> RequestError:
+    """Return the error of a request that this process does not see to its end."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        "this HAProc ends before the request does",
+        error_class=ErrorClass.STOPPED,
+        outcome=outcome,
+        hint="ask the next HAProc with the same request_id",
+    )
+
+
+def _whose(why: Denied, user: str) -> str:
+    if why is Denied.SHARE_TAKEN:
+        return f"the requests of {user} under way here take limits.user_share and are"
+    return "the requests under way here are"

@@ -1,0 +1,198 @@
+"""Repeated request ids: the answer depends on the log alone, restart or not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.replicate.log_state.idempotency_window import (
+    IdempotencyWindow,
+    Sighting,
+    WindowTooSmallError,
+)
+
+RECORDS = 4
+NEW, REPEATED, EXPIRED = Sighting.NEW, Sighting.REPEATED, Sighting.EXPIRED
+
+
+def repeats(ids: list[str | None], *, begin: int = 0, judge_from: int = 0) -> list[int]:
+    """Return the offsets, at or after ``judge_from``, that repeat another; None is no operation."""
+    window = IdempotencyWindow(RECORDS)
+    found = []
+    for offset, op_id in enumerate(ids):
+        if op_id is None or offset < begin:
+            continue
+        if window.see(offset, op_id) is REPEATED and offset >= judge_from:
+            found.append(offset)
+    return found
+
+
+def test_see_new_id_is_new() -> None:
+    assert IdempotencyWindow(RECORDS).see(0, "a") is NEW
+
+
+def test_see_id_again_is_a_repetition() -> None:
+    window = IdempotencyWindow(RECORDS)
+    window.see(3, "a")
+    window.see(4, "b")
+    assert window.see(5, "a", 3, RECORDS) is REPEATED
+
+
+def test_see_id_exactly_as_far_as_the_window_reaches_is_a_repetition() -> None:
+    assert repeats(["a", None, None, None, "a"]) == [4]
+
+
+def test_see_id_farther_than_the_window_reaches_is_new_if_nothing_says_how_old_it_is() -> None:
+    assert repeats(["a", None, None, None, None, "a"]) == []
+
+
+def test_see_repetition_of_a_repetition_is_one() -> None:
+    assert repeats(["a", None, None, "a", None, None, "a"]) == [3, 6]
+
+
+def test_see_record_that_is_older_than_the_window_is_expired_and_so_are_its_copies() -> None:
+    window = IdempotencyWindow(RECORDS)
+    assert window.see(10, "a", 5, RECORDS) is EXPIRED
+    assert window.see(10 + RECORDS, "a", 5, RECORDS) is REPEATED
+    assert window.see(11 + 2 * RECORDS, "a", 5, RECORDS) is EXPIRED
+
+
+def test_see_record_as_old_as_the_window_is_new() -> None:
+    assert IdempotencyWindow(RECORDS).see(10, "a", 10 - RECORDS, RECORDS) is NEW
+
+
+def test_see_goes_by_the_records_own_window_where_more_is_remembered() -> None:
+    window = IdempotencyWindow(RECORDS)
+    window.see(10, "a", 10, 2)
+    assert window.see(13, "a", 10, 2) is EXPIRED
+    assert window.see(13, "b", 11, 2) is NEW
+
+
+def test_see_record_that_asks_for_more_memory_says_what_to_set() -> None:
+    with pytest.raises(WindowTooSmallError, match=r"limits\.window_records = 5, and this HAProc"):
+        IdempotencyWindow(RECORDS).see(0, "a", 0, RECORDS + 1)
+
+
+def test_begins_never_lies_before_the_log() -> None:
+    assert (IdempotencyWindow(RECORDS).begins(3), IdempotencyWindow(RECORDS).begins(10)) == (0, 6)
+
+
+id_lists = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30)
+
+
+@given(id_lists)
+def test_see_any_log_finds_what_stands_within_the_window(ids: list[str | None]) -> None:
+    expected = [
+        offset
+        for offset, op_id in enumerate(ids)
+        if op_id is not None and op_id in ids[max(0, offset - RECORDS) : offset]
+    ]
+    assert repeats(ids) == expected
+
+
+@given(id_lists, st.integers(0, 30))
+def test_see_after_a_restart_says_the_same(ids: list[str | None], low: int) -> None:
+    rebuilt = repeats(ids, begin=IdempotencyWindow(RECORDS).begins(low), judge_from=low)
+    assert rebuilt == repeats(ids, judge_from=low)
+
+
+copies = st.lists(
+    st.tuples(
+        st.integers(1, 6),  # offsets from the record before
+        st.sampled_from("abc"),
+        st.integers(0, 40),  # how far below the request's first copy its `since` lies
+        st.integers(1, RECORDS),
+    ),
+    max_size=40,
+)
+
+
+@given(copies, st.lists(st.integers(RECORDS, 2 * RECORDS), min_size=2, max_size=2), st.data())
+def test_see_two_copies_of_a_request_are_never_both_new_on_any_reader_at_any_time(
+    given_copies: list[tuple[int, str, int, int]], memories: list[int], data: st.DataObject
+) -> None:
+    log: list[tuple[int, str, int, int]] = []
+    first: dict[str, int] = {}
+    offset = 0
+    for step, op_id, margin, reach in given_copies:
+        offset += step
+        # All that a HAProc promises: no copy stands below.
+        since = max(0, first.setdefault(op_id, offset) - margin)
+        log.append((offset, op_id, since, reach))
+    told: list[list[Sighting]] = []
+    for memory in memories:
+        window = IdempotencyWindow(memory)
+        told.append([window.see(*record) for record in log])
+    assert told[0] == told[1]
+    applied = [op_id for (_, op_id, *_), is_ in zip(log, told[0], strict=True) if is_ is NEW]
+    assert len(applied) == len(set(applied))
+    # Whoever is started in the middle comes to the same.
+    low = data.draw(st.integers(0, offset + 1))
+    window = IdempotencyWindow(memories[0])
+    late = [(o, window.see(o, *rest)) for o, *rest in log if o >= window.begins(low)]  # type: ignore[arg-type]
+    whole = dict(zip((o for o, *_ in log), told[0], strict=True))
+    assert [(o, is_) for o, is_ in late if o >= low] == [
+        (o, is_) for o, is_ in whole.items() if o >= low
+    ]
+
+
+def test_see_record_that_asks_for_more_than_the_log_still_had_is_not_judged() -> None:
+    window = IdempotencyWindow(RECORDS)
+    window.knows_from(5)
+    assert window.see(6, "x", 5, RECORDS) is NEW
+    assert window.see(7, "x", 1, RECORDS) is Sighting.REPEATED  # known for sure
+    with pytest.raises(WindowTooSmallError, match="from offset 4 on are needed"):
+        window.see(8, "y", 4, RECORDS)
+
+
+# -- whose an id is ----------------------------------------------------------------------------
+
+
+def test_see_same_id_of_another_user_is_new() -> None:
+    window = IdempotencyWindow(RECORDS)
+    window.see(0, "x", 0, RECORDS, user="ada")
+    assert window.see(1, "x", 0, RECORDS, user="bob") is NEW
+    assert window.see(2, "x", 0, RECORDS, user="ada") is REPEATED
+
+
+def test_see_record_of_old_repeats_whosever_id_it_is() -> None:
+    window = IdempotencyWindow(RECORDS)
+    window.see(0, "x", 0, RECORDS, user="ada")
+    assert window.see(1, "x", 0, RECORDS, user="bob", own_id=False) is REPEATED
+    # That one was bob's, if it never counted: what counted for him is not known any more.
+    assert window.see(2, "x", 0, RECORDS, user="bob") is REPEATED
+    assert window.see(3, "x", 0, RECORDS, user="cleo") is NEW
+
+
+def test_see_record_that_may_repeat_one_of_which_nobody_knows_whether_it_counts_is_not_judged() -> (
+    None
+):
+    window = IdempotencyWindow(RECORDS)
+    window.unsure(4, "x", "ada")
+    assert window.known_from == 5
+    assert window.see(5, "x", 4, RECORDS, user="bob") is NEW
+    with pytest.raises(WindowTooSmallError, match="repeats the one at 4"):
+        window.see(6, "x", 4, RECORDS, user="ada")
+    assert window.see(9, "y", 5, RECORDS, user="ada") is NEW
+
+
+users = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.booleans()), max_size=30
+)
+
+
+@given(users, st.integers(0, 30))
+def test_see_any_users_and_versions_are_judged_the_same_after_a_restart(
+    log: list[tuple[str, str, bool]], low: int
+) -> None:
+    def judged(begin: int) -> list[Sighting]:
+        window = IdempotencyWindow(RECORDS)
+        found = [
+            window.see(offset, op_id, user=user, own_id=own)
+            for offset, (user, op_id, own) in enumerate(log)
+            if offset >= begin
+        ]
+        return found[max(0, low - begin) :]
+
+    assert judged(IdempotencyWindow(RECORDS).begins(low)) == judged(0)
