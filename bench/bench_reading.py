@@ -57,6 +57,10 @@ class Timed:
         self._readings = readings
         self.taken_s = 0.0
 
+    def __getattr__(self, name: str) -> Any:
+        """All else is theirs."""
+        return getattr(self._readings, name)
+
     async def judged(self, *given: Any) -> Judged:
         """Have a statement read and judged."""
         judged: Judged = await self._timed(self._readings.judged(*given))
