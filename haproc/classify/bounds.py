@@ -13,6 +13,7 @@ and clauses begin anew; Spark reads those as lists.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -36,7 +37,10 @@ COLUMNS_MAX: Final = 10_000
 """Columns of one select, or of one plan. A Spark with 1 GiB of heap took 20,000 texts in a row, and
 ended over 40,000, of which it makes room for thousands of values each; of a plan it took 5,000, and
 spent itself on 50,000."""
-_QUERY_BEGINS = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE", "MAP", "REDUCE"})
+# What Spark takes for a space, and for the first ``}``, is as in its own pattern; a match ends in
+# front of that brace, so that no part of the text is gone over twice.
+_VARIABLE: Final = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
+QUERY_BEGINS: Final = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE", "MAP", "REDUCE"})
 _OPERATOR_TEXT = "+ - * / % | & ^ ~ ! || = == <> != < <= > >= <=> << >> >>> :: : ."
 _OPERATORS = frozenset(_OPERATOR_TEXT.split())
 _OPERATOR_WORDS = frozenset({"NOT", "DIV", "COLLATE"})
@@ -79,6 +83,17 @@ def check_text(sql: str, bounds: Bounds) -> None:
             ErrorClass.SYNTAX,
             f"character {at} of the statement is NUL, which SQL does not know",
             r"leave it out; in a string write \0, or bind a parameter",
+        )
+    refuse_variables(sql)
+
+
+def refuse_variables(sql: str) -> None:
+    """Refuse a text that Spark would change before it reads it."""
+    if "${" in sql and any(sql.startswith("}", match.end()) for match in _VARIABLE.finditer(sql)):
+        raise RefusedError(
+            ErrorClass.VARIABLE,
+            "Spark would replace ${…} before it reads the statement, on each cluster by its own",
+            "inside a string write $\\{…}; elsewhere bind a parameter",
         )
 
 
@@ -195,7 +210,7 @@ class _Depth:
 
     def _word(self, word: str, before: str) -> None:
         frame = self._frames[-1]
-        if frame.empty and frame.closing == ")" and word in _QUERY_BEGINS:
+        if frame.empty and frame.closing == ")" and word in QUERY_BEGINS:
             frame.base += _QUERY_LEVELS
         frame.empty = False
         if word == "CASE":

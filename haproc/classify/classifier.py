@@ -9,12 +9,11 @@ Fails closed: what nothing recognises, and what hides another statement, is refu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_text
+from haproc.classify.bounds import QUERY_BEGINS, Bounds, bounded_tokens, check_shape, check_text
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import (
     Classified,
@@ -29,14 +28,9 @@ from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules, abo
 from haproc.classify.tokens import LexicalError, Token
 from haproc.failure import ErrorClass
 
-# Spark replaces these by settings and variables of its environment, before it reads the text.
-# What it takes for a space, and for the first ``}``, is as in Spark's own pattern; a match ends in
-# front of that brace, so that no part of the text is gone over twice.
-_VARIABLE = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
 _BOUNDS = Bounds()
 _OF_NO_TABLE = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.UNKNOWN})
 """What has no table that Spark could tell of."""
-_QUERIES: Final = frozenset({"SELECT", "VALUES", "FROM", "TABLE", "MAP", "REDUCE", "WITH"})
 _LOOKS: Final = {
     "SHOW": Kind.SHOW,
     "DESCRIBE": Kind.DESCRIBE,
@@ -69,12 +63,6 @@ def classify(
     ``parsed``: what Spark's parser made of statements that came out as `Unparsed`.
     """
     check_text(sql, bounds)
-    if _has_variable(sql):
-        raise RefusedError(
-            ErrorClass.VARIABLE,
-            "Spark would replace ${…} before it reads the statement, on each cluster by its own",
-            "inside a string write $\\{…}; elsewhere bind a parameter",
-        )
     insert = plain_insert(sql, context)
     if insert is not None:
         check_shape(insert.shape, bounds)
@@ -94,7 +82,7 @@ def _kind(tokens: list[Token]) -> Kind | None:
     begins, words = tokens[0].upper, {token.upper for token in tokens}
     if begins in _LOOKS:
         return None if words & _MAY_RUN else _LOOKS[begins]
-    if words & _MAY_WRITE or not (begins in _QUERIES or tokens[0].is_symbol("(")):
+    if words & _MAY_WRITE or not (begins in QUERY_BEGINS or tokens[0].is_symbol("(")):
         return None
     return Kind.VALUES if begins == "VALUES" else Kind.SELECT
 
@@ -176,13 +164,6 @@ def _one_statement(sql: str, bounds: Bounds) -> tuple[str, list[Token]]:
             "send them one by one, each as a request of its own",
         )
     return sql[tokens[0].start : tokens[-1].end], tokens
-
-
-def _has_variable(sql: str) -> bool:
-    """Whether Spark would find a variable: ``${``, no spaces, ``}``."""
-    return "${" in sql and any(
-        sql.startswith("}", match.end()) for match in _VARIABLE.finditer(sql)
-    )
 
 
 def _tokens(sql: str, bounds: Bounds) -> list[Token]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from haproc.classify.bounds import refuse_variables
 from haproc.classify.model import Kind, OperationClass, RefusedError
 from haproc.classify.names import Context, completed, joined, refuse_global, target
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, SESSION_KINDS
@@ -94,7 +95,7 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
     ``context`` is where the session's unqualified names belong.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
-    limits.check_text(reading.text)
+    refuse_variables(reading.text)
     parsed = proper(reading.parsed)
     kind = kind_of(parsed)
     check_hidden(reading)
@@ -125,7 +126,7 @@ def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
     catalog. What DDL reads (views, above all) the analyzer tells. Raises RefusedError.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
-    limits.check_text(reading.text)
+    refuse_variables(reading.text)
     parsed = proper(reading.parsed)
     kind = kind_of(parsed)
     if kind not in BY_TEXT:

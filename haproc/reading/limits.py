@@ -6,7 +6,6 @@ knows, and settings that no session may change. Files are refused in Spark, by t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
@@ -30,8 +29,6 @@ _NAMESPACES: Final = frozenset({Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kin
 _PROPERTIES: Final = ("properties", "tablePropertyOverrides")
 _SPARKS_OWN: Final = "__required_write_privileges__"
 _HIVES_OWN: Final = ("org.apache.hadoop.hive.", "org.apache.hadoop.mapred.")
-_VARIABLE: Final = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
-"""As in Spark's own pattern; a match ends in front of the brace that closes it."""
 _NAMING: Final = frozenset(
     {"CreateViewCommand", "CreateTempViewUsing", "CreateSQLFunctionCommand", "CacheTableAsSelect"}
     | {"DropFunctionCommand", "CreateVariable", "DropVariable"}
@@ -39,18 +36,6 @@ _NAMING: Final = frozenset(
 _BEHIND_NAMES: Final = frozenset({"AS", "DEFAULT", "RETURN", "RETURNS", "USING"})
 _FUNCTIONS: Final = frozenset({"CreateSQLFunctionCommand", "CreateUserDefinedFunction"})
 _HIDING_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
-
-
-def check_text(text: str) -> None:
-    """Refuse a text that Spark would change before it reads it."""
-    if "${" in text and any(
-        text.startswith("}", match.end()) for match in _VARIABLE.finditer(text)
-    ):
-        raise RefusedError(
-            ErrorClass.VARIABLE,
-            "Spark would replace ${…} before it reads the statement, on each cluster by its own",
-            "inside a string write $\\{…}; elsewhere bind a parameter",
-        )
 
 
 def check_session_name(text: str, parsed: Node, analyzed: Node) -> None:

@@ -60,6 +60,10 @@ _CHARACTERS_PER_BYTE: Final = 8
 FRAMES_MAX: Final = 1_000
 FRAME_BYTES_MAX: Final = 16 << 10
 """DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
+PARSES_MAX: Final = 64
+PARSE_MAX: Final = 64 << 10
+"""Answers of the parser that are kept, and characters of one: DDL is told by them once more, right
+after it was recognised. Chosen."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
@@ -84,6 +88,7 @@ class Readings:
         self._planning = planning
         self._timeout_s = timeout_s
         self._lanes = AsLanes(sessions.shared, self._asked, self._work)
+        self._parses = Remembered[Key, str](lambda: 0, PARSES_MAX)
         self._recognised = Remembered[Key, Recognised](lambda: 0, JUDGED_MAX)
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
         self._queries = Remembered[Key, JudgedQuery](epoch, JUDGED_MAX)
@@ -231,8 +236,14 @@ class Readings:
         return await self._work(user, data, touched_by, text, context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
+        key = key_of(text, settings)
+        if (known := self._parses.find(key)) is not None:
+            return known
         spark = await self._parsing(settings)
-        return await self._asked(spark, SqlText(text), text, user, parsed_only=True)
+        data = await self._asked(spark, SqlText(text), text, user, parsed_only=True)
+        if len(data) <= PARSE_MAX:
+            self._parses.keep(key, data, 0)
+        return data
 
     async def _work(self, user: str, data: str, work: Callable[..., T], *values: Any) -> T:
         """Do work on the server's answer, beside the event loop if that is long."""

@@ -17,7 +17,7 @@ from haproc.classify.rules import Rule
 from haproc.failure import RequestError
 from haproc.reading.touched import touches
 from haproc.reading.tree import read
-from haproc.route.model import Request, SentPlan
+from haproc.route.model import Request, SentPlan, SentSql
 from tests.unit.made_readings import node
 from tests.unit.recorded_plans import recorded as plan_of
 from tests.unit.test_ruling import REFUSE, ring
@@ -93,3 +93,12 @@ def test_refusal_holds_where_the_catalog_may_tell_of_its_tables(pattern: str, fi
     assert rule.fits(Kind.SHOW, shown) is fits
     assert rule.fits(Kind.SHOW, replace(shown, schemas=frozenset({""})))
     assert not rule.fits(Kind.SHOW, replace(shown, schemas=frozenset()))
+
+
+async def test_ddl_that_computes_nothing_is_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, "- {user: nobody, refuse: nothing}") as (_, a, spark):
+        asked = await a.service._understood(Request("r", SentSql("DROP TABLE t"), "f"))
+        assert (await a.service._making.operation(asked)).operation.writes
+        assert spark.looks == 1
