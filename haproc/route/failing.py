@@ -30,6 +30,8 @@ def timed_out(
 
 def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
     """Return what a client is told of a cluster's error."""
+    if isinstance(error, NoQueryError):
+        return refused(_is_no_query(error))
     if error.kind is ErrorKind.APPLICATION:
         is_ours = error.error_class.startswith("HAPROC_")
         return RequestError(
@@ -53,7 +55,7 @@ def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> Re
     )
 
 
-def is_no_query(error: NoQueryError) -> RefusedError:
+def _is_no_query(error: NoQueryError) -> RefusedError:
     """Return why a query does not run that Spark takes for something else."""
     return RefusedError(
         ErrorClass.ANALYSIS_DIFFERS,

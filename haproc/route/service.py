@@ -13,7 +13,7 @@ from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
 from haproc.config.shares import Shares
-from haproc.engine.errors import EngineError, NoQueryError
+from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Session, Settings
 from haproc.engine.pools import pool_of
 from haproc.engine.statement import text_size
@@ -34,7 +34,7 @@ from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
 from haproc.route.classifying import Classifying, Understood, as_it_runs, with_bound
 from haproc.route.concerns import Concerns
-from haproc.route.failing import is_no_query, no_query, refused, timed_out
+from haproc.route.failing import no_query, refused, timed_out
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
 from haproc.route.narrowing import Narrowing
@@ -384,8 +384,6 @@ class RingService:
                 stream = await spark.query(statement, timeout_s=timeout_s, planned=planned)
                 result = await Running.begin(stream, self._core.me)
             await ruled.check(result)
-        except NoQueryError as error:
-            raise refused(is_no_query(error)) from error
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         # Its tables were read as they stood before its first piece came.
