@@ -9,7 +9,6 @@ Fails closed: what nothing recognises, and what hides another statement, is refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,8 +23,16 @@ from haproc.classify.model import (
     Touched,
 )
 from haproc.classify.names import Context
-from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules, about, first
-from haproc.classify.tokens import LexicalError, Token
+from haproc.classify.rules import (
+    CACHEABLE_KINDS,
+    DEFAULT_CLASSES,
+    QUERY_KINDS,
+    Rule,
+    Rules,
+    about,
+    first,
+)
+from haproc.classify.tokens import LexicalError, Token, tokenize
 from haproc.failure import ErrorClass
 
 _BOUNDS = Bounds()
@@ -39,8 +46,6 @@ _LOOKS: Final = {
 }
 _MAY_WRITE: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 """Words without which nothing that begins like a query writes; with one, Spark is asked."""
-_MAY_RUN: Final = frozenset({"EXECUTE", "BEGIN"})
-"""Likewise, what the analyzer would run under EXPLAIN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +61,8 @@ def classify(
     rules: Rules,
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
-    parsed: Mapping[str, Recognised] | None = None,
 ) -> Classified | Unparsed:
-    """Return what ``sql``, one statement, is and how it travels; raises RefusedError.
-
-    ``parsed``: what Spark's parser made of statements that came out as `Unparsed`.
-    """
+    """Return what ``sql``, one statement, is and how it travels; raises RefusedError."""
     check_text(sql, bounds)
     insert = plain_insert(sql, context)
     if insert is not None:
@@ -73,18 +74,30 @@ def classify(
         return decided(recognised, text, context, rules, override)
     text, tokens = _one_statement(sql, bounds)
     kind = _kind(tokens)
-    found = Recognised(kind) if kind is not None else (parsed or {}).get(text)
-    return Unparsed(text) if found is None else decided(found, text, context, rules, override)
+    if kind is None:
+        return Unparsed(text)
+    return decided(Recognised(kind), text, context, rules, override)
 
 
 def _kind(tokens: list[Token]) -> Kind | None:
     """Return the kind of what may be a query, for all that its words tell; None of all else."""
-    begins, words = tokens[0].upper, {token.upper for token in tokens}
+    begins = tokens[0].upper
     if begins in _LOOKS:
-        return None if words & _MAY_RUN else _LOOKS[begins]
-    if words & _MAY_WRITE or not (begins in QUERY_BEGINS or tokens[0].is_symbol("(")):
+        return _LOOKS[begins]
+    if not _begins_query(tokens[0]) or not _MAY_WRITE.isdisjoint(token.upper for token in tokens):
         return None
     return Kind.VALUES if begins == "VALUES" else Kind.SELECT
+
+
+def _begins_query(token: Token) -> bool:
+    return token.upper in QUERY_BEGINS or token.is_symbol("(")
+
+
+def gives_rows(found: Classified | Unparsed) -> bool:
+    """Whether a text that is a query is one over rows of tables, and not SHOW or the like."""
+    if isinstance(found, Classified):
+        return found.kind in CACHEABLE_KINDS
+    return _begins_query(next(tokenize(found.sql)))
 
 
 def decided(

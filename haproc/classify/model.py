@@ -199,5 +199,6 @@ class Classified:
 
     @property
     def touched(self) -> Touched:
-        """What it touches if it reads nothing."""
-        return Touched(self.writes, self.tables_known)
+        """What it touches if it reads nothing; of what is not recognised, nobody knows."""
+        expressions = None if self.kind is Kind.UNKNOWN else frozenset[str]()
+        return Touched(self.writes, self.tables_known, expressions=expressions)

@@ -50,6 +50,7 @@ _TOUCHING_KINDS = (WRITING_KINDS - _NAMING_KINDS) | {
     Kind.EXPLAIN,
     Kind.TEMPORARY_VIEW,
     Kind.CACHE,
+    Kind.UNKNOWN,
 }
 """What reads or writes the rows of tables, even if nobody can tell which."""
 

@@ -68,12 +68,15 @@ def report(
 
 
 def under(told: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
-    """Return what a ring told of a statement, as these rules decide about it."""
+    """Return what a ring told of a statement, as these rules decide about it.
+
+    What the ring itself refuses stays refused; of expressions it tells nothing.
+    """
     if "kind" not in told:
         return {**told}
     writes, known = frozenset(told["writes"]), bool(told.get("tables_known", True))
     recognised = Recognised(Kind(told["kind"]), writes=writes, tables_known=known)
-    touched = Touched(writes | frozenset(told.get("reads", ())), known)
+    touched = Touched(writes | frozenset(told.get("reads", ())), known, expressions=None)
     try:
         found = decided(recognised, told["statement"], Context(user=user), rules)
         said = described(ruled(found, touched) if found.rules else found)

@@ -66,6 +66,10 @@ class Detector:
         limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
         return self.up and self.silent_s(now_s) < limit_s
 
+    def watched_s(self, now_s: float) -> float:
+        """Return for how long somebody has listened without a break."""
+        return now_s - self._watched_since
+
     def silent_s(self, now_s: float) -> float:
         """Return for how long the peer has been silent while somebody listened."""
         last = self._heard_at[-1] if self._heard_at else self._watched_since

@@ -118,14 +118,14 @@ class RingView:
         return not peer.alive and peer.detector.silent_s(now_s) >= self._rules.window_s
 
     def unheard(self, now_s: float) -> frozenset[str]:
-        """Return the peers that were never alive here, and have not been silent for long.
+        """Return the peers that were never alive here, and were not listened to for a window.
 
-        One heartbeat makes no peer alive: until one was, its silence has to last for a window.
+        One heartbeat makes no peer alive, so whoever just began cannot call it gone.
         """
         return frozenset(
             name
             for name, peer in self.peers.items()
-            if not peer.met and not self.given_up(name, now_s)
+            if not peer.met and peer.detector.watched_s(now_s) < self._rules.window_s
         )
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:

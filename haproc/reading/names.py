@@ -81,8 +81,8 @@ def below(roots: Iterable[Node]) -> Iterator[Node]:
 
 def expression_classes(reading: Reading) -> frozenset[str]:
     """Return the classes of what a statement computes, in lower case: see `Touched`."""
-    root = reading.analyzed or reading.parsed
-    nodes = below([root]) if root is not None else ()
+    roots = [reading.analyzed or reading.parsed, reading.computed]
+    nodes = below(root for root in roots if root is not None)
     return frozenset(node.cls.lower() for node in nodes if node.type is not None)
 
 

@@ -99,8 +99,7 @@ class Reading:
 
     ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
     None if the analyzer was not asked, for the reason ``unseen``: it would run something
-    (``UnresolvedExecuteImmediate``, ``CompoundBody``) or look at a path that it may not (``path``);
-    or nobody wanted it (UNASKED).
+    (``UnresolvedExecuteImmediate``, ``CompoundBody``), or nobody wanted it (UNASKED).
     ``computed``: a plan of what the analyzer has computed itself, so that it is not in
     ``analyzed``: items of rows in the text that are no literals, and what ``range`` is given.
     ``columns``: of a DataFrame, names and types as SQL; ``metadata``: the keys under which these

@@ -88,7 +88,7 @@ class Attempts:
         For what is refused by its words alone, wherever the tables stand.
         """
         if not _is_final(error):
-            raise error
+            raise _of_attempt(request, error)
         await self._read(await self._end_after(request, error))
         found = await self.known(request)
         if found is None:
@@ -107,7 +107,7 @@ class Attempts:
                 operation = await make()
             except RequestError as error:
                 if not _is_final(error):
-                    raise
+                    raise _of_attempt(request, error) from error.__cause__
                 if needed is None:
                     needed = await self._end_after(request, error)
                     await self._replica.applied(needed)
@@ -194,6 +194,13 @@ def _again(outcome: OperationOutcome | None) -> bool:
 def _is_final(error: RequestError) -> bool:
     """Whether the client would take the request for one that is over."""
     return error.kind is not FailureKind.AVAILABILITY
+
+
+def _of_attempt(request: Request, error: RequestError) -> RequestError:
+    """Return what is told of what stood in the way: the log may have an earlier attempt."""
+    if request.age_s > 0 and error.outcome is WriteOutcome.NOT_SENT:
+        error.outcome = WriteOutcome.UNKNOWN
+    return error
 
 
 def _log_away(error: Exception, outcome: WriteOutcome) -> RequestError:

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from haproc import protos
 from haproc.classify.bounds import Bounds
-from haproc.classify.classifier import Unparsed, classify
+from haproc.classify.classifier import Unparsed, classify, decided, gives_rows
 from haproc.classify.model import (
     Classified,
     Kind,
@@ -23,7 +23,7 @@ from haproc.classify.plans.classifying import classify_plan, text_of, unparsed
 from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import PlanReading
-from haproc.classify.rules import CACHEABLE_KINDS, Rules, about, first
+from haproc.classify.rules import Rules, about, first
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.statement import (
@@ -143,7 +143,10 @@ class Classifying:
                 assert_never(op.write)
         kind = Kind.INSERT if op.kind is Kind.ROWS else op.kind
         rules = await self._texts.run(op.user, len(text), about, self._rules, kind, text, op.user)
-        rule = first(rules, kind, Touched(op.reads | op.writes, op.tables_known, expressions=None))
+        is_plain = op.insert is not None or isinstance(op.write, ArrowRows | SpooledRows)
+        expressions = frozenset[str]() if is_plain else None
+        touched = Touched(op.reads | op.writes, op.tables_known, expressions=expressions)
+        rule = first(rules, kind, touched)
         return None if rule is None else rule.write_concern
 
     async def text(
@@ -156,10 +159,9 @@ class Classifying:
             found = await self._texts.run(user, len(sql), classify, *values)
             if isinstance(found, Unparsed):
                 parsed = await self._parsed([found.sql], settings, user)
-                found = await self._texts.run(user, len(sql), classify, *values, parsed)
+                found = decided(parsed[found.sql], found.sql, context, self._rules, override)
         except RefusedError as error:
             raise refused(error) from error
-        assert isinstance(found, Classified), "it was parsed"
         return found
 
     async def _parsed(
@@ -222,8 +224,7 @@ def _as_insert(table: str) -> str:
 def only_selects(reading: PlanReading, settings: Settings) -> bool:
     """Whether no SQL text in a plan is run by Spark as it reads the plan, such as SHOW."""
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
-    found = [classify(part.text, context, rules) for part in reading.sqls]
-    return all(isinstance(each, Classified) and each.kind in CACHEABLE_KINDS for each in found)
+    return all(gives_rows(classify(part.text, context, rules)) for part in reading.sqls)
 
 
 def read_of(sent: SentPlan) -> ReadPlan:

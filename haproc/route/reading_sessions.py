@@ -7,7 +7,6 @@ applies the statement.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from haproc.engine.interface import Engine, Session, Settings
@@ -37,9 +36,7 @@ class ReadingSessions:
         return await self._given(self._analyzing, settings, self._epoch())
 
     async def parsing(self, settings: Settings) -> Session:
-        """Return one in which nothing is looked up, so that DDL and other schemas leave it."""
-        default = Settings()
-        settings = replace(settings, catalog=default.catalog, schema=default.schema)
+        """Return one in which nothing is looked up, so that DDL leaves it as it is."""
         return await self._given(self._parsing, settings, 0)
 
     async def _given(self, sessions: SharedSessions, settings: Settings, epoch: int) -> Session:

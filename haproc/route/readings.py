@@ -99,7 +99,9 @@ class Readings:
         key = key_of(text, settings)
         if (known := self._recognised.find(key)) is not None:
             return known
-        data = await self._parsed(settings, text, user)
+        # Without the session's own settings: one that keeps Spark from reading can be taken back.
+        plain = Settings(time_zone=settings.time_zone, ansi=settings.ansi)
+        data = await self._parsed(plain, text, user)
         context = Context(settings.catalog, settings.schema, user)
         found = await self._work(user, data, recognised_in, text, context)
         self._recognised.keep(key, found, 0)
@@ -236,6 +238,8 @@ class Readings:
         return await self._work(user, data, touched_by, text, context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
+        default = Settings()
+        settings = replace(settings, catalog=default.catalog, schema=default.schema)
         key = key_of(text, settings)
         if (known := self._parses.find(key)) is not None:
             return known

@@ -280,10 +280,10 @@ class RingService:
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
-        asked = await self._understood(request)
-        self._check_query(asked)
         try:
             async with asyncio.timeout(request.timeout_s):
+                asked = await self._understood(request)
+                self._check_query(asked)
                 self._check_serving()
                 await self._reads.for_peer(needed, request.timeout_s)
                 ruled = await self._ruling.settled(asked)

@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from haproc.classify.tokens import tokenize
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.statement import SqlText
 from haproc.pin.sqltypes import quote_name
@@ -36,7 +37,7 @@ async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntr
 
     ``sql`` makes or drops a temporary view, function or variable, or sets variables.
     """
-    first = sql.split(None, 1)[0].upper() if sql.strip() else ""
+    first = next((token.upper for token in tokenize(sql)), "")
     dropped = dropped_variable(sql)
     if first in _OF_VARIABLES or dropped:
         return await _variables(session, sql, dropped, timeout_s)

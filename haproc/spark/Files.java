@@ -13,6 +13,7 @@ import java.util.regex.Pattern;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.ExpressionWithUnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedExecuteImmediate;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
@@ -119,7 +120,10 @@ final class Files extends Rule<LogicalPlan> {
             }
         }
         for (TreeNode<?> node : nodes) {
-            if (node instanceof UnresolvedTableValuedFunction function) {
+            if (node instanceof UnresolvedExecuteImmediate) {
+                // The analyzer would run what it says, under EXPLAIN, too.
+                throw new IllegalArgumentException(Guard.NO_QUERY + "EXECUTE IMMEDIATE");
+            } else if (node instanceof UnresolvedTableValuedFunction function) {
                 byFunction(function, found);
             } else if (node instanceof UnresolvedFunction function) {
                 inOptions(last(texts(function.nameParts())),

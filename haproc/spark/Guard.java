@@ -46,7 +46,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
             Collections.synchronizedMap(new WeakHashMap<>());
     private static final ObjectMapper MAPPER = new ObjectMapper();
     /** What an error begins with that says that a text is no query; what it is follows. */
-    private static final String NO_QUERY = "HAPROC_NO_QUERY: ";
+    static final String NO_QUERY = "HAPROC_NO_QUERY: ";
     private static final String STAGING = "haproc_staging";
     /** Schemas of HAProc's own, which no client may read. */
     private static final Set<String> OWN = Set.of(STAGING, "haproc_warm_up");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 
@@ -127,6 +128,27 @@ async def test_session_of_a_user_changes_nothing_but_itself(
     assert await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t") == before
     tables = await rows(engine.session("own"), f"SHOW TABLES IN {schema}")
     assert sorted(row[1] for row in tables) == ["pv", "t"]
+
+
+async def test_statement_in_a_text_is_not_run_to_explain_it(
+    engine: SparkConnectEngine, users: SparkSession, schema: str
+) -> None:
+    before = await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t")
+    for text in (
+        f"INSERT INTO {schema}.t SELECT 77",
+        f"CREATE TABLE {schema}.made (a INT) USING delta",
+        "SET spark.sql.shuffle.partitions = 99",
+    ):
+        quoted = text.replace("'", "\\'")
+        for sql in (f"EXPLAIN EXECUTE IMMEDIATE '{quoted}'", f"EXECUTE IMMEDIATE '{quoted}'"):
+            for asked in (SqlText(sql), command(sql)):
+                with contextlib.suppress(EngineError):  # EXPLAIN may show it
+                    await run(users, asked)
+    assert await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t") == before
+    tables = await rows(engine.session("own"), f"SHOW TABLES IN {schema}")
+    assert sorted(row[1] for row in tables) == ["pv", "t"]
+    [(_, value)] = await rows(users, "SET spark.sql.shuffle.partitions")
+    assert value != "99"
 
 
 async def test_session_of_a_user_may_change_itself_and_tell(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haproc.classify.bounds import Bounds
-from haproc.classify.classifier import Unparsed, classify
+from haproc.classify.classifier import Unparsed, classify, decided
 from haproc.classify.model import Classified, OperationClass, Recognised
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
@@ -28,9 +28,7 @@ def classified(
     """Return what a statement is; raises RefusedError, LookupError if Spark cannot parse it."""
     found = classify(sql, context, rules, override, bounds)
     if isinstance(found, Unparsed):
-        parsed = {found.sql: parsed_as(found.sql, context)}
-        found = classify(sql, context, rules, override, bounds, parsed)
-    assert isinstance(found, Classified)
+        return decided(parsed_as(found.sql, context), found.sql, context, rules, override)
     return found
 
 
@@ -47,7 +45,6 @@ async def classified_by(readings: Readings, sql: str, settings: Settings) -> Cla
     context = Context(settings.catalog, settings.schema)
     found = classify(sql, context, _RULES)
     if isinstance(found, Unparsed):
-        parsed = {found.sql: await readings.recognised(found.sql, settings, "ann")}
-        found = classify(sql, context, _RULES, parsed=parsed)
-    assert isinstance(found, Classified)
+        recognised = await readings.recognised(found.sql, settings, "ann")
+        return decided(recognised, found.sql, context, _RULES)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -39,16 +39,10 @@ class Spark:
         """Run a statement and return its rows; raises SparkError."""
         return self._rows(_sql(sql), timeout_s)
 
-    def read(
-        self, sql: str, paths: Sequence[str] = (), timeout_s: float = 60, *, analyze: bool = True
-    ) -> str:
+    def read(self, sql: str, timeout_s: float = 60, *, analyze: bool = True) -> str:
         """Return the plugin's reading of a statement, as JSON; raises SparkError."""
-        answer = self._rows(_asked("read", sql, paths, analyze), timeout_s)
+        answer = self._rows(_asked(sql, analyze=analyze), timeout_s)
         return str(next(iter(answer[0].values())))
-
-    def query(self, sql: str, timeout_s: float = 60) -> list[dict[str, Any]]:
-        """Return the rows of what the plugin takes for a query; raises SparkError."""
-        return self._rows(_asked("query", sql, ()), timeout_s)
 
     def close(self) -> None:
         """End the session's state on the server and the connection."""
@@ -85,10 +79,10 @@ def _sql(text: str) -> Any:
     return relation
 
 
-def _asked(what: str, text: str, paths: Sequence[str], analyze: bool = True) -> Any:
+def _asked(text: str, *, analyze: bool) -> Any:
     plan = base_pb2.Plan(root=_sql(text)).SerializeToString()
-    said = {"plan": base64.b64encode(plan).decode(), "paths": list(paths), "analyze": analyze}
-    packed = any_pb2.Any(type_url=f"haproc/{what}", value=json.dumps(said).encode())
+    said = {"plan": base64.b64encode(plan).decode(), "analyze": analyze}
+    packed = any_pb2.Any(type_url="haproc/read", value=json.dumps(said).encode())
     return relations_pb2.Relation(extension=packed)
 
 

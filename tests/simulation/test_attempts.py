@@ -14,6 +14,7 @@ import pytest
 
 from dmq import LogUnavailableError
 from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.member.steps import Step
@@ -428,5 +429,14 @@ def test_request_whose_time_is_over_while_spark_parses_it_was_not_sent() -> None
                 )
             assert caught.value.error_class == "HAPROC_TIMEOUT"
             assert caught.value.outcome is outcome
+
+            async def away(*_: Any) -> None:
+                raise EngineError(ErrorKind.AVAILABILITY, "gone")
+
+            doors._classifying._recognised = away
+            with pytest.raises(RequestError) as caught:
+                await doors.execute(replace(sql("r", "UPDATE t SET x = 1"), age_s=age_s))
+            assert caught.value.outcome is outcome
+            doors._classifying._recognised = lambda *_: asyncio.sleep(100)
 
     story(tell)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.classify.classifier import Unparsed, classify
+from haproc.classify.classifier import Unparsed, classify, gives_rows
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
@@ -214,3 +214,17 @@ def test_write_in_a_schema_of_haprocs_own_is_refused() -> None:
 
 def test_value_that_is_called_like_a_schema_of_haprocs_own_may_be_inserted() -> None:
     assert classified("INSERT INTO t VALUES ('haproc_staging')").insert is not None
+
+
+@pytest.mark.parametrize(
+    ("sql", "gives"),
+    [
+        ("SELECT update FROM t", True),
+        ("(SELECT delete FROM t)", True),
+        ("SELECT 1", True),
+        ("SHOW TABLES", False),
+        ("LIST JARS", False),
+    ],
+)
+def test_query_gives_rows_whatever_its_columns_are_called(sql: str, gives: bool) -> None:
+    assert gives_rows(classify(sql, Context(), RULES)) is gives

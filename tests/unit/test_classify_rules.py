@@ -127,6 +127,17 @@ def test_refusal_for_table_is_not_about_what_can_touch_none(sql: str) -> None:
     assert refused(rules, "COMMENT ON TABLE secret.t IS 'x'").message == "secret"
 
 
+@pytest.mark.parametrize("refusing", ["table: '*.secret.*'", "expression: rand"])
+def test_refusal_holds_for_what_is_not_recognised_unless_a_rule_vouches_before(
+    refusing: str,
+) -> None:
+    refuses, vouches = f"- {{{refusing}, refuse: secret}}", "- {kind: unknown, class: synchronous}"
+    call = "CALL sys.rewrite('t')"
+    assert refused(f"{refuses}\n{vouches}", call).message == "secret"
+    found = classified(f"{vouches}\n{refuses}", call)
+    assert found.operation_class is OperationClass.SYNCHRONOUS
+
+
 def test_rule_for_text_and_user_needs_both() -> None:
     rules = '- {matches: "^drop\\\\s+table", user: "etl-*", class: synchronous_parallel}'
     parallel = OperationClass.SYNCHRONOUS_PARALLEL

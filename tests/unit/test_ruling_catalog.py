@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Callable
@@ -11,14 +12,20 @@ from typing import Any
 
 import pytest
 
-from haproc.classify.model import Kind, Touched
+from haproc.classify.bounds import Bounds
+from haproc.classify.model import Kind, Touched, WriteConcern
 from haproc.classify.names import Context
-from haproc.classify.rules import Rule
-from haproc.failure import RequestError
+from haproc.classify.rules import Rule, parse_rules
+from haproc.engine.interface import Settings
+from haproc.failure import ErrorClass, RequestError
+from haproc.reading.names import expression_classes
 from haproc.reading.touched import touches
-from haproc.reading.tree import read
+from haproc.reading.tree import Node, Reading, read
+from haproc.route.classifying import Classifying
 from haproc.route.model import Request, SentPlan, SentSql
+from haproc.route.offload import Inline
 from tests.unit.made_readings import node
+from tests.unit.operations import insert, update
 from tests.unit.recorded_plans import recorded as plan_of
 from tests.unit.test_ruling import REFUSE, ring
 
@@ -102,3 +109,41 @@ async def test_ddl_that_computes_nothing_is_parsed_once(
         asked = await a.service._understood(Request("r", SentSql("DROP TABLE t"), "f"))
         assert (await a.service._making.operation(asked)).operation.writes
         assert spark.looks == 1
+
+
+async def test_forwarded_query_ends_in_time_while_spark_parses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
+        monkeypatch.setattr(a.service._classifying, "_recognised", lambda *_: asyncio.sleep(60))
+        request = Request("r", SentSql("SELECT update FROM t"), "f", timeout_s=0.1)
+        with pytest.raises(RequestError) as caught:
+            await a.service.query_for_peer(request, 0)
+        assert caught.value.error_class == ErrorClass.TIMEOUT
+
+
+async def test_setting_that_keeps_spark_from_reading_can_be_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statements are parsed without the session's own settings."""
+    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, spark):
+        own = Settings(schema="s", confs=(("spark.sql.analyzer.maxIterations", "2"),))
+        await a.service._classifying.text("RESET", own, "ann")
+        assert spark.settings_ == Settings()
+
+
+def test_expressions_that_the_analyzer_computes_itself_are_told() -> None:
+    computed = Node("Project", more=[Node("Upper", type="STRING")])
+    reading = Reading("x", Node("Project"), Node("LocalRelation"), computed=computed)
+    assert expression_classes(reading) == {"upper"}
+
+
+async def test_concern_by_expression_is_the_same_for_a_retry() -> None:
+    rules = parse_rules("rules: [{expression: pythonudf, write_concern: all}]")
+
+    def nobody(*_: Any) -> Any:
+        raise AssertionError("it is not parsed")
+
+    classifying = Classifying(Inline(), rules, Bounds(), nobody, nobody)
+    assert await classifying.concern_of(insert("x", "t")) is None
+    assert await classifying.concern_of(update("x", "t")) is WriteConcern.ALL

@@ -49,18 +49,33 @@ def classify_plan(
     writes exists already, which makes some saves plain INSERTs. Where the plan is a SQL text
     (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
     """
+    known = parsed or {}
     for part in _parts(reading):
-        found = classify(part.text, context, rules, bounds=bounds, parsed=parsed)
+        found = _classified(part, known, context, rules, bounds)
         if isinstance(found, Unparsed) or found.operation_class is not OperationClass.QUERY:
             raise refusals.nested(f"the statement {part.text[:60]!r}")
     read, text = _read(reading, context, rules), text_of(reading)
     if reading.sql is None:
         return _decided(reading, read, text, context, rules, override, there)
     decided(read, text, context, rules)
-    stated = classify(reading.sql.text, context, rules, override, bounds, parsed)
+    stated = _classified(reading.sql, known, context, rules, bounds, override)
     assert isinstance(stated, Classified), "it was parsed"
-    known = stated.tables_known and read.tables_known
-    return replace(stated, reads=read.reads, tables_known=known)
+    tables_known = stated.tables_known and read.tables_known
+    return replace(stated, reads=read.reads, tables_known=tables_known)
+
+
+def _classified(
+    part: SqlPart,
+    parsed: Mapping[str, Recognised],
+    context: Context,
+    rules: Rules,
+    bounds: Bounds,
+    override: OperationClass | None = None,
+) -> Classified | Unparsed:
+    found = classify(part.text, context, rules, override, bounds)
+    if isinstance(found, Unparsed) and found.sql in parsed:
+        return decided(parsed[found.sql], found.sql, context, rules, override)
+    return found
 
 
 def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -> Iterator[str]:
