@@ -168,7 +168,7 @@ class Assurance:
             patient_until = float("inf") if judged.possible else min(patient_until, hopeful)
             if now >= min(deadline_s, patient_until) or self._core.condition.out_of_service:
                 raise self._not_met(wait, requirement, judged)
-            for peer in judged.waiting_for - self._asking:
+            for peer in sorted(judged.waiting_for - self._asking):
                 self._asking.add(peer)
                 self._core.tasks.spawn(self._ask(peer))
             await self._next(min(now + self._interval_s, deadline_s))

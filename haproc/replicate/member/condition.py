@@ -45,7 +45,7 @@ class MemberCondition:
         self._state: tuple[State, str] = state_of(self._now)
         self._allowed = asyncio.Event()
         self._out_of_service = False
-        self._waits: set[asyncio.Timeout] = set()
+        self._waits: dict[asyncio.Timeout, None] = {}  # in their order, unlike a set
         self._departures = 0
         self.on_departure: Callable[[], None] = lambda: None
 
@@ -106,7 +106,7 @@ class MemberCondition:
         """
         scope = asyncio.timeout(0 if self._out_of_service else timeout_s)
         if not self._out_of_service:
-            self._waits.add(scope)
+            self._waits[scope] = None
         try:
             async with scope:
                 yield
@@ -115,7 +115,7 @@ class MemberCondition:
                 raise
             raise OutOfServiceError from error
         finally:
-            self._waits.discard(scope)
+            self._waits.pop(scope, None)
 
     def _beneath(self) -> State:
         return beneath(self._now) if self.state is State.DRAINING else self.state
@@ -227,6 +227,7 @@ class MemberCondition:
 
     def _end_waits(self) -> None:
         ended = [scope for scope in self._waits if not scope.expired()]
-        self._waits.difference_update(ended)
+        for scope in ended:
+            del self._waits[scope]
         for scope in ended:
             scope.reschedule(asyncio.get_running_loop().time())

@@ -15,17 +15,17 @@ class Tasks:
 
     def __init__(self, condition: MemberCondition) -> None:
         self._condition = condition
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order, unlike a set
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task for as long as the member lives."""
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled() or task.exception() is None:
             return
         error = task.exception()

@@ -1,0 +1,26 @@
+"""A seed tells all of a run: what Python orders by chance in each process decides nothing in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+from tests.simulation.clock import run
+from tests.simulation.seeds import one, with_others
+from tests.simulation.test_concern_runs import Run
+print(with_others(3), one(38), run(Run(38).main()))
+"""
+
+
+def test_a_seed_gives_the_same_run_in_every_process() -> None:
+    def started(hash_seed: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", PROGRAM]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    runs = [started("0"), started("1")]
+    first, second = (run.communicate()[0] for run in runs)
+    assert [run.returncode for run in runs] == [0, 0]
+    assert first == second
