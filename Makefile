@@ -12,7 +12,7 @@ KILLS ?= 100
 SPREAD := --numprocesses 2 --no-loadscope-reorder
 export PYTHON
 
-.PHONY: help setup demo quick test test-all check ring bench simulate stories readings torture wheel lock clean
+.PHONY: help setup demo quick test test-all check ring bench simulate stories readings reference torture wheel lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,6 +58,9 @@ stories: $(READY) ## Write the golden traces of the simulation anew (tests/golde
 
 readings: $(READY) ## Record anew what Spark makes of the statements of the tests (tests/golden/readings)
 	@$(PY) -m tests.readings
+
+reference: $(READY) ## Write docs/reference anew from the code
+	@$(PY) -m scripts.reference
 
 torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sqlite|kafka SEED=n OPTIONS=...
 	@$(PY) -m tests.fault.torture --minutes $(MINUTES) --kills $(KILLS) --log $(LOG) \

@@ -98,9 +98,14 @@ class Reason(StrEnum):
     """Why a request was given up."""
 
     DEADLINE = "the deadline passed"
+    """The request's ``timeout_s`` passed."""
     OUTAGE = "no server was available"
+    """No server was available for ``outage_s``: see ``haproc status``."""
     BUSY = "every server was busy"
+    """Every server was well, and busy for ``busy_s``, with a request that has no deadline (those of
+    ``haclient.spark``)."""
     NOT_REPEATABLE = "it may have been carried out and has no request id to repeat it with"
+    """It may have been carried out and has no request id: look before you repeat it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The HTTP interface as values: what is sent, and what an answer means.
 
-The interface itself is documented in docs/api.md.
+The interface itself is documented in docs/reference/http.md.
 """
 
 from __future__ import annotations

@@ -20,9 +20,19 @@ _LATENCY_BUCKETS_S: Final = (
     *(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0),
 )
 _BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-_ALL: Final = (
-    partial(Gauge, "haproc_info", "Always 1.", ("ring", "cluster")),
-    partial(Counter, "haproc_requests", "Requests answered.", ("operation_class", "outcome")),
+ALL: Final = (
+    partial(
+        Gauge,
+        "haproc_info",
+        "Always 1; the labels name the ring and the cluster.",
+        ("ring", "cluster"),
+    ),
+    partial(
+        Counter,
+        "haproc_requests",
+        "Requests answered, by outcome: ok, application, availability, refused, canceled.",
+        ("operation_class", "outcome"),
+    ),
     partial(
         Histogram,
         "haproc_request_seconds",
@@ -30,11 +40,16 @@ _ALL: Final = (
         ("operation_class",),
         buckets=_LATENCY_BUCKETS_S,
     ),
-    partial(Gauge, "haproc_requests_under_way", "Requests being served."),
-    partial(Gauge, "haproc_requests_waiting", "Requests that wait for a place."),
-    partial(Gauge, "haproc_planning_waiting", "Statements that wait until Spark plans them."),
+    partial(Gauge, "haproc_requests_under_way", "Requests that run now."),
+    partial(Gauge, "haproc_requests_waiting", "Requests that wait for a permit."),
     partial(
-        Counter, "haproc_operations_applied", "Operations of the log applied here.", ("outcome",)
+        Gauge, "haproc_planning_waiting", "Statements that wait until Spark's driver plans them."
+    ),
+    partial(
+        Counter,
+        "haproc_operations_applied",
+        "Operations of the log applied here, by outcome: ok, failed, skipped.",
+        ("outcome",),
     ),
     partial(
         Histogram,
@@ -42,84 +57,118 @@ _ALL: Final = (
         "Operations applied as one statement.",
         buckets=_BATCH_BUCKETS,
     ),
-    partial(Gauge, "haproc_cursor", "Every operation below is applied."),
+    partial(Gauge, "haproc_cursor", "The offset below which every operation is applied here."),
     partial(Gauge, "haproc_log_end", "The offset after the log's newest record."),
     partial(Gauge, "haproc_log_start", "The offset of the log's oldest record."),
     partial(
         Gauge,
         "haproc_trim_held_records",
-        "Records that the cluster keeps from being trimmed.",
+        "Records that the named cluster keeps from being trimmed; absent if none does.",
         ("by",),
     ),
-    partial(Gauge, "haproc_lag_records", "Records of the log that are not applied."),
+    partial(Gauge, "haproc_lag_records", "Records of the log that are not applied here."),
     partial(Gauge, "haproc_state", "1 for the state this HAProc is in.", ("state",)),
     partial(
         Gauge,
         "haproc_undecided",
-        "1 while clusters differ and nothing says which of them is right.",
+        "1 while clusters differ and no majority says which is right.",
     ),
     partial(
         Gauge,
         "haproc_verification",
-        "1 for what the newest verification found of this cluster.",
+        "1 for the newest verification's result: equal, different, undecided, unavailable.",
         ("finding",),
     ),
     partial(
         Gauge,
         "haproc_verification_tables",
-        "This cluster's tables, by what the newest verification found of them.",
+        "This cluster's tables, by their result in the newest verification.",
         ("finding",),
     ),
     partial(
         Gauge,
         "haproc_verification_timestamp_seconds",
-        "When this cluster came to it; 0: not since this HAProc was started.",
+        "When this cluster had that result; 0: before this HAProc was started.",
     ),
     partial(
         Gauge,
         "haproc_settings_differing",
-        "Versions and settings of Spark that other clusters have otherwise.",
+        "Versions and settings of Spark for which other clusters have another value.",
     ),
     partial(
-        Gauge, "haproc_settings_unfit", "Settings of Spark without the value that they must have."
+        Gauge, "haproc_settings_unfit", "Settings of Spark that do not have the required value."
     ),
-    partial(Gauge, "haproc_peer_alive", "1 while anybody hears the peer.", ("peer",)),
-    partial(Gauge, "haproc_peer_direct", "1 while it is heard here.", ("peer",)),
-    partial(Gauge, "haproc_peer_in_sync", "1 while it lags little.", ("peer",)),
     partial(
-        Gauge, "haproc_peer_lag_records", "Records of the log that it has not applied.", ("peer",)
+        Gauge, "haproc_peer_alive", "1 while any HAProc gets heartbeats of the peer.", ("peer",)
     ),
-    partial(Counter, "haproc_queries", "Queries that came here.", ("consistency",)),
+    partial(
+        Gauge, "haproc_peer_direct", "1 while this HAProc gets heartbeats of the peer.", ("peer",)
+    ),
+    partial(Gauge, "haproc_peer_in_sync", "1 while the peer is in sync.", ("peer",)),
+    partial(
+        Gauge,
+        "haproc_peer_lag_records",
+        "Records of the log that the peer has not applied.",
+        ("peer",),
+    ),
+    partial(Counter, "haproc_queries", "Queries received, by read level.", ("consistency",)),
     partial(
         Histogram,
         "haproc_read_wait_seconds",
-        "Time for which a query waited until this cluster was fresh enough.",
+        "Time for which queries waited until this cluster was fresh enough.",
         ("consistency",),
         buckets=_LATENCY_BUCKETS_S,
     ),
     partial(
         Counter, "haproc_queries_forwarded", "Queries that a fresher cluster answered.", ("peer",)
     ),
-    partial(Counter, "haproc_cache_queries", "Queries for which the cache counts.", ("outcome",)),
-    partial(Gauge, "haproc_cache_answers", "Answers that are kept to be given again."),
-    partial(Gauge, "haproc_cache_bytes", "What they take up in memory."),
-    partial(Gauge, "haproc_cache_given_up", "Answers that were kept once, by why.", ("why",)),
-    partial(Gauge, "haproc_in_sync_clusters", "Clusters in sync, this one too."),
     partial(
-        Gauge, "haproc_high_watermark", "All clusters in sync have applied every operation below."
+        Counter,
+        "haproc_cache_queries",
+        "Queries for which the cache counts: hit, kept, not_kept.",
+        ("outcome",),
+    ),
+    partial(Gauge, "haproc_cache_answers", "Answers that the cache keeps."),
+    partial(Gauge, "haproc_cache_bytes", "Memory of the kept answers."),
+    partial(
+        Gauge,
+        "haproc_cache_given_up",
+        "Answers removed since the start: written (a table changed), room (no memory).",
+        ("why",),
+    ),
+    partial(Gauge, "haproc_in_sync_clusters", "Clusters in sync, this one included."),
+    partial(
+        Gauge,
+        "haproc_high_watermark",
+        "The offset below which all clusters in sync have applied every operation.",
     ),
     partial(
         Histogram,
         "haproc_write_concern_seconds",
-        "Time for which writes waited for other clusters; 0 for one that was refused.",
+        "Time for which writes waited for other clusters; met: no if refused or failed.",
         ("concern", "met"),
         buckets=_LATENCY_BUCKETS_S,
     ),
-    partial(Gauge, "haproc_transport", "1 for what carries heartbeats and reports.", ("way",)),
+    partial(
+        Gauge,
+        "haproc_transport",
+        "1 for the transport of heartbeats and reports: mesh or redis.",
+        ("way",),
+    ),
     partial(Counter, "haproc_redis_published", "Messages sent to Redis."),
     partial(Counter, "haproc_redis_fallbacks", "Times that the mesh took over from Redis."),
-    partial(Counter, "haproc_redis_refused", "Messages in Redis that did not count.", ("reason",)),
-    partial(Gauge, "haproc_recovery_operations", "Progress of recovery.", ("part",)),
+    partial(
+        Counter,
+        "haproc_redis_refused",
+        "Messages ignored: strange (wrong signature), repeated, unproven (perhaps old).",
+        ("reason",),
+    ),
+    partial(
+        Gauge,
+        "haproc_recovery_operations",
+        "Progress of recovery: operations applied, and remaining.",
+        ("part",),
+    ),
     partial(
         Gauge, "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
     ),
@@ -128,17 +177,28 @@ _ALL: Final = (
         "haproc_recovery_copy_is_faster",
         "1 while copying the tables would take less time than the replay.",
     ),
-    partial(Gauge, "haproc_sessions", "Clients' sessions that this HAProc has."),
-    partial(Gauge, "haproc_sessions_of_ring", "Clients' open sessions."),
+    partial(Gauge, "haproc_sessions", "Client sessions that this HAProc owns."),
+    partial(Gauge, "haproc_sessions_of_ring", "Open client sessions of the ring."),
     partial(Counter, "haproc_sessions_adopted", "Sessions taken over from another HAProc."),
-    partial(Gauge, "haproc_connect_statements", "Statements of PySpark clients.", ("does",)),
-    partial(Gauge, "haproc_connect_operations", "Those, and what clients have not released yet."),
-    partial(Counter, "haproc_connect_resumed", "Results gone on with after they broke off."),
+    partial(
+        Gauge, "haproc_connect_statements", "Statements of PySpark clients that run now.", ("does",)
+    ),
+    partial(
+        Gauge,
+        "haproc_connect_operations",
+        "Those statements, and results that clients have not released yet.",
+    ),
+    partial(Counter, "haproc_connect_resumed", "Results that continued after they broke off."),
     partial(Gauge, "haproc_jobs_here", "Attempts of jobs that run beside this HAProc."),
-    partial(Gauge, "haproc_jobs", "Jobs of the ring.", ("state",)),
-    partial(Counter, "haproc_job_attempts", "Attempts that ended here.", ("outcome",)),
-    partial(Gauge, "haproc_results_kept", "Results kept for clients."),
-    partial(Gauge, "haproc_results_kept_bytes", "Their size."),
+    partial(Gauge, "haproc_jobs", "Jobs of the ring, by state.", ("state",)),
+    partial(
+        Counter,
+        "haproc_job_attempts",
+        "Attempts of jobs that ended here, by outcome.",
+        ("outcome",),
+    ),
+    partial(Gauge, "haproc_results_kept", "Results kept for clients that fetch them in chunks."),
+    partial(Gauge, "haproc_results_kept_bytes", "Bytes of those results."),
 )
 """Every series, by the name that `Metrics` and the documents call it by."""
 
@@ -148,7 +208,7 @@ class Metrics:
 
     def __init__(self, ring: str, cluster: str, states: Iterable[str]) -> None:
         self._registry = CollectorRegistry()
-        self._series = {each.args[0]: each(registry=self._registry) for each in _ALL}
+        self._series = {each.args[0]: each(registry=self._registry) for each in ALL}
         self._states = tuple(states)
         self._gauge("haproc_info", ring, cluster).set(1)
         for state in self._states:

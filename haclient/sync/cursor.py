@@ -179,8 +179,9 @@ class Cursor(ArrowResult):
 
         A write is taken back, if no cluster has committed it. Returns what became of the statement:
         ``canceled``, ``revoked``, ``committed``, ``rejected``, ``undecided`` or ``ended``, see
-        docs/api.md; empty if no server knows it. ``execute`` then raises OperationalError, or, of a
-        write that was taken back, what that was rejected with. It goes on to no other server.
+        docs/guide/sql.md; empty if no server knows it. ``execute`` then raises OperationalError,
+        or, of a write that was taken back, what that was rejected with. It goes on to no other
+        server.
         """
         self._cancelled = True
         return self.connection.cancel(self.request_id) if self.request_id else ""

@@ -16,7 +16,7 @@ _POLL_S: Final = 0.2
 _PATH: Final = "/ha/v1/drain"
 
 Standing = dict[str, Any]
-"""What a HAProc says of its drain, see docs/api.md."""
+"""What a HAProc says of its drain, see docs/reference/http.md."""
 
 
 async def drain(asker: Asker, options: argparse.Namespace) -> int:

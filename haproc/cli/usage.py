@@ -1,6 +1,6 @@
 """``haproc report``: who wrote how much to which tables, and how late clusters were.
 
-Shown is the table ``haproc.usage``, which the pipeline's programs fill (docs/pipeline.md).
+Shown is the table ``haproc.usage``, which the pipeline's programs fill (docs/guide/jobs.md).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def report_usage(options: argparse.Namespace) -> int:
     try:
         rows = usage(servers, token, options.by, options.hours)
     except haclient.Error as error:
-        output.error(f"{error}; is haproc.usage there? See docs/pipeline.md")
+        output.error(f"{error}; is haproc.usage there? See docs/guide/jobs.md")
         return output.FAILED
     if options.json:
         output.dump([dict(zip((options.by, *COLUMNS), row, strict=True)) for row in rows])

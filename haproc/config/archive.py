@@ -20,12 +20,16 @@ class Archive:
     """Who may read what was applied, and what is shown of it."""
 
     user: str | None = None
-    """The one user who may; none: nobody. It reads everybody's statements."""
+    """The one user who may read what was applied, the statements of all users included. Without it
+    nobody may."""
     mask: Mask = Mask.LITERALS
-    """The safe choice: a literal may be anybody's data."""
+    """What the archive hides. ``literals``: all texts and numbers; ``secrets``: values behind words
+    such as ``password``, ``token`` or ``key``."""
     unmasked: tuple[str, ...] = ()
-    """Patterns of tables; a statement that writes these alone hides its secrets only."""
+    """Patterns of tables (``spark_catalog.sales.*``). Of statements that write only these, the
+    archive hides secrets alone."""
     statement_characters_max: int = 4000
-    """What is longer is cut. Chosen: enough to know a statement again."""
+    """Longer statements are cut."""
     holds_trimming: bool = False
-    """Whether the log keeps what is not archived; an archive that stopped lets it grow."""
+    """Whether the log keeps what is not archived yet, however long that takes: a stopped archive
+    lets the log grow."""

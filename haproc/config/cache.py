@@ -10,8 +10,9 @@ class Cache:
     """Which queries' answers are kept, and how much of them."""
 
     by_default: bool = False
-    """Whether answers are kept to queries of which neither request nor rule says anything."""
+    """Whether answers are kept to queries of which neither the request nor a rule says anything."""
     bytes_max: int = 128 << 20
-    """All answers together, in memory. Chosen: little beside what requests may take."""
+    """Memory for all kept answers; the least recently used answer goes first. Chosen: little beside
+    what requests may take."""
     answer_bytes_max: int = 8 << 20
-    """A larger answer is not kept. Chosen: what is read at a glance, and not whole tables."""
+    """A larger answer is not kept. Chosen: what is read at a glance, not whole tables."""

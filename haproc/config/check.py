@@ -19,8 +19,9 @@ from haproc.config.check_kafka import check_kafka
 from haproc.config.check_redis import check_redis
 from haproc.config.errors import Finding
 from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
+from haproc.config.jobs import Isolation, Jobs
 from haproc.config.limits import ENVELOPE_BYTES
-from haproc.config.model import LANES_MAX, Address, Config, Isolation, Jobs
+from haproc.config.model import LANES_MAX, Address, Config
 from haproc.config.shares import user_max
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -13,6 +13,7 @@ from haproc.classify.model import WriteConcern
 from haproc.config.archive import Archive
 from haproc.config.cache import Cache
 from haproc.config.hosts import is_wildcard
+from haproc.config.jobs import Jobs
 from haproc.config.limits import Limits
 from haproc.config.optimize import Optimize
 from haproc.engine.confs import ANSI, TIME_ZONE
@@ -51,15 +52,18 @@ class ClusterConfig:
     """One cluster of the ring and the HAProc beside it."""
 
     name: str
+    """1 to 63 letters, digits, ``.``, ``_``, ``-``."""
     listen: Address
-    """The client door."""
+    """``host:port`` of the client door."""
     peer: Address
-    """The operator door: peers, health, status, metrics."""
+    """``host:port`` of the operator door; the other HAProcs connect to it."""
     spark: EngineAddress
     connect: Address | None = None
-    """The Spark Connect door; none unless set."""
+    """``host:port`` of the Spark Connect door for PySpark. Without it the cluster has no such door.
+    """
     advertise: str | None = None
-    """URL at which clients reach the client door; else that of ``listen``."""
+    """URL at which clients reach the client door (``http://host:8080``), if that is not ``listen``.
+    Where ``listen`` is on all addresses, the default is the host of ``peer``."""
 
     @property
     def client_url(self) -> str:
@@ -75,7 +79,9 @@ class User:
     """Who may use the client door; the name is what rules see."""
 
     name: str
+    """Name of the user, as rules name it."""
     token: str = field(repr=False)
+    """Secret; sent as ``Authorization: Bearer …``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +89,39 @@ class Timeouts:
     """Deadlines and intervals, in seconds."""
 
     statement_s: float = 300.0
-    """A request's own deadline when it names none."""
+    """Deadline of a request that names none."""
     apply_s: float = 3600.0
-    """One replicated statement on one cluster; then it is an availability error."""
+    """Deadline of one replicated statement on one cluster; then it is an availability error."""
     append_s: float = 5.0
-    """A durable append to the log."""
+    """Deadline of a durable append to the log."""
     probe_interval_s: float = 1.0
+    """How often the cluster is probed and the log's end is read."""
     probe_timeout_s: float = 5.0
-    """A healthy two-core cluster under load answered the probe within 2 s."""
+    """Deadline of one probe; a healthy two-core cluster under load answered within 2 s. A probe
+    does not count while the cluster is busy with statements that came through this HAProc."""
     probes_missed: int = 2
-    """Failed probes in a row that make a cluster DOWN; a refused connection does at once."""
+    """Failed probes in a row that make a cluster DOWN; a refused connection does so at once."""
     takeover_s: float = 3.0
-    """How long who owes a decision, or the rows of a write, may be silent before another acts."""
+    """How long the HAProc that owes a decision, or the rows of a write, may be silent before
+    another one acts."""
     peer_s: float = 2.0
-    """A short question to a peer."""
+    """Deadline of a short request to a peer."""
     fanout_s: float = 60.0
-    """A peer's share in a synchronous operation; after it the peer has it in its queue."""
+    """Deadline of a peer's part in a synchronous operation; after it the operation waits in the
+    peer's queue."""
     drain_s: float = 30.0
-    """How long a stopping HAProc waits for what it has under way."""
+    """How long a stopping HAProc waits for the requests that it still serves."""
     retry_first_s: float = 0.1
+    """First pause between attempts to apply an operation that the environment failed."""
     retry_max_s: float = 5.0
-    """Backoff between attempts to apply an operation that the environment failed."""
+    """Longest such pause."""
     stuck_after_attempts: int = 8
-    """Environment failures of one operation that make the cluster STUCK."""
+    """Environment errors of one operation that make the cluster STUCK. As many on every cluster
+    reject a write whose query cannot run."""
     give_up_after_s: float = 60.0
-    """For how long it must have failed, too, before the cluster tells the ring that it cannot apply
-    it. Chosen: longer than a storage's or a driver's restart, which all clusters may share."""
+    """For how long an operation must have failed, too, before the cluster appends a failure vote;
+    once all clusters have voted, the ring rejects the operation. Chosen: longer than a restart of a
+    storage or a driver, which all clusters may share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +132,20 @@ class Membership:
     """
 
     heartbeat_interval_s: float = 0.1
-    """Sent to every peer; also the length of the window's intervals."""
+    """How often each peer gets a heartbeat. It is also the length of the window's intervals. All
+    keys of ``membership`` must be the same on every HAProc."""
     window_s: float = 2.0
-    """How far back heartbeats are looked at."""
+    """Length of the window in which heartbeats are counted."""
     check_interval_s: float = 0.2
-    """How often the window is looked at."""
+    """How often the window is checked."""
     missed_in_a_row: int = 3
-    """Intervals without a heartbeat at the window's end after which a peer is not heard."""
+    """Intervals without a heartbeat after which a peer counts as silent."""
     received_in_a_row: int = 2
-    """Intervals with a heartbeat after which it is heard again."""
+    """Intervals with a heartbeat after which the peer counts as alive again."""
     report_interval_s: float = 0.5
-    """How often state, cursor and log end are told; at once when the state changes."""
+    """How often state, cursor and log end are reported to peers; at once when the state changes."""
     in_sync_lag_max: int = 1000
-    """Records by which a cluster may lag and still count as in sync; chosen, not measured."""
+    """Records by which a cluster may lag and still count as in sync. Chosen, not measured."""
 
 
 class Consistency(StrEnum):
@@ -152,10 +166,12 @@ class Reads:
     """How fresh queries' answers are that don't say it themselves."""
 
     consistency: Consistency = Consistency.ANY
+    """Read level of queries that name none: ``any``, ``bounded``, ``session``, ``linearizable``."""
     acceptable_offset_lag: int = 1000
-    """Records that may lack in an answer of level bounded; chosen like ``in_sync_lag_max``."""
+    """Records of the log that may lack in an answer of level ``bounded``. Chosen, not measured."""
     wait_s: float = 5.0
-    """Then a query goes to a fresher cluster, or waits on while its own gets on. Chosen."""
+    """How long a query waits until its cluster is fresh enough. Then it is forwarded to a fresher
+    cluster, waits on while its own cluster makes progress, or is refused. Chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +179,15 @@ class Writes:
     """Which clusters must have applied a write before it is answered."""
 
     concern: WriteConcern = WriteConcern.ONE
-    """Of requests that ask for none; a rule may ask for more."""
+    """Write concern of requests that name none, ``one``, ``majority`` or ``all``: the clusters that
+    must have applied a write before it is answered. A rule may ask for more."""
     min_insync_clusters: int = 1
     """With fewer clusters in sync, writes of concern ``majority`` and ``all`` are refused."""
     guard_always: bool = False
-    """Whether Delta itself looks for a write's mark in the table at its first attempt, too. For
-    clusters whose Spark address can lead to two drivers at once. An INSERT took 0.7 s, not 0.2."""
+    """Whether Delta looks for a write's transaction marker in the table at the first attempt, too,
+    not only when it is run again. Set it where a Spark address can lead to two live drivers (a load
+    balancer, an old and a new driver): a fence reaches only one of them. An INSERT takes 0.7 s
+    instead of 0.2 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +195,13 @@ class Trim:
     """When records of the log that no cluster needs any more are deleted."""
 
     enabled: bool = True
+    """Whether records of the log that no cluster needs any more are deleted."""
     interval_s: float = 60.0
-    """How often the cursors are looked at."""
+    """How often the clusters' cursors are checked."""
     keep_records: int = 100_000
-    """The newest so many records stay; chosen, not measured."""
+    """So many of the newest records are kept. Chosen, not measured."""
     keep_s: float = 604_800.0
-    """So do those of the last seven days, as Kafka keeps its own by default: as long as the log
+    """All records that are younger are kept (seven days, Kafka's own default). As long as the log
     still begins at 0, a new cluster can be filled from it."""
 
 
@@ -190,109 +210,19 @@ class Connect:
     """The Spark Connect doors."""
 
     ssl_certificate_file: Path | None = None
-    """The door's certificate, and those that signed it; PySpark sends a token over TLS only."""
+    """Certificate of the Spark Connect doors, for TLS: PySpark sends a token over TLS only."""
     ssl_key_file: Path | None = None
-    """Its key."""
+    """Key of the certificate."""
     hold_bytes: int = 4 << 20
     """Results up to this size are sent once they are complete. Chosen, not measured."""
     statement_s: float = 86_400.0
-    """A statement's deadline, unless the session sets ``haproc.timeout_s``: a program waits."""
+    """Deadline of a statement at this door, unless its session sets ``haproc.timeout_s``."""
     streams_max: int = 100
-    """Calls under way on one connection, as gRPC advises."""
+    """Calls that run at once on one connection, as gRPC advises."""
     artifacts_bytes_max: int = 256 << 20
-    """What one call may add of files. Chosen, not measured."""
+    """Bytes of files that one call may add to a session."""
     allow_jars: bool = False
     """Whether sessions may add JVM jars, which run inside Spark's driver."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A job that the ring submits by itself, each time once."""
-
-    name: str
-    file: str
-    """As in a request: a path in one of the folders."""
-    every_s: float | None = None
-    """Multiples of this since 1970; or else ``cron``."""
-    cron: str | None = None
-    """A cron expression, in UTC."""
-    args: tuple[str, ...] = ()
-    restarts: int | None = None
-    user: str | None = None
-    """As whom; one of ``users``, where there are any."""
-
-
-class Isolation(StrEnum):
-    """What stands between the programs of jobs and HAProc."""
-
-    BUBBLEWRAP = "bubblewrap"
-    """A sandbox: namespaces, and of the files none but those that are listed."""
-    USER = "user"
-    """Another user of the system, `jobs.user`; HAProc must be root."""
-    NONE = "none"
-    """Nothing: programs may do whatever HAProc may."""
-
-
-class UnknownFields(StrEnum):
-    """What becomes of fields and settings of a request that cannot be honoured."""
-
-    REFUSE = "refuse"
-    IGNORE = "ignore"
-    """The job is taken; HAProc logs what was ignored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Jobs:
-    """Batch jobs: Python programs that run beside the HAProcs."""
-
-    enabled: bool = False
-    """Whether jobs are taken. They run programs of the users' on the HAProcs' machines."""
-    folders: tuple[Path, ...] = ()
-    """Folders whose files may be run by name; others have to be sent with the request."""
-    python: Path | None = None
-    """The interpreter, with PySpark; else HAProc's own."""
-    isolation: Isolation = Isolation.BUBBLEWRAP
-    """What stands between programs and HAProc. Without it no HAProc of the ring starts."""
-    user: str | None = None
-    """The system's user as whom programs run; HAProc must be root then. Else as HAProc itself, and
-    as nobody in the sandbox of a HAProc that is root."""
-    readable: tuple[Path, ...] = ()
-    """Further files and folders that programs find in a sandbox; read-only."""
-    environment: tuple[str, ...] = ()
-    """Variables that programs find as HAProc has them, and that a request may set."""
-    running_max: int = 4
-    """Programs that run beside one HAProc at once; more wait. Chosen, not measured."""
-    jobs_max: int = 200
-    """Jobs of the ring that have not ended; the next one is answered 429. A user has a share."""
-    restarts_max: int = 100
-    """What a request may ask for."""
-    memory_bytes_max: int = 4 << 30
-    """Address space of a process, stacks and libraries included: 1.5 GiB for PySpark's alone. Also
-    what all processes of a program hold together, looked at every second or so."""
-    cpu_s: float = 86_400.0
-    """Time of the CPU."""
-    wall_s: float = 86_400.0
-    """Time of the wall's clock, for each attempt."""
-    processes_max: int = 256
-    """Processes and threads of a program; of `user`, all programs together, without a sandbox."""
-    disk_bytes_max: int = 4 << 30
-    """What its folder may take up, looked at every second or so; no file may be larger."""
-    disk_free_bytes_min: int = 1 << 30
-    """When the filesystem of the programs' folders has less room, all of them are ended: deleted
-    files that a program holds open count nowhere else. Chosen, not measured."""
-    output_bytes_max: int = 256 << 20
-    """What a program may say; then it is ended."""
-    log_bytes: int = 1 << 20
-    """The end of what it said, which the ring keeps."""
-    unknown_fields: UnknownFields = UnknownFields.REFUSE
-    """What becomes of Livy's fields that are for a driver in a JVM, such as executorMemory."""
-    files_bytes_max: int = 32 << 20
-    """A job's files together. Chosen: the store keeps each as one value."""
-    kept_s: float = 604_800.0
-    """How long it is known how a job ended."""
-    kept_max: int = 1000
-    """Jobs that ended; of more the oldest are forgotten."""
-    schedules: tuple[Schedule, ...] = ()
 
 
 class StateWay(StrEnum):
@@ -309,22 +239,29 @@ class Redis:
     """The Redis of ``state: redis``. It holds nothing that must not be lost."""
 
     url: str = ""
-    """``redis://host:port/db`` or ``redis+sentinel://host:port,…/NAME/db``; ``rediss`` for TLS."""
+    """``redis://host:port/0``, or ``redis+sentinel://host:port,host:port/NAME/0``; ``rediss`` and
+    ``rediss+sentinel`` for TLS. Required with ``state: redis``."""
     username: str | None = None
+    """User at Redis. Without it: Redis' own ``default``, if there is a password."""
     password: str = field(default="", repr=False)
+    """Secret of that user."""
     sentinel_username: str | None = None
+    """User at the sentinels."""
     sentinel_password: str = field(default="", repr=False)
+    """Secret of the user at the sentinels."""
     ssl_ca_file: Path | None = None
-    """Who may have signed the servers' certificates; else those whom the system trusts."""
+    """Certificates (PEM) that may have signed the servers' certificates. Without it: those that the
+    system trusts."""
     ssl_certificate_file: Path | None = None
-    """The HAProc's own certificate, for servers that ask for one."""
+    """The HAProc's own certificate (PEM), for servers that ask for one."""
     ssl_key_file: Path | None = None
-    """Its key, if that is not in the same file."""
+    """Key of the certificate, if it is not in the same file."""
     ssl_check_hostname: bool = True
+    """Whether a server's certificate must be for its host."""
     allow_password_plaintext: bool = False
-    """Needed to show a password over a network without TLS."""
+    """Needed to send a password without TLS to a server that is not on loopback."""
     key_ttl_s: float = 10.0
-    """How long a HAProc's key outlives its last report; chosen, not measured."""
+    """How long a HAProc's key outlives its last report. Chosen, not measured."""
 
 
 class Compression(StrEnum):
@@ -369,26 +306,35 @@ class Kafka:
     """A log in Kafka: how its topic is made, how its brokers are reached."""
 
     replication_factor: int = 3
-    """Copies of the topic, when it is made."""
+    """Copies of the topic, when HAProc creates it."""
     min_insync_replicas: int = 2
     """Copies that must have a write before it is acknowledged."""
     compression: Compression = Compression.NONE
+    """Compression of messages: ``none``, ``gzip`` or, where its Python package is installed,
+    ``snappy``, ``lz4``, ``zstd``."""
     message_bytes_max: int = 1 << 20
-    """A larger record is stored in several messages; Kafka's own default bound is as much."""
+    """A larger record is stored in several messages; at least 16384."""
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    """How the brokers are reached: ``PLAINTEXT``, ``SSL``, ``SASL_SSL``, ``SASL_PLAINTEXT``."""
     ssl_ca_file: Path | None = None
-    """Who may have signed the brokers' certificates; else those whom the system trusts."""
+    """Certificates (PEM) that may have signed the brokers' certificates. Without it: those that the
+    system trusts."""
     ssl_certificate_file: Path | None = None
-    """The HAProc's own certificate, for brokers that ask for one."""
+    """The HAProc's own certificate (PEM), for brokers that ask for one."""
     ssl_key_file: Path | None = None
-    """Its key, if that is not in the same file."""
+    """Key of the certificate, if it is not in the same file."""
     ssl_key_password: str = field(default="", repr=False)
+    """Secret that opens the key."""
     ssl_check_hostname: bool = True
+    """Whether a broker's certificate must be for its host."""
     sasl_mechanism: SaslMechanism | None = None
+    """How the user authenticates: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``."""
     sasl_username: str | None = None
+    """User at the brokers."""
     sasl_password: str = field(default="", repr=False)
+    """Secret of that user."""
     allow_sasl_plaintext: bool = False
-    """Needed to show user and password over a network without TLS."""
+    """Needed for ``SASL_PLAINTEXT`` to a broker that is not on loopback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,27 +342,43 @@ class Config:
     """One ring."""
 
     ring: str
+    """Name of the ring: 1 to 63 letters, digits, ``.``, ``_``, ``-``. It is part of the transaction
+    markers in Delta, so it must never change."""
     log: str
-    """URL of the log: ``sqlite:///absolute/path``, ``kafka://host:port,…/RING`` or ``memory:``."""
+    """URL of the log: ``sqlite:///absolute/path``, ``sqlite:relative/path``,
+    ``kafka://host:port,host:port/RING``, or ``memory:`` (one cluster, nothing is kept)."""
     clusters: tuple[ClusterConfig, ...]
+    """The clusters, 1 to 64. A HAProc asks its peers in this order."""
     secret: str = field(repr=False)
-    """What peers show each other."""
+    """Secret by which HAProcs authenticate to each other."""
     state_dir: Path = Path("haproc-state")
-    """Pid files, kept results, logs of local clusters."""
+    """Folder for pid files, logs of HAProcs in the background, results kept for clients, large
+    bodies of rows on their way into the log, folders of jobs, and the note which clusters are
+    drained."""
     rules: Path | None = None
+    """File of rules over the built-in ones."""
     paths: tuple[str, ...] = ()
     """Prefixes below which statements may name files, such as ``s3a://bucket/in``."""
     users: tuple[User, ...] = ()
-    """Empty: anybody who reaches the client door, under the name ``anonymous``."""
+    """The users of the client door. Empty: everybody who reaches the client door, under the name
+    ``anonymous``."""
     allow_anonymous: bool = False
-    """Needed to leave ``users`` empty while a listener is not on loopback."""
+    """Needed to leave ``users`` empty while a client door is not on loopback."""
     time_zone: str = "UTC"
     """Session time zone of requests and sessions that set none; the same on every cluster."""
     session_defaults: tuple[tuple[str, str], ...] = ()
-    """Spark's settings of requests and sessions that set none, by name: any that a session may set.
-    They are the same on every cluster, whatever its Spark has."""
+    """Spark's settings of requests and sessions that set none, by name (``spark.sql.ansi.enabled:
+    false``): any setting that travels with a session's writes. They go with each write, so the
+    write comes out the same on every cluster, whatever its Spark has; RESET returns to them.
+    Without them sessions have ``time_zone`` and ANSI mode, and the values of each Spark for the
+    rest. Give all HAProcs of a ring the same: the log and ``haproc status`` name a Spark or a
+    HAProc that differs."""
     fanout_parallel: bool = False
+    """How DDL reaches the other clusters: ``serial`` (one after the other), or ``parallel`` (all
+    run it after the decision)."""
     on_cluster_down: OnClusterDown = OnClusterDown.WAIT
+    """What a HAProc does when its cluster stops answering. ``wait``: close the client door, probe,
+    recover; ``exit``: end with exit code 4, for a supervisor."""
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
     timeouts: Timeouts = Timeouts()
     membership: Membership = Membership()
@@ -427,8 +389,10 @@ class Config:
     cache: Cache = Cache()  # noqa: RUF009 - it is frozen
     optimize: Optimize = Optimize()  # noqa: RUF009 - it is frozen
     connect: Connect = Connect()
-    jobs: Jobs = Jobs()
+    jobs: Jobs = Jobs()  # noqa: RUF009 - it is frozen
     state: StateWay = StateWay.MESH
+    """How HAProcs exchange heartbeats and reports: ``mesh`` (each sends to each), or ``redis``
+    (through a Redis; over the mesh while that is away)."""
     redis: Redis = Redis()
     kafka: Kafka = Kafka()
 

@@ -10,10 +10,10 @@ class OptimizeRule:
     """Of several that match a table the first one counts."""
 
     table: str
-    """A pattern of names, such as ``spark_catalog.sales.*``."""
+    """A pattern of names, such as ``spark_catalog.sales.*``; the first that matches counts."""
     after_commits: int = 100
-    """So many commits since its last OPTIMIZE bring the next. Chosen: with two files of each, that
-    is how many a query of the table then reads at most besides the large ones."""
+    """Commits since the last OPTIMIZE after which the next one is submitted. Chosen: with two files
+    of each, a query of the table reads at most so many besides the large ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,6 @@ class Optimize:
     """OPTIMIZE as the ring submits it by itself."""
 
     tables: tuple[OptimizeRule, ...] = ()
-    """None: it submits none."""
+    """Tables whose small files the ring compacts. Empty: it submits no OPTIMIZE."""
     interval_s: float = 60.0
-    """How often the tables that were written are looked at. Chosen."""
+    """How often the tables that were written are checked. Chosen, not measured."""

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from haproc.config.model import Isolation, Jobs
+from haproc.config.jobs import Isolation, Jobs
 from haproc.jobs.model import Outcome
 from haproc.jobs.process import UNPRIVILEGED, Plan, Running
 from haproc.jobs.working_folder import make_folder, remove_folder
@@ -28,7 +28,7 @@ ADVICE: Final = {
         "that gives bwrap userns (Ubuntu 24.04), in a container seccomp, AppArmor and "
         "systempaths unconfined; "
         "the interpreter (jobs.python) must be readable for jobs.user. Or set jobs.isolation to "
-        "user or none: docs/jobs.md says what these keep out"
+        "user or none: docs/guide/jobs.md says what these keep out"
     ),
     Isolation.USER: (
         "HAProc must be root, and jobs.user must be able to reach the interpreter (jobs.python) "

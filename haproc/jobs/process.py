@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from haproc.config.model import Isolation
+from haproc.config.jobs import Isolation
 from haproc.jobs.model import Outcome
 from haproc.jobs.sandbox import homes_of, sandboxed
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from haproc.config.model import Jobs, UnknownFields
+from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.jobs.model import JobFile, JobLimits, Role, Submission
 

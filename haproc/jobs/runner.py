@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from dmq.key_value import KeyValueStore
-from haproc.config.model import Jobs
+from haproc.config.jobs import Jobs
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.jobs.book import Book, StoredJobs
 from haproc.jobs.environment import environment, placed, ring_variables

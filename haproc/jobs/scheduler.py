@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from haproc.config.model import Schedule
+from haproc.config.jobs import Schedule
 from haproc.failure import RequestError
 from haproc.jobs.schedules import Turn, request_id, slot, turn
 from haproc.jobs.service import JobService

@@ -16,7 +16,7 @@ from typing import Final
 
 from cronsim import CronSim
 
-from haproc.config.model import Schedule
+from haproc.config.jobs import Schedule
 from haproc.jobs.model import Job
 
 LATE_MAX_S: Final = 600.0

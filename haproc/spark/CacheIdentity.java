@@ -46,7 +46,7 @@ import scala.runtime.AbstractPartialFunction;
  * a condition that is always true above each relation; its text is the relation's tag. The
  * optimizer removes the condition, so nothing that is read changes. The tag of a Delta table is its
  * id and its newest version at this moment. An entry with that tag was planned later than its tag
- * was made, so it holds that version or a newer one: see "What clients cache" in docs/design.md.
+ * was made, so it holds that version or a newer one: see docs/proofs/cache.md.
  *
  * <p>Only sessions that say so by {@link #SETTING} find what is cached. In all others, and wherever
  * a version can't be told, the tag is one that never comes again.

@@ -1,4 +1,6 @@
-"""A table that takes long to compute (docs/design.md, "Tables that are computed"), story by story.
+"""A table that takes long to compute, story by story.
+
+Docs: docs/proofs/fences.md, "Tables that are computed".
 
 The ring is a, b, c in this order, and a is the origin. `slow` cannot be written before it is let.
 """

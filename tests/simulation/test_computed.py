@@ -1,4 +1,4 @@
-"""Writes whose rows are computed at their place (docs/design.md, "Writes whose rows are computed").
+"""Writes whose rows are computed at their place (docs/proofs/staging.md, "How rows are computed").
 
 The ring is a, b, c in this order, and a is the origin unless a story says otherwise. Each query
 draws a number by chance, so clusters that did not take the same rows differ.

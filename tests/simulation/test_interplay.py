@@ -1,6 +1,6 @@
 """Where mechanisms meet: what is given up, computed, in doubt or left, at each other's moments.
 
-Docs: docs/design.md.
+Docs: docs/proofs/exactly-once.md and the others in docs/proofs.
 """
 
 from __future__ import annotations

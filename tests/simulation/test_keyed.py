@@ -1,6 +1,8 @@
 """Clusters that combine what they missed hold what the log's statements leave one after another.
 
-What may be combined, and when, is broken on purpose, too (docs/design.md, "Combining by key").
+What may be combined, and when, is broken on purpose, too.
+
+Docs: docs/proofs/exactly-once.md, "Combining by key".
 """
 
 from __future__ import annotations

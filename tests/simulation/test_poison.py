@@ -1,6 +1,6 @@
 """Operations that one cluster cannot apply: stuck, retried, skipped, verified.
 
-Docs: docs/design.md, "Poison operations and verification".
+Docs: docs/proofs/exactly-once.md, "Poison operations".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operations that no cluster can apply: the ring gives them up, and none that any has applied.
 
-Docs: docs/design.md, "What no cluster can apply".
+Docs: docs/proofs/fences.md, "Rejecting a poison operation".
 """
 
 from __future__ import annotations

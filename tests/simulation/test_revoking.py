@@ -1,6 +1,6 @@
 """Operations that somebody wants back: taken back everywhere, or nowhere.
 
-Docs: docs/design.md, "Taking back".
+Docs: docs/proofs/fences.md, "Taking back".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows that come in parts (docs/design.md, "Rows of any size").
+"""Rows that come in parts (docs/proofs/staging.md, "Rows in parts").
 
 The limits of simulated rings have two rows in a part, so five ids make three. Each query draws a
 number by chance: clusters that did not take the same rows differ.

@@ -1,6 +1,6 @@
 """Storage that is away, and DDL in doubt: what a cluster says of its tables is not always so.
 
-Docs: docs/design.md, "Storage that is away" and "DDL in doubt".
+Docs: docs/proofs/exactly-once.md, "Storage that is away"; docs/proofs/fences.md, "DDL in doubt".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Synchronous operations (docs/design.md, "Synchronous operations"), story by story.
+"""Synchronous operations (docs/proofs/fences.md, "DDL and its decision"), story by story.
 
 The ring is a, b, c in this order; a is the origin unless a story says otherwise. Every story ends
 with `Stage.settle`: all are READY and hold the same, however rough it was in between.

@@ -1,6 +1,6 @@
 """Clusters that differ, and no majority that says which of them is wrong.
 
-Docs: docs/design.md, "Poison operations and verification".
+Docs: docs/proofs/exactly-once.md, "Divergence and verification".
 """
 
 from __future__ import annotations

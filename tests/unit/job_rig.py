@@ -13,7 +13,8 @@ from typing import Any
 
 from dmq import LogUnavailableError
 from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
-from haproc.config.model import Config, Jobs
+from haproc.config.jobs import Jobs
+from haproc.config.model import Config
 from haproc.failure import log_unavailable
 from haproc.jobs.book import Book
 from haproc.jobs.relay import Relay

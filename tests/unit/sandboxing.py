@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from haproc.config.model import Isolation, Jobs
+from haproc.config.jobs import Isolation, Jobs
 from haproc.jobs.isolation import user_of
 from haproc.jobs.process import Plan, Running
 from haproc.jobs.sandbox import homes_of

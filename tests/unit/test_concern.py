@@ -1,4 +1,4 @@
-"""Whether a write may be answered (docs/design.md, "Write concern")."""
+"""Whether a write may be answered (docs/proofs/fences.md, "Write concern")."""
 
 from __future__ import annotations
 

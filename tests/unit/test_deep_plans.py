@@ -27,7 +27,7 @@ from haproc.route.plans import computed, hidden_of
 from tests.unit.recorded_plans import recorded
 
 STEPS = 190
-"""What docs/pyspark.md promises."""
+"""What docs/guide/pyspark.md promises."""
 ROWS = empty_rows([("c1", "bigint")])
 
 

@@ -1,19 +1,16 @@
-"""The documents tell of everything that there is, and name nothing that there is not.
+"""The documents describe everything that there is, and name nothing that there is not.
 
-Read from the sources: configuration keys with their defaults, environment variables, states, error
-classes, make targets, subcommands, links.
+Read from the sources: environment variables, states, error classes, make targets, subcommands,
+links. The documents in docs/reference are generated: they must be what the code says.
 """
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import re
 import subprocess
 import sys
-import typing
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -24,17 +21,18 @@ import pytest
 from haclient.failover import Reason
 from haproc.classify import session_settings
 from haproc.cli import main as cli
-from haproc.config import walk
-from haproc.config.model import Config
 from haproc.engine.errors import ErrorKind
-from haproc.engine.interface import EngineAddress
 from haproc.failure import ErrorClass
 from haproc.membership.state import State
+from haproc.metrics import ALL
+from scripts import reference
 from tests.unit.test_layering import ORDER
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+ALL_TEXT = "\n".join(document.read_text() for document in DOCUMENTS)
+"""Facts without a fixed place are looked for in all documents."""
+ERRORS = (ROOT / "docs" / "reference" / "errors.md").read_text()
 README = (ROOT / "README.md").read_text()
 CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -44,57 +42,33 @@ def sources(*packages: str) -> Iterator[Path]:
         yield from sorted((ROOT / package).rglob("*.py"))
 
 
-# -- configuration -----------------------------------------------------------------------------
+# -- what is generated ------------------------------------------------------------------------
 
 
-def keys(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every key's path, as documents write it, and its default ("": none that is plain)."""
-    hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        path = prefix + walk._key(kind, field)
-        hint = hints[field.name]
-        items = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
-        if items is not None:
-            yield path, ""
-            if dataclasses.is_dataclass(items):
-                yield from keys(items, f"{path}[].")
-        elif hint is EngineAddress:
-            yield f"{path}.url", ""
-            yield f"{path}.token", ""
-        elif dataclasses.is_dataclass(hint) and field.default is not dataclasses.MISSING:
-            assert isinstance(hint, type)
-            yield from keys(hint, f"{path}.")
-        else:
-            yield path, shown(path, field.default)
+def test_reference_is_what_the_code_says() -> None:
+    command = [sys.executable, "-m", "scripts.reference", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
-def shown(path: str, default: Any) -> str:
-    if path == "fanout":
-        return "parallel" if default else "serial"
-    if default is dataclasses.MISSING or default is None:
-        return ""
-    if isinstance(default, bool):
-        return str(default).lower()
-    return f"{default:g}" if isinstance(default, float) else str(default)
+def test_every_key_error_class_and_metric_is_described() -> None:
+    assert [key.path for key in reference.walk_keys() if not key.meaning.strip()] == []
+    assert [each for each in ErrorClass if not reference.described(ErrorClass, each.name)] == []
+    assert [each for each in Reason if not reference.described(Reason, each.name)] == []
+    assert [each.args[0] for each in ALL if not each.args[1]] == []
 
 
-def rows() -> dict[str, str]:
-    """Return the second cell of each table row in the operations page, by its first."""
-    found = re.findall(r"^\| `([^`|]+)` \| ([^|]*) \|", OPERATIONS, re.MULTILINE)
-    return dict(found)
-
-
-@pytest.mark.parametrize(("key", "default"), list(keys(Config)))
-def test_configuration_key_is_documented_with_its_default(key: str, default: str) -> None:
-    assert key in rows(), f"{key} has no row in docs/operations.md"
-    if default:
-        assert rows()[key] == f"`{default}`"
+def test_error_class_has_its_place_in_one_group() -> None:
+    grouped = [each for _, classes in reference._groups() for each in classes]
+    assert sorted(grouped) == sorted(ErrorClass)
 
 
 def test_documented_limit_or_timeout_exists() -> None:
-    known = {key for key, _ in keys(Config)}
-    named = re.findall(r"`((?:limits|timeouts)\.[a-z_]+)`", OPERATIONS)
-    assert [name for name in named if name not in known and not name.endswith("_")] == []
+    known = {key.path for key in reference.walk_keys()}
+    named = re.findall(r"`((?:limits|timeouts)\.[a-z_]+)`", ALL_TEXT)
+    assert [
+        name for name in named if name not in {*known, "limits.py"} and not name.endswith("_")
+    ] == []
 
 
 # -- names in the code -------------------------------------------------------------------------
@@ -139,27 +113,24 @@ def test_states_and_kinds_of_failures_have_an_error_class() -> None:
 
 def test_environment_variables_are_documented() -> None:
     assert environment_variables() >= {"HAPROC_FAULT", "HAPROC_CACHE", "HACLIENT_SERVERS"}
-    assert {name for name in environment_variables() if f"| `{name}` |" not in OPERATIONS} == set()
+    assert {name for name in environment_variables() if f"`{name}`" not in ALL_TEXT} == set()
 
 
 def test_states_are_documented() -> None:
-    assert {state for state in State if f"| `{state}` |" not in OPERATIONS} == set()
+    headings = "\n".join(re.findall(r"^#+ .*$", ALL_TEXT, re.MULTILINE))
+    rows = "\n".join(re.findall(r"^\| ([^|]*) \|", ALL_TEXT, re.MULTILINE))
+    found = set(re.findall(r"[A-Z_]+", f"{headings}\n{rows}"))
+    assert {state for state in State if state not in found} == set()
 
 
 def test_error_classes_are_documented() -> None:
-    assert {name for name in error_classes() if f"`{name}`" not in OPERATIONS} == set()
-
-
-def test_error_classes_are_documented_once() -> None:
-    rows = re.findall(r"^\| (`HAPROC_.*?) \|", OPERATIONS, re.MULTILINE)
-    listed = Counter(name for row in rows for name in re.findall(r"`(HAPROC_\w+)`", row))
-    assert {name for name, times in listed.items() if times > 1} == set()
+    assert {name for name in error_classes() if f"`{name}`" not in ERRORS} == set()
 
 
 def test_documented_error_classes_exist() -> None:
-    named = set(re.findall(r"^\| (`HA[^|]*) \|", OPERATIONS, re.MULTILINE))
-    listed = {name for cell in named for name in re.findall(r"`([A-Z_]+)`", cell)}
-    assert listed - error_classes() - environment_variables() == set()
+    named = set(re.findall(r"`((?:HAPROC|HACLIENT)_[A-Z_]*[A-Z])`", ALL_TEXT))
+    chosen = {"HAPROC_SECRET", "HAPROC_SPARK_TOKEN"}
+    assert named - error_classes() - environment_variables() - chosen == set()
 
 
 def test_settings_that_travel_or_are_reserved_are_documented_with_the_reason() -> None:
@@ -167,7 +138,7 @@ def test_settings_that_travel_or_are_reserved_are_documented_with_the_reason() -
         f"| {', '.join(f'`{name}`' for name in group.names)} | {group.reason} |"
         for group in (*session_settings.TRAVELLING, *session_settings.RESERVED)
     }
-    assert rows <= set((ROOT / "docs" / "api.md").read_text().splitlines())
+    assert rows <= set(ALL_TEXT.splitlines())
 
 
 # -- what readers are told to do ---------------------------------------------------------------
@@ -177,7 +148,7 @@ def code_blocks(document: Path) -> str:
     return "\n".join(CODE_BLOCK.findall(document.read_text()))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_make_targets_that_are_named_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = document.read_text()
@@ -191,7 +162,7 @@ def test_readme_shows_the_two_commands() -> None:
     assert re.search(r"^make test\b", README, re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_haproc_commands_that_are_shown_can_be_parsed(document: Path) -> None:
     whole = code_blocks(document).replace("\\\n", " ")
     shown_lines = re.findall(r"^(?:\.venv/bin/)?haproc (.+)$", whole, re.MULTILINE)
@@ -205,7 +176,7 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(document: Path) -> None:
     text = CODE_BLOCK.sub("", document.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -228,7 +199,7 @@ def is_there(path: str) -> bool:
     return any(next(ROOT.glob(place + path), None) is not None for place in places)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_that_are_named_exist(document: Path) -> None:
     named = set(re.findall(r"`([\w./*]+\.py)\b[^`]*`", document.read_text()))
     assert {path for path in named if not is_there(path)} == set()
@@ -250,7 +221,7 @@ def resolves(name: str) -> bool:
 
 
 def test_functions_on_the_way_of_one_write_exist() -> None:
-    design = (ROOT / "docs" / "design.md").read_text()
+    design = (ROOT / "docs" / "architecture.md").read_text()
     way = design.split("## The way of one write\n")[1].split("\n## ")[0]
     named = re.findall(r"`([a-z_]+(?:\.\w+)+)`", way)
     assert len(named) > 15
@@ -258,7 +229,7 @@ def test_functions_on_the_way_of_one_write_exist() -> None:
 
 
 def test_contributors_map_has_every_room_in_order() -> None:
-    text = (ROOT / "docs" / "development.md").read_text()
+    text = (ROOT / "docs" / "contribute.md").read_text()
     rooms = re.findall(
         r"^\| `(\w+)` \|", text.split("## Rooms\n")[1].split("\n## ")[0], re.MULTILINE
     )
@@ -266,9 +237,3 @@ def test_contributors_map_has_every_room_in_order() -> None:
     assert [room for room in rooms if room not in PACKAGES] == [
         room for room in ORDER if room in folders
     ]
-
-
-def test_table_of_what_a_statement_may_hold_is_what_the_closed_lists_say() -> None:
-    script = ROOT / "scripts" / "statement_table.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, f"run python scripts/statement_table.py: {done.stderr}"

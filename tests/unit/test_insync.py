@@ -1,4 +1,4 @@
-"""Which clusters are in sync, and the high watermark (docs/design.md, "Write concern")."""
+"""Which clusters are in sync, and the high watermark (docs/proofs/fences.md, "Write concern")."""
 
 from __future__ import annotations
 

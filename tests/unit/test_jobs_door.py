@@ -15,7 +15,8 @@ import pytest
 from aiohttp import web
 
 from haclient import cli
-from haproc.config.model import Address, Jobs, User
+from haproc.config.jobs import Jobs
+from haproc.config.model import Address, User
 from haproc.doors.apps import client_app
 from haproc.doors.http.listener import Listener
 from haproc.jobs.here import JobsHere

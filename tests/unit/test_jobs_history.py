@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from haproc.config.model import Schedule
+from haproc.config.jobs import Schedule
 from haproc.jobs.keeping import (
     FORGET_AFTER_MS,
     OTHERS_AFTER_MS,

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from haproc.config.model import Isolation, Jobs
+from haproc.config.jobs import Isolation, Jobs
 from haproc.jobs import isolation
 from haproc.jobs.isolation import IsolationError, check_isolation
 from haproc.jobs.working_folder import remove_folder

@@ -16,7 +16,8 @@ import pytest
 from haproc.cli import jobs
 from haproc.cli.main import _parser
 from haproc.cli.queue import Asker, AskError
-from haproc.config.model import Address, Config, Jobs, Schedule
+from haproc.config.jobs import Jobs, Schedule
+from haproc.config.model import Address, Config
 from haproc.jobs.scheduler import Scheduler
 from haproc.metrics import Metrics
 from tests.unit.door_rig import door, until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from haproc.config.model import Isolation
+from haproc.config.jobs import Isolation
 from haproc.jobs.inside import NICE
 from haproc.jobs.model import Outcome
 from haproc.jobs.process import End, Plan, Running

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from haproc.config.model import Jobs, UnknownFields
+from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError
 from haproc.jobs.environment import environment, remote_url, ring_variables
 from haproc.jobs.folders import read_files

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dmq import LogUnavailableError
-from haproc.config.model import Jobs
+from haproc.config.jobs import Jobs
 from haproc.failure import ErrorClass, RequestError
 from haproc.jobs import runner
 from haproc.jobs.model import JobAttempt, Kill

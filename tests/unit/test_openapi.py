@@ -18,7 +18,6 @@ from haproc.config.model import Consistency
 from haproc.config.tree import parse
 from haproc.doors import openapi
 from haproc.doors.clients import rows_door, statement_request
-from haproc.doors.http import errors
 from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.http.statuses import CODE_OF_STATUS
 from haproc.doors.operators import queue, sessions
@@ -43,7 +42,6 @@ PATHS, COMPONENTS = DOCUMENT["paths"], DOCUMENT["components"]
 SCHEMAS = COMPONENTS["schemas"]
 SHAPE = Path(__file__).with_name("openapi_shape.yaml")
 SOURCE = Path(openapi.__file__).with_name("openapi.yaml")
-API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 ROWS = "/api/ha/tables/{table}/rows"
 
 BETWEEN_PEERS = {
@@ -178,16 +176,6 @@ async def test_openapi_has_every_route_of_clients_and_operators_and_no_other(
         written = {(method, path) for method, path, each in operations() if name in each["tags"]}
         assert hidden <= served
         assert served - hidden == written
-
-
-def test_api_page_names_every_path_and_error_class() -> None:
-    page = API_PAGE.read_text()
-    for path in (*PATHS, *(path for _, path in BETWEEN_PEERS)):
-        last = re.sub(r"{\w+}", "", path).rstrip("/").split("/")[-1]
-        assert last in page, path
-    for name, value in vars(errors).items():
-        if isinstance(value, str) and value.startswith("HAPROC_"):
-            assert value in page, name
 
 
 # -- the product's constants ---------------------------------------------------------------------

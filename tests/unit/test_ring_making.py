@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from haproc.cli.main import main
-from haproc.config.model import Isolation
+from haproc.config.jobs import Isolation
 from haproc.ring.access import CERTIFICATE, token_file
 from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice

@@ -1,6 +1,6 @@
 """Whose turn it is when a ring is restarted, and that a drain waits for what others tell.
 
-Docs: docs/operations.md, "Rolling maintenance".
+Docs: docs/operate/guide.md, "Rolling maintenance".
 """
 
 from __future__ import annotations

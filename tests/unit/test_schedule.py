@@ -1,6 +1,6 @@
 """What a cluster applies next: readable examples; the rules at random are in test_schedule_model.
 
-Docs: docs/design.md, "Applying". Operations are named by one letter for the table they touch and
+Docs: docs/proofs/exactly-once.md. Operations are named by one letter for the table they touch and
 an optional prefix: ``i`` insert, ``u`` update, ``>`` copy from one table into another, ``!``
 unknown tables, ``D`` DDL of this cluster, ``d`` DDL of another cluster, ``?`` in front of a copy:
 its rows are yet to be computed.

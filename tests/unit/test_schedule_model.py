@@ -2,7 +2,7 @@
 
 The model stands for the log, one cluster with Delta's marks, and the cursor that was stored last.
 Statements of a dead incarnation may still commit (`late_commit`). The rules it holds the schedule
-to are those of docs/design.md, "Applying" and "Exactly once":
+to are those of docs/proofs/exactly-once.md, "Markers and bookkeeping":
 
 - what an operation conflicts with and precedes it is durably done before it starts; this one rule
   is: never side by side, in log order on each table, nothing past an exclusive operation, and

@@ -1,6 +1,6 @@
 """Which clusters hold the same, judged from their checksums.
 
-Docs: docs/design.md, "Poison operations and verification".
+Docs: docs/proofs/exactly-once.md, "Divergence and verification".
 """
 
 from __future__ import annotations

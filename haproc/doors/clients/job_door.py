@@ -8,7 +8,8 @@ from typing import Any, Final
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from haproc.config.model import Config, UnknownFields
+from haproc.config.jobs import UnknownFields
+from haproc.config.model import Config
 from haproc.doors.http import fields
 from haproc.doors.http.access import USER
 from haproc.doors.http.bodies import (
