@@ -19,15 +19,14 @@ from pathlib import Path
 import pyarrow as pa
 import uvloop
 
-from bench.backlog import WINDOW, operation
+from bench.draining import WINDOW, operation
 from bench.report import Row, report
 from dmq import Cursor, Log, Record, open_log, open_store
 from haproc.classify.model import Kind, OperationClass
-from haproc.config.archive import Archive
+from haproc.config.sections import Archive
 from haproc.engine.arrow import stream_of
 from haproc.engine.statement import ArrowRows
 from haproc.replicate.archive.pages import ROWS_MAX, Pages
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import (
     Decision,
     DecisionKind,
@@ -35,6 +34,7 @@ from haproc.replicate.records.operation import (
     Operation,
     to_record,
 )
+from haproc.replicate.records.rows import ApplicationFailure
 from tests.unit.archive_rig import pages_of
 
 RECORDS = 200_000

@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import haclient
-from bench.background import writing
 from bench.report import Row, report
-from bench.rings import ring_of
+from bench.rings import ring_of, writing
 
 ROWS: Final = 1_000_000
 TIMES: Final = 100

@@ -19,7 +19,7 @@ from bench.rings import past_ring
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Settings, TransactionMarker
 from haproc.engine.statement import SqlText
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 
 SELECTS = 60

@@ -22,7 +22,7 @@ import aiohttp
 
 from bench.report import Row, report
 from bench.rings import ring_of
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.ring.local import LocalRing
 
 CLIENTS: Final = 100

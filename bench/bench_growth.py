@@ -1,6 +1,6 @@
 """How what an operation costs HAProc itself grows with how many wait, and with how many HAProcs.
 
-On clusters that have done at once whatever they are given (`bench.null_engine`), so that nothing
+On clusters that have done at once whatever they are given (`bench.draining`), so that nothing
 but HAProc is measured; its log is SQLite's, as ever. A HAProc drains backlogs of INSERTs, of a
 mix by key (which it composes) and of UPDATEs that each run alone. Then rings of HAProcs take
 one-row INSERTs from many clients, and it is told what processor time each needs for one: the one
@@ -23,9 +23,8 @@ from typing import Final
 
 import uvloop
 
-from bench.backlog import fill
 from bench.bench_mix import insert, mix
-from bench.draining import OTHER, Drained, drain, ring_config
+from bench.draining import OTHER, Drained, drain, fill, ring_config
 from bench.growing_rings import ring_rows, simulated_rows
 from bench.report import Row, report
 from dmq import Cursor, open_log

@@ -30,12 +30,11 @@ from haproc.config.model import Address, ClusterConfig, Config, Membership, Redi
 from haproc.doors.apps import waiting_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.interface import EngineAddress
-from haproc.membership.messages import Own
-from haproc.membership.state import State
+from haproc.membership.state import Own, State
 from haproc.metrics import Metrics
+from haproc.node.doors import WaitingForLog
 from haproc.node.presence import Presence
-from haproc.node.waiting import WaitingForLog
-from haproc.ring.ports import free_port, free_ports
+from haproc.ring.process import free_port, free_ports
 
 NAMES = "abc"
 ROUNDS = 3

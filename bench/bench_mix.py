@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.connect.session import SparkSession
 
-from bench.backlog import fill
 from bench.bench_ring import replay
+from bench.draining import fill
 from bench.report import Row, report
 from bench.rings import past_ring, ring_of
 from dmq import Cursor, open_log

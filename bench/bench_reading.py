@@ -28,14 +28,12 @@ from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress
-from haproc.membership.http_peers import HttpPeers
-from haproc.membership.links import Links
+from haproc.membership.connections import HttpPeers, Links, PeerDoors
 from haproc.membership.members import Members
-from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
 from haproc.node.member import World, build_member, build_reads, build_sessions
 from haproc.reading.judge import Judged
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
 from haproc.route.model import Request, SentSql

@@ -15,9 +15,8 @@ import time
 from typing import Any
 
 import haclient
-from bench.background import writing
 from bench.report import Row, report
-from bench.rings import ring_of
+from bench.rings import ring_of, writing
 from haproc.ring.local import LocalRing, LogChoice
 
 READS = 150

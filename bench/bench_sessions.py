@@ -21,16 +21,15 @@ from pathlib import Path
 from bench.report import Row, report
 from dmq import KeyValueStore, open_store
 from haproc import protos
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Settings
 from haproc.engine.statement import SqlText
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
-from haproc.sessions.blobs import Blobs
 from haproc.sessions.client import ClientSession
-from haproc.sessions.durable import SessionStore
+from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.journal import ArtifactEntry, ConfEntry, Entry, PlanEntry, SqlEntry
 from haproc.sessions.sessions import Sessions, Surroundings
 

@@ -1,24 +1,207 @@
-"""One HAProc in this process that drains a backlog, on a cluster that has everything done at once.
-
-The HAProc is the real one, with its doors and its log in SQLite. What is taken is the time from its
-first look at its cluster, just before it begins to read, until its cursor is stored behind the last
-operation; and what its process holds in memory meanwhile.
-"""
+"""One HAProc in this process that drains a backlog, on a cluster that does all at once."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
-from bench.null_engine import NullEngine, NullLane
 from dmq import Log, open_log
+from haproc.classify.insert import plain_insert
+from haproc.classify.model import Kind
+from haproc.classify.names import Context, qualified
+from haproc.classify.rules import DEFAULT_CLASSES
 from haproc.config.model import Address, ClusterConfig, Config
-from haproc.engine.interface import EngineAddress, TransactionMarker
+from haproc.engine.interface import (
+    ABSENT,
+    Applied,
+    Column,
+    EngineAddress,
+    Named,
+    Restore,
+    Session,
+    Settings,
+    TableState,
+    TransactionMarker,
+)
+from haproc.engine.statement import SqlText, Statement
+from haproc.membership.drift import REQUIRED
 from haproc.node.node import Node
-from haproc.ring.ports import free_ports
+from haproc.replicate.records.operation import Operation, to_record
+from haproc.ring.process import free_ports
+
+# Operations in a log, as clients' statements leave them there, made without a ring.
+
+
+WINDOW: Final = 65_536
+_AT_ONCE: Final = 2_000
+_FIRST_MS: Final = 1_700_000_000_000
+_KINDS: Final = {
+    "INSERT": Kind.INSERT,
+    "UPDATE": Kind.UPDATE,
+    "DELETE": Kind.DELETE,
+    "CREATE": Kind.CREATE_TABLE,
+}
+
+
+def operation(number: int, sql: str) -> Operation:
+    """Return the operation of a statement of cluster a; numbers are offsets, or about so."""
+    found = plain_insert(sql, Context())
+    words = sql.split()
+    table = words[1 if words[0] == "UPDATE" else 2]
+    return Operation(
+        f"request-{number}",
+        DEFAULT_CLASSES[_KINDS[words[0]]],
+        _KINDS[words[0]],
+        "a",
+        "f",
+        SqlText(sql),
+        user="etl",
+        writes=frozenset({qualified(table.split("."), Context())}),
+        insert=None if found is None else found.shape,
+        created_ms=_FIRST_MS + number,
+        since=max(0, number - 1000),
+        window=WINDOW,
+        own_id=True,
+    )
+
+
+async def fill(log: Log, statements: Sequence[str]) -> None:
+    """Append the operations of these statements."""
+    for start in range(0, len(statements), _AT_ONCE):
+        few = statements[start : start + _AT_ONCE]
+        await log.append([to_record(operation(start + n, sql)) for n, sql in enumerate(few)])
+
+
+# A cluster that has done at once whatever it is given: what is measured before it is HAProc's own.
+#
+# It holds nothing, so nothing can be queried, and of every table it says the same columns.
+
+
+COLUMNS: Final = (
+    Column("id", "bigint"),
+    Column("name", "string"),
+    Column("price", "double"),
+    Column("visits", "int"),
+)
+
+
+class NullLane:
+    """Has a statement done in the loop's next turn."""
+
+    def __init__(self, on_applied: Callable[[TransactionMarker | None], None]) -> None:
+        self._on_applied = on_applied
+
+    async def apply(
+        self,
+        write: Statement,
+        settings: Settings,
+        marker: TransactionMarker | None,
+        *,
+        timeout_s: float,
+    ) -> Applied:
+        """Do nothing, as far as the loop's next turn."""
+        await asyncio.sleep(0)
+        self._on_applied(marker)
+        return Applied()
+
+    async def fence(self) -> None:
+        """Nothing runs."""
+
+    def renew(self) -> None:
+        """Nothing was looked up."""
+
+    async def prepare(self) -> None:
+        """It needs nothing."""
+
+
+class NullEngine:
+    """See the module; implements Engine. ``on_applied`` hears of each statement's mark."""
+
+    def __init__(
+        self, on_applied: Callable[[TransactionMarker | None], None] = lambda marker: None
+    ) -> None:
+        self._on_applied = on_applied
+
+    async def probe(self, *, timeout_s: float) -> None:
+        """It is well."""
+
+    async def storage(self, known: str) -> str:
+        """The storage is the one that is known."""
+        return known or "null"
+
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
+        """There is nothing to query."""
+        _nothing()
+
+    def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> NullLane:
+        """Return one."""
+        return NullLane(self._on_applied)
+
+    async def table_columns(self, table: str) -> list[Column]:
+        """All have the same."""
+        return [*COLUMNS]
+
+    async def plain_columns(self, table: str) -> Sequence[Column] | None:
+        """All store what they are given."""
+        return COLUMNS
+
+    async def table_bytes(self, table: str) -> int | None:
+        """They hold nothing."""
+        return 0
+
+    async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
+        """No table holds anything."""
+        return {}
+
+    async def check_tables(self, tables: Sequence[str]) -> None:
+        """All are well."""
+
+    async def standing(self, named: Sequence[Named]) -> str:
+        """Nothing stands anywhere."""
+        return "/".join(ABSENT for _ in named)
+
+    async def keeps_marks(self, table: str) -> bool:
+        """Each does."""
+        return True
+
+    async def default_place(self, table: str) -> str:
+        """Nowhere."""
+        return ""
+
+    async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
+        """Return what is required, and nothing else."""
+        return {**dict.fromkeys(names), **{each.name: each.values[0] for each in REQUIRED}}
+
+    async def staged(self) -> Collection[str]:
+        """There are none."""
+        return ()
+
+    async def table_states(self) -> Sequence[TableState]:
+        """There are none."""
+        return ()
+
+    async def checksum(self, state: TableState, *, timeout_s: float) -> str:
+        """All are alike."""
+        return ""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def _nothing() -> NoReturn:
+    raise NotImplementedError("the null engine holds nothing")
+
+
+# One HAProc in this process that drains a backlog, on a cluster that has everything done at once.
+#
+# The HAProc is the real one, with its doors and its log in SQLite. What is taken is the time from
+# its first look at its cluster, just before it begins to read, until its cursor is stored behind
+# the last operation; and what its process holds in memory meanwhile.
+
 
 POLL_S: Final = 0.001
 WAIT_S: Final = 900.0

@@ -18,8 +18,7 @@ import uvloop
 
 import haclient.aio
 from bench.bench_heartbeat import cpu_s
-from bench.draining import ring_config
-from bench.null_engine import NullEngine
+from bench.draining import NullEngine, ring_config
 from bench.report import Row
 from haproc.cli.nodes import prepare_process
 from haproc.config.model import Config

@@ -23,7 +23,7 @@ import uvloop
 from bench.bench_growth import KINDS, filled
 from bench.draining import drain, ring_config
 from haproc.cli.nodes import prepare_process
-from haproc.replicate.log_state.written import Written
+from haproc.replicate.log_state.definitions import Written
 from haproc.replicate.member.own_log import OwnLog
 from haproc.replicate.queue.composing import Composing
 from haproc.replicate.queue.outcomes import Outcomes

@@ -1,10 +1,11 @@
-"""A ring for a benchmark, and PySpark's way past it."""
+"""A ring for a benchmark, PySpark's way past it, and what goes on beside what is measured."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,34 @@ from urllib.parse import quote
 
 from pyspark.sql.connect.session import SparkSession
 
+import haclient
 from haproc.ring.local import LocalRing
 from haproc.ring.spark import LocalSpark
+
+# What goes on beside what is measured.
+
+
+@contextmanager
+def writing(writer: haclient.Connection, table: str) -> Iterator[None]:
+    """Have a client write one row after another into a table of numbers meanwhile."""
+    stopped = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stopped.is_set():
+            number += 1
+            writer.execute(f"INSERT INTO {table} VALUES ({number})")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+# A ring for a benchmark, and PySpark's way past it.
 
 
 @contextmanager

@@ -6,24 +6,29 @@ store (`dmq.key_value`): values under names, of which the newest counts. Nothing
 knows what the records and the values mean.
 """
 
-from dmq.errors import (
+from dmq.kafka_topic import KafkaOptions
+from dmq.key_value import Kept, KeyValueStore
+from dmq.log import (
+    FILLER,
+    Cursor,
+    Entry,
     FencedError,
+    Json,
+    Log,
     LogCorruptError,
     LogError,
     LogRegressedError,
     LogUnavailableError,
+    Record,
     RecordTooLargeError,
     TrimmedError,
     UnknownVersionError,
     ValueTooLargeError,
+    decode,
+    encode,
 )
-from dmq.interface import Cursor, Entry, Log
-from dmq.kafka_options import KafkaOptions
-from dmq.key_value import Kept, KeyValueStore
-from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
-from dmq.memory import MemoryLog, MemoryStore
+from dmq.memory import MemoryKeys, MemoryKeyValueStore, MemoryLog, MemoryStore
 from dmq.opening import open_log, open_store
-from dmq.record import FILLER, Json, Record, decode, encode
 
 __all__ = [
     "FILLER",

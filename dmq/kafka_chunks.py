@@ -3,7 +3,7 @@
 A large record is stored as *parts*, and then, once they are durable, as a *head* at its place,
 which names the offsets of its parts. So a record becomes visible only when it is whole, and the
 parts of a writer that died before its head mean nothing to anybody. Both have the form of a record
-(see `dmq.record`) with a flag set, so that a version that does not know them refuses them.
+(see `dmq.log`) with a flag set, so that a version that does not know them refuses them.
 
 Trimming must spare the parts of every record that stays, the ones whose head is not there yet
 included: `Parts` is what a look through the log has found of them.
@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dmq.errors import LogCorruptError
-from dmq.record import FORMAT_VERSION
+from dmq.log import FORMAT_VERSION, LogCorruptError
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
 """What Kafka itself needs of a message's largest size: 61 bytes for the batch, and a few more."""

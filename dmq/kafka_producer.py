@@ -22,9 +22,8 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Final
 
-from dmq.errors import LogError, LogUnavailableError
-from dmq.kafka_clients import Clients, close_quietly
-from dmq.kafka_thread import deliver
+from dmq.kafka_clients import Clients, close_quietly, deliver
+from dmq.log import LogError, LogUnavailableError
 
 GROUPS_IN_FLIGHT_MAX: Final = 2
 """One on its way to the broker, and one that waits in the producer for its turn."""

@@ -1,25 +1,211 @@
-"""Reads a topic at any offset, puts large records together, and trims. Everything here blocks.
-
-One consumer serves all readers of the handle. Each read that the newest records in memory cannot
-answer is one fetch, or two requests at the end of the log; only a jump to another place costs a
-seek. A fetch does not wait at the broker for more, so nothing queues behind it.
-"""
+"""Reads a Kafka topic at any offset, follows its end, and keeps the newest stretch in memory."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
 
-from dmq.entries import check_not_beyond, check_readable, decode_at
-from dmq.errors import LogCorruptError, LogError, LogRegressedError, LogUnavailableError
-from dmq.interface import Entry
 from dmq.kafka_chunks import Parts, is_part, join, read_head
-from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly
-from dmq.kafka_recent import Recent
-from dmq.record import FILLER, Record
+from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly, deliver
+from dmq.log import (
+    FILLER,
+    Entry,
+    LogCorruptError,
+    LogError,
+    LogRegressedError,
+    LogUnavailableError,
+    Record,
+    check_not_beyond,
+    check_readable,
+    decode_at,
+)
+
+# The newest stretch of a log, kept in memory, so that what was just written or fetched for one
+# reader need not be fetched for the next. Safe for several threads.
+
+
+RECENT_RECORDS_MAX: Final = 8192
+RECENT_BYTES_MAX: Final = 16 << 20
+
+
+class Recent:
+    """Stored values at consecutive offsets; the oldest are dropped at the limits."""
+
+    def __init__(
+        self, *, records_max: int = RECENT_RECORDS_MAX, bytes_max: int = RECENT_BYTES_MAX
+    ) -> None:
+        self._lock = threading.Lock()
+        self._records_max = records_max
+        self._bytes_max = bytes_max
+        self._first = 0
+        self._values: list[bytes] = []
+        self._size = 0
+
+    def extend(self, stored: Sequence[tuple[int, bytes]]) -> None:
+        """Take in values in the order of their offsets; a gap drops all that is before it."""
+        with self._lock:
+            end = self._first + len(self._values)
+            if stored and stored[0][0] == end and stored[-1][0] == end + len(stored) - 1:
+                values = [value for _, value in stored]
+                self._values += values
+                self._size += sum(map(len, values))
+                self._shrink()
+                return
+            for offset, value in stored:
+                end = self._first + len(self._values)
+                if self._values and offset < end:
+                    continue
+                if offset != end:
+                    self._values.clear()
+                    self._size = 0
+                if not self._values:
+                    self._first = offset
+                self._values.append(value)
+                self._size += len(value)
+            self._shrink()
+
+    def run(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
+        """Return what is kept from this offset on; nothing if it is not kept."""
+        with self._lock:
+            index = start - self._first
+            if not 0 <= index < len(self._values):
+                return []
+            return list(enumerate(self._values[index : index + max(1, records_max)], start))
+
+    def get(self, offset: int) -> bytes | None:
+        """Return one value, if it is kept."""
+        with self._lock:
+            index = offset - self._first
+            return self._values[index] if 0 <= index < len(self._values) else None
+
+    def forget(self, below: int) -> None:
+        """Drop what is below this offset."""
+        with self._lock:
+            self._drop(below - self._first)
+
+    def _shrink(self) -> None:
+        if len(self._values) <= self._records_max and self._size <= self._bytes_max:
+            return
+        # To three quarters, so that it is not done again for each value.
+        count, size = len(self._values), self._size
+        drop = 0
+        while drop < count and (
+            count - drop > self._records_max * 3 // 4 or size > self._bytes_max * 3 // 4
+        ):
+            size -= len(self._values[drop])
+            drop += 1
+        self._drop(drop)
+
+    def _drop(self, count: int) -> None:
+        count = min(count, len(self._values))
+        if count > 0:
+            self._size -= sum(map(len, self._values[:count]))
+            del self._values[:count]
+            self._first += count
+
+
+LONG_POLL_MS: Final = 1000
+"""How long the broker may keep a request that it has nothing for."""
+RETRY_S: Final = 0.2
+
+_logger = logging.getLogger("dmq")
+
+
+class Tail:
+    """Follows the end of a topic while somebody waits for it.
+
+    A consumer of its own asks for what comes after the newest known record; the broker answers
+    as soon as there is something. While nobody waits the thread sleeps.
+
+    ``on_end`` hears of each new end, ``on_lost`` that its place is gone; both
+    on the event loop. ``wanted`` says whether anybody still waits."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        recent: Recent | None,
+        on_end: Callable[[int], None],
+        on_lost: Callable[[], None],
+        wanted: Callable[[], bool],
+    ) -> None:
+        self._clients = clients
+        self._partition = clients.partition
+        self._recent = recent
+        self._on_end = on_end
+        self._on_lost = on_lost
+        self._wanted = wanted
+        self._loop = asyncio.get_running_loop()
+        self._consumer: Any = None
+        self._position: int | None = None
+        self._from = 0
+        self._go = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def following(self) -> bool:
+        """Whether every new record is noticed by itself."""
+        return self._go.is_set()
+
+    def follow(self, end: int) -> None:
+        """Wait for records from this offset on."""
+        self._from = end
+        self._go.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dmq-kafka-tail", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end within a long poll."""
+        self._closed.set()
+        self._go.set()
+
+    def _run(self) -> None:
+        while self._go.wait() and not self._closed.is_set():
+            if not self._wanted():
+                self._go.clear()
+                if not self._wanted():
+                    continue
+                # Somebody came while it was cleared.
+                self._go.set()
+            try:
+                self._poll()
+            except (kafka_errors.OffsetOutOfRangeError, kafka_errors.LogTruncationError):
+                self._position = None
+                self._go.clear()
+                deliver(self._loop, self._on_lost)
+            except Exception as error:
+                _logger.debug("topic %s cannot be followed: %r", self._clients.topic, error)
+                self._close()
+                self._closed.wait(RETRY_S)
+        self._close()
+
+    def _poll(self) -> None:
+        if self._consumer is None:
+            self._consumer = self._clients.consumer(fetch_max_wait_ms=LONG_POLL_MS)
+            self._consumer.assign([self._partition])
+        if self._position is None or self._position < self._from:
+            self._consumer.seek(self._partition, self._from)
+            self._position = self._from
+        found = self._consumer.poll(timeout_ms=LONG_POLL_MS)
+        records = found.get(self._partition, ())
+        if records and not self._closed.is_set():
+            if self._recent is not None:
+                self._recent.extend([(record.offset, record.value or b"") for record in records])
+            self._position = records[-1].offset + 1
+            deliver(self._loop, self._on_end, self._position)
+
+    def _close(self) -> None:
+        if self._consumer is not None:
+            close_quietly(self._consumer, autocommit=False, timeout_ms=0)
+        self._consumer = self._position = None
+
 
 LONE_PARTS_KEPT_S: Final = 300.0
 """Parts without a head are spared by a trim while the newest record is not so much younger: an
@@ -38,7 +224,14 @@ class ShrunkError(LogRegressedError):
 
 
 class TopicReader:
-    """See the module. Belongs to one thread."""
+    """Reads a topic at any offset, puts large records together, and trims. Everything here blocks.
+
+    One consumer serves all readers of the handle. Each read that the newest records in memory
+    cannot answer is one fetch, or two requests at the end of the log; only a jump to another
+    place costs a seek. A fetch does not wait at the broker for more, so nothing queues behind
+    it.
+
+    Belongs to one thread."""
 
     def __init__(self, clients: Clients, recent: Recent) -> None:
         self._clients = clients

@@ -1,19 +1,43 @@
-"""The topics of a log and of the store: what they must be like, and what is wrong with one
-that is not.
-
-Decisions only, no Kafka: `needed` is what a new topic is made with, `faults` compares what a broker
-reports with it. Anything that could lose a record, or refuse one, is a fault, and each says the
-command that mends it.
-"""
+"""The topics of a log and of the store: their options, what they must be like, what is wrong."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from dmq.kafka_options import KafkaOptions
+# What a Kafka log needs to know beside its URL.
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """How the topic is made and reached.
+
+    ``client`` holds further settings for every client of the broker, by kafka-python's names
+    (``security_protocol``, ``ssl_cafile``, ``sasl_mechanism``, ``sasl_plain_password`` …).
+    """
+
+    replication_factor: int = 3
+    """Copies of the topic, set when it is created."""
+    min_insync_replicas: int = 2
+    """Copies that must have a record before its append returns."""
+    message_bytes_max: int = 1 << 20
+    """A larger record is stored in several messages; the topic and its brokers must take this."""
+    compression: str = ""
+    """``gzip``, ``snappy``, ``lz4``, ``zstd``, or none."""
+    append_timeout_s: float = 5.0
+    """An append that is not durable by then is an availability error of unknown outcome."""
+    client: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+# The topics of a log and of the store: what they must be like, and what is wrong with one
+# that is not.
+#
+# Decisions only, no Kafka: `needed` is what a new topic is made with, `faults` compares what a
+# broker reports with it. Anything that could lose a record, or refuse one, is a fault, and each
+# says the command that mends it.
+
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\[\]:/@,\s]+):([0-9]{1,5})")

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dmq.errors import ValueTooLargeError
+from dmq.log import ValueTooLargeError
 
 KEY_BYTES_MAX: Final = 1024
 VALUE_BYTES_MAX: Final = 64 << 20

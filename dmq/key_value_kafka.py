@@ -17,17 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from dmq.changes import Changes
-from dmq.errors import LogError, LogUnavailableError
 from dmq.kafka_chunks import value_bytes_max
+from dmq.kafka_clients import deliver
 from dmq.kafka_handle import READ_TIMEOUT_S, TopicHandle
-from dmq.kafka_options import KafkaOptions
-from dmq.kafka_tail import Tail
-from dmq.kafka_thread import deliver
-from dmq.kafka_topic import STORE, KafkaUrl
+from dmq.kafka_reader import Tail
+from dmq.kafka_topic import STORE, KafkaOptions, KafkaUrl
 from dmq.key_value import KEY_BYTES_MAX, Kept, check_key, check_value
-from dmq.key_value_kafka_reader import StoreReader
-from dmq.key_value_parts import (
+from dmq.key_value_index import (
     KEYS_PARTITION,
     PIECES_PARTITION,
     Head,
@@ -38,6 +34,9 @@ from dmq.key_value_parts import (
     pieces_in,
     small_message,
 )
+from dmq.key_value_kafka_reader import StoreReader
+from dmq.log import LogError, LogUnavailableError
+from dmq.waiting import Changes
 
 SMALL_BYTES_MAX: Final = 64 << 10
 """A larger value is written in pieces, which are not read when the store is opened."""

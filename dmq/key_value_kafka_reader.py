@@ -14,20 +14,20 @@ from typing import Any, Final, TypeVar
 
 from kafka import TopicPartition
 
-from dmq.errors import LogCorruptError, LogError, LogUnavailableError
 from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly
 from dmq.kafka_reader import ShrunkError
 from dmq.key_value import Kept
-from dmq.key_value_index import Index
-from dmq.key_value_parts import (
+from dmq.key_value_index import (
     KEYS_PARTITION,
     PIECES_PARTITION,
     Head,
+    Index,
     Manifest,
     joined,
     piece_key,
     read_stored,
 )
+from dmq.log import LogCorruptError, LogError, LogUnavailableError
 
 REBUILT_AFTER_S: Final = 6 * 3600.0
 """Whoever has not looked for so long begins anew: compaction forgets deletions after a day."""

@@ -1,21 +1,211 @@
-"""A key-value store in a SQLite file, shared by the processes of one host; see `sqlite_handle`.
-
-The file is all there is, and every look sees all that was put. Who asks for the same keys time and
-again, while nobody puts anything, is answered from memory: every writer rings the bell before its
-change counts as made (see `dmq.writer_lock`), and to hear it is a thousandth of a look.
-"""
+"""A key-value store in a SQLite file, shared by the processes of one host."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from dmq.changes import Changes
 from dmq.key_value import Kept, check_key, check_value
-from dmq.key_value_file import Change, Delete, Put, StoreReader, StoreWriter
+from dmq.log import LogRegressedError
+from dmq.sqlite_file import FileReader, FileWriter, Format, Outcome, translated
 from dmq.sqlite_handle import CHECK_S, FileHandle
+from dmq.waiting import CHANGES_MAX, Changes
+
+# The key-value store's SQLite file: blocking calls; see `sqlite_file`.
+#
+# The format (schema version 1): ``kept(key, revision, value)``, and ``changes(revision, key)``,
+# the newest changes, deletions among them. The newest change stays whatever else goes, so no
+# revision is given out twice. A file of its own beside the log's: values are large now and then,
+# and an append must not wait for the transaction that stores one.
+
+
+_COLUMNS: Final = 64
+_LARGE_BYTES: Final = 64 << 10
+"""A put of so much may replace as much, so that there may be space to give back."""
+
+_FORMAT: Final = Format(
+    what="keyed store",
+    application_id=0x444D514B,  # "DMQK"
+    version=1,
+    schema=(
+        "CREATE TABLE kept (key BLOB PRIMARY KEY, revision INTEGER NOT NULL, value BLOB NOT NULL)",
+        "CREATE TABLE changes (revision INTEGER PRIMARY KEY, key BLOB NOT NULL)",
+    ),
+)
+_REVISION: Final = "SELECT ifnull(max(revision), 0) FROM changes"
+_BELOW: Final = "key >= ?1 AND (?2 IS NULL OR key < ?2)"
+_IN_ONE_ROW: Final = "group_concat(hex(key) || ' ' || revision)"
+"""Keys and revisions: after every row the thread has to get the interpreter's lock back, which
+takes long beside an event loop that is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A key's new value."""
+
+    key: bytes
+    value: bytes
+    rows = 1
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it writes."""
+        return len(self.value)
+
+    @property
+    def frees(self) -> bool:
+        """Whether it may leave space behind."""
+        return len(self.value) >= _LARGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A key that is to be no more."""
+
+    key: bytes
+    rows = 1
+    size_bytes = 0
+    frees = True
+
+
+Change: TypeAlias = Put | Delete
+
+
+class StoreWriter(FileWriter[Change]):
+    """The side that changes the store."""
+
+    format = _FORMAT
+
+    def _write(self, group: Sequence[Change]) -> tuple[list[Outcome], int]:
+        revision = _revision(self._db)
+        self._check_end(revision + 1)
+        outcomes: list[Outcome] = []
+        for change in group:
+            if isinstance(change, Put):
+                revision += 1
+                self._db.execute(
+                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)",
+                    (change.key, revision, change.value),
+                )
+            elif self._db.execute("DELETE FROM kept WHERE key = ?", (change.key,)).rowcount:
+                revision += 1
+            else:
+                outcomes.append(None)
+                continue
+            self._db.execute("INSERT INTO changes VALUES (?, ?)", (revision, change.key))
+            outcomes.append([revision])
+        self._db.execute("DELETE FROM changes WHERE revision <= ?", (revision - CHANGES_MAX,))
+        return outcomes, revision + 1
+
+    def _delete_some(self) -> bool:
+        return False
+
+
+class StoreReader(FileReader):
+    """The side that reads the store."""
+
+    _heard = 0
+
+    def get(self, key: bytes) -> Kept | None:
+        """See KeyValueStore.get."""
+        with translated(self._path):
+            self._revision()
+            row = self._db.execute("SELECT value, revision FROM kept WHERE key = ?", (key,))
+            found = row.fetchone()
+        return None if found is None else Kept(*found)
+
+    def scan(self, prefix: bytes) -> dict[str, Kept]:
+        """See KeyValueStore.scan."""
+        with translated(self._path), self._db:
+            self._db.execute("BEGIN")
+            self._revision()
+            found = self._keys(prefix)
+            values: list[bytes] = []
+            for first in range(0, len(found), _COLUMNS):
+                keys = [key for key, _ in found[first : first + _COLUMNS]]
+                values += self._db.execute(_select_sql(len(keys)), keys).fetchone()
+        return {
+            key.decode(): Kept(value, revision)
+            for (key, revision), value in zip(found, values, strict=True)
+        }
+
+    def keys(self, prefix: bytes) -> list[str]:
+        """See KeyValueStore.keys."""
+        with translated(self._path):
+            self._revision()
+            return [key.decode() for key, _ in self._keys(prefix)]
+
+    def revision(self) -> int:
+        """See KeyValueStore.revision."""
+        with translated(self._path):
+            return self._revision()
+
+    def changes(self, after: int) -> tuple[int, list[tuple[int, str]]]:
+        """Return from which revision on changes are known, and those after this one."""
+        with translated(self._path):
+            self._check_in_place()
+            oldest, texts = self._db.execute(
+                f"SELECT (SELECT min(revision) FROM changes), {_IN_ONE_ROW}"
+                " FROM (SELECT * FROM changes WHERE revision > ? ORDER BY revision)",
+                (after,),
+            ).fetchone()
+        return oldest or 0, [(revision, key.decode()) for key, revision in _read(texts)]
+
+    def _revision(self) -> int:
+        """Return the newest revision, once it is known that this is still the same store."""
+        self._check_in_place()
+        revision = _revision(self._db)
+        if revision < self._heard:
+            raise LogRegressedError(
+                f"{self._path} is at revision {revision}, but was at {self._heard}: it lost its "
+                "newest changes"
+            )
+        self._heard = revision
+        return revision
+
+    def _keys(self, prefix: bytes) -> list[tuple[bytes, int]]:
+        """Return the keys that begin so and their revisions, in order."""
+        (texts,) = self._db.execute(
+            f"SELECT {_IN_ONE_ROW}"
+            f" FROM (SELECT key, revision FROM kept WHERE {_BELOW} ORDER BY key)",
+            (prefix, _end_of(prefix)),
+        ).fetchone()
+        return _read(texts)
+
+
+def _revision(db: sqlite3.Connection) -> int:
+    return int(db.execute(_REVISION).fetchone()[0])
+
+
+def _read(texts: str | None) -> list[tuple[bytes, int]]:
+    """Return the keys and revisions in such a row."""
+    pairs = [text.split(" ") for text in texts.split(",")] if texts else []
+    return [(bytes.fromhex(key), int(revision)) for key, revision in pairs]
+
+
+def _end_of(prefix: bytes) -> bytes | None:
+    """Return the first key behind all that begin so; UTF-8 has no byte 255, so there is one."""
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
+
+
+@functools.cache
+def _select_sql(keys: int) -> str:
+    """Return a query for the values of so many keys, each in a column."""
+    return "SELECT " + ",".join(["(SELECT value FROM kept WHERE key = ?)"] * keys)
+
+
+# A key-value store in a SQLite file, shared by the processes of one host; see `sqlite_handle`.
+#
+# The file is all there is, and every look sees all that was put. Who asks for the same keys time
+# and again, while nobody puts anything, is answered from memory: every writer rings the bell
+# before its change counts as made (see `dmq.sqlite_file`), and to hear it is a thousandth of a
+# look.
+
 
 LOOKS_MAX: Final = 4096
 """Answers kept in memory; chosen."""

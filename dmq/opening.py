@@ -12,15 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from dmq.entries import RECORD_BYTES_MAX
-from dmq.errors import LogError
-from dmq.interface import Log
-from dmq.kafka_options import KafkaOptions
-from dmq.kafka_topic import parse_url
+from dmq.kafka_topic import KafkaOptions, parse_url
 from dmq.key_value import KeyValueStore
-from dmq.key_value_memory import MemoryKeyValueStore
 from dmq.key_value_sqlite import SqliteKeyValueStore
-from dmq.memory import MemoryLog, MemoryStore
+from dmq.log import RECORD_BYTES_MAX, Log, LogError
+from dmq.memory import MemoryKeyValueStore, MemoryLog, MemoryStore
 from dmq.sqlite import SqliteLog
 
 _KNOWN: Final = "memory:, sqlite:///absolute/path, sqlite:relative/path, kafka://host:9092/topic"

@@ -6,7 +6,7 @@ while a transaction is under way, shares the next transaction and its one sync o
 state lives on the event loop; the threads only run blocking calls.
 
 What other processes write is noticed while somebody waits for it: by a look at the bell (see
-`dmq.writer_lock`) every few milliseconds, more often while there is traffic, and at the file itself
+`dmq.sqlite_file`) every few milliseconds, more often while there is traffic, and at the file itself
 twice a second in case a writer died before it rang.
 """
 
@@ -22,9 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from dmq.errors import LogError, LogUnavailableError
-from dmq.sqlite_file import FileReader, FileWriter, Outcome
-from dmq.writer_lock import WriterLock
+from dmq.log import LogError, LogUnavailableError
+from dmq.sqlite_file import FileReader, FileWriter, Outcome, WriterLock
 
 GROUP_ROWS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 32 << 20

@@ -1,11 +1,344 @@
-"""A result as an Arrow stream: what pyarrow, pandas, polars and DuckDB read without us."""
+"""Arrow IPC streams: rows to send, batches cut from an answer, results that others can read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 import pyarrow as pa
+
+from haclient.exceptions import DataError, InterfaceError
+
+# Year-month intervals, which Arrow has and pyarrow has no class for, in a form that it can show.
+#
+# Their bytes are those of int32, as which only Arrow's C interface gives them (`_Retyped`); from
+# there they become intervals of months, days and nanoseconds, whose values are
+# `pyarrow.MonthDayNano`.
+
+
+def readable_schema(schema: Any) -> Any:
+    """Return the schema that `readable` gives batches of this one."""
+    return _with_types(schema, pa.month_day_nano_interval())
+
+
+def readable(batch: Any) -> Any:
+    """Return the batch with its year-month intervals, nested ones too, in the other form."""
+    target = readable_schema(batch.schema)
+    if target == batch.schema:
+        return batch
+    numbers = pa.record_batch(_Retyped(batch, _with_types(batch.schema, pa.int32())))
+    columns = [
+        column
+        if field.type == wanted.type
+        else pa.array([_value(v, field.type) for v in column.to_pylist()], wanted.type)
+        for column, field, wanted in zip(numbers.columns, batch.schema, target, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+class _Retyped:
+    """A batch's memory under another schema, by Arrow's PyCapsule interface."""
+
+    def __init__(self, batch: Any, schema: Any) -> None:
+        self._batch, self._schema = batch, schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
+
+
+def _is_months(kind: Any) -> bool:
+    return bool(kind.id == pa.lib.Type_INTERVAL_MONTHS)
+
+
+def _with_types(schema: Any, months: Any) -> Any:
+    """Return the schema with this type in place of year-month intervals."""
+    fields = [field.with_type(_with_type(field.type, months)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _with_type(kind: Any, months: Any) -> Any:
+    if _is_months(kind):
+        return months
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    if all(_with_type(each, months) == each for each in inner):
+        return kind  # a map's key of type void is one that pyarrow reads, and does not make
+    if pa.types.is_map(kind):
+        return pa.map_(_with_type(kind.key_type, months), _with_type(kind.item_type, months))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_type(kind.value_type, months)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_type(field.type, months)) for field in kind])
+    return kind
+
+
+def _value(value: Any, kind: Any) -> Any:
+    """Return a value of numbers as one with intervals; ``kind`` is its type before."""
+    if value is None:
+        return None
+    if _is_months(kind):
+        return pa.MonthDayNano((value, 0, 0))
+    if pa.types.is_map(kind):
+        return [(_value(k, kind.key_type), _value(v, kind.item_type)) for k, v in value]
+    if pa.types.is_list(kind):
+        return [_value(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _value(value[field.name], field.type) for field in kind}
+    return value
+
+
+# Cut an Arrow IPC stream into record batches while it arrives.
+#
+# pyarrow reads a stream by pulling from a file, which suits neither asyncio nor a connection that
+# has to be watched. So the bytes are pushed in here. A message is framed as: 0xFFFFFFFF, the
+# length of its metadata (int32), the metadata (a flatbuffer that knows the length of the body),
+# the body. Length 0 ends the stream. Only these lengths are read here; whole messages go to
+# pyarrow.
+
+
+_CONTINUATION = 0xFFFFFFFF
+_SCHEMA, _DICTIONARY = 1, 2
+_END_OF_STREAM = struct.pack("<II", _CONTINUATION, 0)
+
+
+class BrokenStream(Exception):
+    """What arrived is not an Arrow IPC stream, or ends in the middle of a message."""
+
+
+class Frames:
+    """Takes bytes as they come, gives the batches that are complete."""
+
+    def __init__(self) -> None:
+        self.schema: Any = None
+        """The pyarrow schema, once it has arrived."""
+        self._data = bytearray()
+        self._head = b""
+        self._ended = False
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take more bytes; return the batches that they completed."""
+        self._data += data
+        position, complete = 0, bytearray()
+        while not self._ended and (length := self._message_length(position)) is not None:
+            kind = self._kind(position) if length > 8 else None
+            message = self._data[position : position + length]
+            position += length
+            if kind is None:
+                self._ended = True
+            elif kind in (_SCHEMA, _DICTIONARY):
+                self._head += bytes(message)
+                if kind == _SCHEMA:
+                    self.schema = readable_schema(_read(self._head).schema)
+            else:
+                complete += message
+        del self._data[:position]
+        if not complete:
+            return []
+        try:
+            return [readable(batch) for batch in _read(self._head + bytes(complete))]
+        except pa.ArrowInvalid as error:
+            raise BrokenStream(f"the answer cannot be read: {error}") from error
+
+    def finish(self) -> None:
+        """The answer is at its end; raises BrokenStream if the stream is not."""
+        if self._data and not self._ended:
+            raise BrokenStream("the answer ends in the middle of a batch")
+
+    def _message_length(self, start: int) -> int | None:
+        """Return the length of the message at ``start``; None while it is incomplete."""
+        if len(self._data) - start < 8:
+            return None
+        mark, metadata = struct.unpack_from("<Ii", self._data, start)
+        if mark != _CONTINUATION or metadata < 0:
+            raise BrokenStream("the answer is not an Arrow stream")
+        if metadata == 0:
+            return 8
+        if len(self._data) - start < 8 + metadata:
+            return None
+        length = 8 + metadata + int(self._field(start, 3, "<q"))
+        return length if len(self._data) - start >= length else None
+
+    def _kind(self, start: int) -> int:
+        return self._field(start, 1, "<B")
+
+    def _field(self, start: int, slot: int, form: str) -> int:
+        """Read one scalar of the message's flatbuffer table; 0 where it is left out."""
+        try:
+            table = start + 8 + struct.unpack_from("<I", self._data, start + 8)[0]
+            vtable = table - struct.unpack_from("<i", self._data, table)[0]
+            if 4 + 2 * slot >= struct.unpack_from("<H", self._data, vtable)[0]:
+                return 0
+            offset = struct.unpack_from("<H", self._data, vtable + 4 + 2 * slot)[0]
+            return int(struct.unpack_from(form, self._data, table + offset)[0]) if offset else 0
+        except struct.error as error:
+            raise BrokenStream("the answer is not an Arrow stream") from error
+
+
+def _read(stream: bytes) -> Any:
+    return pa.ipc.open_stream(stream + _END_OF_STREAM)
+
+
+def read_whole(stream: bytes) -> tuple[Any, list[Any]]:
+    """Return the schema and the batches of a complete stream."""
+    try:
+        reader = pa.ipc.open_stream(stream)
+        return readable_schema(reader.schema), [readable(batch) for batch in reader]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BrokenStream(f"the answer cannot be read: {error}") from error
+
+
+# Rows to append, as one Arrow IPC stream: whole if they are few, else in pieces as they are sent.
+#
+# A request may have to be sent again, with the same bytes. What can be read again is encoded anew
+# for each attempt; what cannot, an iterator or a reader, is kept as far as it is small.
+
+
+BATCH_BYTES: Final = 4 << 20
+"""A larger batch is cut: neither side has more than a few of them in memory."""
+WHOLE_BYTES_MAX: Final = 8 << 20
+"""Up to here the rows are sent as they are, with their length."""
+
+
+class Rows:
+    """Anything that gives an Arrow stream, an iterable of pyarrow batches, or a function.
+
+    A function returns any of the others, with the same rows each time. Raises InterfaceError,
+    DataError; what reading the rows raises is in ``error``, too.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.error: Exception | None = None
+        self._open = _opener(data)
+        self._consumed = False
+        self._once = _is_read_once(data)
+        self._whole: bytes | None = None
+
+    def body(self) -> bytes | Iterator[bytes]:
+        """Return the bytes if they are few, else their pieces, each time from the beginning."""
+        if self._whole is not None:
+            return self._whole
+        if self._once and self._consumed:
+            raise InterfaceError(
+                "the rows came from an iterator or a reader, which cannot be read a second time, "
+                "and the request has to be sent again: give a Table, or a function that returns a "
+                "new iterator; with the same request_id they are not appended twice"
+            )
+        pieces = self._pieces()
+        first: list[bytes] = []
+        for piece in pieces:
+            first.append(piece)
+            if sum(map(len, first)) > WHOLE_BYTES_MAX:
+                self._consumed = True
+                return _chained(first, pieces)
+        self._whole = b"".join(first)
+        return self._whole
+
+    def _pieces(self) -> Iterator[bytes]:
+        try:
+            yield from _encoded(*self._open())
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _chained(first: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
+    while first:
+        yield first.pop(0)
+    yield from rest
+
+
+def _encoded(schema: Any, batches: Iterable[Any]) -> Iterator[bytes]:
+    """Yield the stream in pieces."""
+    # pandas' own description of its index means nothing to a table.
+    schema = schema.remove_metadata()
+    sink = _Sink()
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), schema) as writer:
+        for batch in batches:
+            plain = batch.replace_schema_metadata(None)
+            rows = max(1, batch.num_rows * BATCH_BYTES // max(1, batch.nbytes))
+            for begin in range(0, max(1, batch.num_rows), rows):
+                writer.write_batch(plain.slice(begin, rows))
+                yield sink.taken()
+    yield sink.taken()
+
+
+class _Sink:
+    """Collects what Arrow writes."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write(self, data: Any) -> int:
+        self._data += data
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is behind it."""
+
+    def close(self) -> None:
+        """Nothing to close: what was written is still to be taken."""
+
+    def taken(self) -> bytes:
+        """Return what has come since the last time."""
+        data, self._data = bytes(self._data), bytearray()
+        return data
+
+
+def _is_read_once(data: Any) -> bool:
+    """Return whether a second reading may give other rows than the first, or none.
+
+    What gives an Arrow stream and has a length is a collection (a table, a DataFrame); without one
+    it may be a stream that is gone once it was read.
+    """
+    if hasattr(data, "__arrow_c_stream__"):
+        return not hasattr(type(data), "__len__")
+    return isinstance(data, Iterator)
+
+
+def _opener(data: Any) -> Callable[[], tuple[Any, Iterable[Any]]]:
+    """Return what gives the schema and the batches from the beginning."""
+    if callable(data) and not isinstance(data, Iterable):
+        return lambda: _opener(data())()
+    if type(data).__module__.partition(".")[0] == "pandas":
+        try:
+            data = pa.Table.from_pandas(data, preserve_index=False)
+        except pa.ArrowException as error:
+            raise DataError(f"the DataFrame has no Arrow form: {error}") from error
+    if hasattr(data, "__arrow_c_stream__"):
+        return lambda: _streamed(data)
+    if isinstance(data, pa.RecordBatch):
+        return lambda: (data.schema, (data,))
+    if isinstance(data, Iterable):
+        return lambda: _opened(iter(data), getattr(data, "schema", None))
+    raise InterfaceError(f"a {type(data).__name__} cannot be appended")
+
+
+def _streamed(data: Any) -> tuple[Any, Iterable[Any]]:
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(f"a {type(data).__name__} gave no Arrow stream: {error}") from error
+    return reader.schema, reader
+
+
+def _opened(batches: Iterator[Any], schema: Any) -> tuple[Any, Iterator[Any]]:
+    """Return the schema, taken from the first batch if need be, and all batches."""
+    if schema is not None:
+        return schema, batches
+    first = next(batches, None)
+    if not isinstance(first, pa.RecordBatch):
+        raise InterfaceError("expected pyarrow record batches, and at least one")
+
+    def all_batches() -> Iterator[Any]:
+        yield first
+        yield from batches
+
+    return first.schema, all_batches()
+
+
+# A result as an Arrow stream: what pyarrow, pandas, polars and DuckDB read without us.
 
 
 class AsyncArrowResult:

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import haclient
-from haclient import load, output, submit
+from haclient import output, subcommands
 from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
-from haclient.freshness import LEVELS
-from haclient.settings import Failover, Settings, make_settings
+from haclient.settings import LEVELS, Failover, Settings, make_settings
 from haclient.statements import split
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -57,16 +56,18 @@ def parser() -> argparse.ArgumentParser:
     add("--write-concern", choices=("one", "majority", "all"), help="of writes")
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
-    job = commands.add_parser("submit", help="run a program as a job", description=submit.__doc__)
+    job = commands.add_parser(
+        "submit", help="run a program as a job", description=subcommands.__doc__
+    )
     job.formatter_class = argparse.RawDescriptionHelpFormatter
-    submit.add_arguments(job)
+    subcommands.add_submit_arguments(job)
     job.add_argument(
         "--request-id", metavar="ID", help="idempotency key: asked again, it is the same job"
     )
     _add_ring(job, wait_s=10.0)
-    file = commands.add_parser("load", help="load a file", description=load.__doc__)
+    file = commands.add_parser("load", help="load a file", description=subcommands.__doc__)
     file.formatter_class = argparse.RawDescriptionHelpFormatter
-    load.add_arguments(file)
+    subcommands.add_load_arguments(file)
     _add_ring(file, wait_s=30.0)
     return main
 
@@ -258,10 +259,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = parser().parse_args(arguments)
     if options.command == "submit":
-        return _beside_sql(options, submit.submit)
+        return _beside_sql(options, subcommands.submit)
     if options.command == "load":
         own = {"catalog": options.catalog, "schema": options.schema}
-        return _beside_sql(options, load.load, timeout_s=options.timeout, **own)
+        return _beside_sql(options, subcommands.load, timeout_s=options.timeout, **own)
     try:
         given = _given_text(options)
         runner = Runner(options)

@@ -3,7 +3,7 @@
 A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
 until that one fails for availability or says that it is leaving; then it asks the others at once,
 each once: first those of which nothing bad is known, then those whose circuit is open
-(`haclient.breaker`), last those that are leaving. Only after such a *round* has failed wholly does
+(`haclient.choosing`), last those that are leaving. Only after such a *round* has failed wholly does
 it pause (exponential backoff with jitter) and start a new round, until the request's deadline
 passes or nobody has been available for ``outage_s``. An answer, be it a result or an application
 error, ends the request; so does the second error that says nothing of what went wrong. While the
@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from haclient.breaker import CLOSED, Breaker
+from haclient.choosing import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
 UNEXPLAINED_MAX = 2

@@ -1,22 +1,121 @@
-"""The HTTP interface as values: what is sent, and what an answer means.
-
-The interface itself is documented in docs/reference/http.md.
-"""
+"""The HTTP interface as values: what is sent, what an answer means, how an exchange can fail."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from haclient.exceptions import Failure, FailureKind, InterfaceError, Outcome
 from haclient.failover import AttemptEnd
-from haclient.freshness import NOTHING_SEEN, SeenOffsets
-from haclient.settings import whole
+from haclient.settings import NOTHING_SEEN, SeenOffsets, whole
+
+# What both transports share: how an exchange with one server can fail.
+
+
+Body: TypeAlias = bytes | Iterator[bytes]
+"""A request's body: whole, or in pieces that are made while it is sent."""
+
+
+class WireError(Exception):
+    """No answer from this server; ``end`` says what that means for failing over."""
+
+    end = AttemptEnd.IN_DOUBT
+    retry_after_s = 0.0
+    """How long it asked to be left alone for."""
+
+
+class NotReached(WireError):
+    """No connection was made."""
+
+    end = AttemptEnd.NOT_REACHED
+
+
+class NotTaken(WireError):
+    """The server says that it cannot now, and that it has done nothing."""
+
+    end = AttemptEnd.NOT_TAKEN
+
+
+class Busy(WireError):
+    """The server says so because it has as much to do as it takes."""
+
+    end = AttemptEnd.BUSY
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class InDoubt(WireError):
+    """The server says that it does not know what becomes of the request."""
+
+
+class Leaving(WireError):
+    """The server says so because it is going out of service."""
+
+    end = AttemptEnd.LEAVING
+
+
+class Broken(WireError):
+    """The connection broke before the answer was complete."""
+
+
+class Hung(WireError):
+    """The server neither answers nor shows a sign of life."""
+
+
+class DeadlinePassed(WireError):
+    """The request's deadline passed."""
+
+    end = AttemptEnd.TIMED_OUT
+
+
+# A job and its files as the body of one request.
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A file to upload; ``part`` is what it is for: ``file``, ``pyFiles`` or ``files``."""
+
+    part: str
+    name: str
+    data: bytes
+
+
+def form(request: Mapping[str, Any], files: Sequence[JobFile]) -> tuple[str, bytes]:
+    """Return a body's type and its bytes: JSON, or a form with the files."""
+    told = json.dumps(dict(request)).encode()
+    if not files:
+        return "application/json", told
+    digest = hashlib.sha256(told)
+    for each in files:
+        digest.update(each.data)
+    boundary = (
+        f"haclient-{digest.hexdigest()[:40]}"  # in no file, unless one was made to hold its hash
+    )
+    parts = [_part(boundary, 'name="request"', told)]
+    for each in files:
+        name = each.name.replace("\\", "_").replace('"', "_")
+        parts.append(_part(boundary, f'name="{each.part}"; filename="{name}"', each.data))
+    body = b"".join(parts) + f"--{boundary}--\r\n".encode()
+    return f"multipart/form-data; boundary={boundary}", body
+
+
+def _part(boundary: str, disposition: str, data: bytes) -> bytes:
+    head = f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n"
+    return f"{head}Content-Type: application/octet-stream\r\n\r\n".encode() + data + b"\r\n"
+
+
+# The HTTP interface as values: what is sent, and what an answer means.
+#
+# The interface itself is documented in docs/reference/http.md.
+
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 STATEMENTS = "/api/2.0/sql/statements"

@@ -16,7 +16,7 @@ import sys
 import tokenize
 from pathlib import Path
 
-MODULES = ("connection", "cursor", "doors", "jobs", "load", "result", "ring", "session", "view")
+MODULES = ("connection", "cursor", "jobs", "load", "ring", "view")
 NAMES = {
     "AsyncIterator": "Iterator",
     "StopAsyncIteration": "StopIteration",

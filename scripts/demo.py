@@ -32,8 +32,8 @@ from rich.table import Table
 import haclient
 from haproc.cli.nodes import ask_all
 from haproc.ring.compare import contents, differences
-from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
+from haproc.ring.settings import RingError
 
 FOLDER = Path(__file__).resolve().parent.parent / ".ring" / "demo"
 TABLES = ("airlines", "airports", "planes", "weather", "flights")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from haclient import exceptions
 from haclient.failover import Reason
-from haproc.config import walk
+from haproc.config import load
 from haproc.config.check import LIMITS_IN_ORDER
 from haproc.config.model import Config
 from haproc.doors.connect import errors as connect_errors
@@ -104,7 +104,7 @@ _READ_BY_HAND: Final = {
     ),
     "clusters[].spark.token": ("secret", "none", "Sent to Spark as a bearer token."),
 }
-"""An EngineAddress is read by code of its own (`haproc.config.walk`)."""
+"""An EngineAddress is read by code of its own (`haproc.config.load`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def walk_keys(kind: type = Config, prefix: str = "") -> Iterator[Key]:
     """Yield every key in the order of the dataclasses."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        path, hint = prefix + walk._key(kind, field), hints[field.name]
+        path, hint = prefix + load._key(kind, field), hints[field.name]
         items = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
         if hint is EngineAddress:
             for each in (f"{path}.url", f"{path}.token"):
@@ -162,7 +162,7 @@ def _type(field: dataclasses.Field[Any], hint: Any) -> str:
 
 
 def _default(field: dataclasses.Field[Any], path: str) -> str:
-    if walk._required(field):
+    if load._required(field):
         return "required"
     value = field.default
     if path == "fanout":

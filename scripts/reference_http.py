@@ -77,6 +77,8 @@ class Api:
         yield ""
         yield f"{' '.join(about['summary'].split())}. *{', '.join(about.get('tags', []))}*"
         yield ""
+        if "description" in about:
+            yield prose(about["description"])
         rows = [
             (f"`{each['name']}`", each["in"], *self._cells(each["schema"]))
             for each in map(self._resolved, about.get("parameters", []))

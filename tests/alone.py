@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dmq import Json
 from haproc.config.model import Config
 from haproc.membership.members import Members
-from haproc.membership.roster import Neighbour
+from haproc.membership.peers import Neighbour
 
 
 class NoLines:

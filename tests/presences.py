@@ -12,13 +12,12 @@ from haproc.config.model import Address, ClusterConfig, Config, Membership, Redi
 from haproc.doors.apps import waiting_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.interface import EngineAddress
-from haproc.membership.judgement import PeerStatus
-from haproc.membership.messages import Own
-from haproc.membership.state import State
+from haproc.membership.state import Own, State
+from haproc.membership.view import PeerStatus
 from haproc.metrics import Metrics
+from haproc.node.doors import WaitingForLog
 from haproc.node.presence import Presence
-from haproc.node.waiting import WaitingForLog
-from haproc.ring.ports import free_ports
+from haproc.ring.process import free_ports
 
 NAMES = "abc"
 RULES = Membership(heartbeat_interval_s=0.2, window_s=4.0, check_interval_s=0.2)

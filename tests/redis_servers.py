@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from haproc.ring.ports import free_port
-from haproc.ring.server import LocalServer
+from haproc.ring.process import LocalServer, free_port
 
 ANSWERS_WITHIN_S = 20.0
 _MISSING = (

@@ -18,12 +18,12 @@ from typing import Any
 import yaml
 
 import haclient
-from haproc.cli import drains
+from haproc.cli import clients
 from haproc.cli.queue import Asker
-from haproc.node.faults import VARIABLE
+from haproc.node.node import VARIABLE
 from haproc.ring.compare import contents, differences
-from haproc.ring.daemon import launch
 from haproc.ring.local import LocalRing, LogChoice
+from haproc.ring.process import launch
 
 SETTLED_S = 240.0
 COMMITS_OPTIMIZED = 5
@@ -102,13 +102,13 @@ class Rig:
     async def drain(self, name: str) -> None:
         """Take a cluster from its clients."""
         async with Asker(self.ring.config) as asker:
-            await drains.begin(asker, name)
+            await clients.begin(asker, name)
 
     async def undrain(self, name: str) -> None:
         """Give a cluster back to its clients, and wait until it serves."""
         async with Asker(self.ring.config) as asker:
-            await drains.end(asker, name)
-            await drains.wait(asker, name, drains.serves, SETTLED_S)
+            await clients.end(asker, name)
+            await clients.wait(asker, name, clients.serves, SETTLED_S)
 
     def down(self) -> None:
         """Stop the HAProcs and the log."""

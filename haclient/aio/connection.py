@@ -9,24 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from haclient import exceptions, protocol
-from haclient.aio.cursor import AsyncCursor
-from haclient.aio.doors import AsyncHttpDoors
+from haclient.aio.cursor import AsyncCursor, AsyncResult, receive
 from haclient.aio.load import AsyncLoad
-from haclient.aio.result import AsyncResult, receive
-from haclient.aio.ring import AsyncRing, Work
-from haclient.aio.session import AsyncSession, exchange
+from haclient.aio.ring import AsyncRing, AsyncSession, Work, exchange
 from haclient.aio.transport import Response, StateLock, Transport, now, sleep
-from haclient.aio.view import AsyncView
+from haclient.aio.view import AsyncHttpDoors, AsyncView
+from haclient.arrow import Rows
+from haclient.choosing import is_hedgeable
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
 from haclient.files import PIECE_BYTES, Loaded, LoadFile, form_of
-from haclient.freshness import SeenOffsets
-from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
-from haclient.protocol import Rejected, Statement
+from haclient.protocol import Body, Rejected, Statement, WireError
 from haclient.request_ids import new_request_id
-from haclient.rows import Rows
-from haclient.settings import Server, Settings
-from haclient.wire import Body, WireError
+from haclient.settings import SeenOffsets, Server, Settings
 
 _CANCEL_S = 45.0
 """A server answers once it knows what became of the statement: within some 35 s at most."""

@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from haclient import protocol
-from haclient.aio.doors import AsyncHttpDoors
-from haclient.aio.ring import AsyncRing, Work
-from haclient.aio.session import exchange
+from haclient.aio.ring import AsyncRing, Work, exchange
 from haclient.aio.transport import Transport
-from haclient.aio.view import AsyncView
-from haclient.forms import JobFile, form
-from haclient.protocol import Rejected
+from haclient.aio.view import AsyncHttpDoors, AsyncView
+from haclient.protocol import JobFile, Rejected, form
 from haclient.request_ids import new_request_id
 from haclient.settings import Server, Settings
 

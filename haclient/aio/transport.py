@@ -17,8 +17,8 @@ import aiohttp
 from yarl import URL
 
 from haclient.failover import Liveness, Policy, Pulse
+from haclient.protocol import Body, Broken, DeadlinePassed, Hung, NotReached
 from haclient.settings import Server, Settings
-from haclient.wire import Body, Broken, DeadlinePassed, Hung, NotReached
 
 T = TypeVar("T")
 

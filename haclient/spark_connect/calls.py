@@ -1,10 +1,4 @@
-"""The three kinds of calls that Spark Connect has, each made at whichever server takes it.
-
-What is sent again unasked is what PySpark itself would send again when a server is unavailable;
-ExecutePlan always under one operation id, by which HAProcs know it again. Not so a stream of
-requests of which something has been taken, which PySpark makes anew, and a stream of responses that
-has begun, to which PySpark attaches again by the last response that it has.
-"""
+"""The three kinds of calls that Spark Connect has, and their errors as PySpark expects them."""
 
 from __future__ import annotations
 
@@ -12,18 +6,118 @@ import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
+from haclient.exceptions import DatabaseError
+from haclient.protocol import Broken, Busy, WireError, outcome_of
 from haclient.settings import Server
-from haclient.spark_connect.errors import Lost, said_by
 from haclient.spark_connect.links import Link, Links
-from haclient.spark_connect.status import failed
+from haclient.spark_connect.status import Said, failed
 from haclient.sync.ring import Work
 from haclient.sync.transport import now
-from haclient.wire import Broken, Busy, WireError
+
+# Errors as PySpark expects them of a channel.
+
+
+_CODES = {
+    "HACLIENT_DEADLINE": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "HACLIENT_CANCELLED": grpc.StatusCode.CANCELLED,
+}
+
+
+class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+    """A call that ended here, without a server's status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self._code = code
+        self._details = details
+
+    def code(self) -> grpc.StatusCode:
+        """Return why."""
+        return self._code
+
+    def details(self) -> str:
+        """Return what there is to say about it."""
+        return self._details
+
+    def initial_metadata(self) -> tuple[Any, ...]:
+        """Return nothing: no server said any."""
+        return ()
+
+    def trailing_metadata(self) -> tuple[Any, ...]:
+        """Return nothing: no server said any."""
+        return ()
+
+    def is_active(self) -> bool:
+        """Whether it goes on: no."""
+        return False
+
+    def time_remaining(self) -> float | None:
+        """Return None: it has ended."""
+        return None
+
+    def cancel(self) -> bool:
+        """Do nothing: it has ended."""
+        return False
+
+    def add_callback(self, callback: Any) -> bool:
+        """Take none: it has ended."""
+        return False
+
+
+class Lost(ChannelError):
+    """The server failed in the middle; PySpark asks again, and the next one answers."""
+
+    def __init__(self, details: str, cause: BaseException) -> None:
+        super().__init__(grpc.StatusCode.UNAVAILABLE, details)
+        self.__cause__ = cause
+
+
+class GivenUp(ChannelError):
+    """Every server was asked, for as long as the policy says: asking again is of no use."""
+
+    def __init__(self, error: DatabaseError) -> None:
+        code = _CODES.get(error.error_class, grpc.StatusCode.UNAVAILABLE)
+        super().__init__(code, f"[{error.error_class}] {error.message}; outcome {error.outcome}")
+        self.failure = error.failure
+
+
+def said_by(error: grpc.RpcError) -> Said:
+    """Return how a call ended; the class is what the server's ErrorInfo names, "" for none."""
+    code, details = error.code().name, error.details() or ""
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:  # its details belong to another status
+        status = None
+    if status is None:
+        return Said(code, details, None)
+    said = Said(code, details, "")
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    for detail in status.details:
+        if detail.Unpack(info):
+            said = replace(
+                said,
+                error_class=info.metadata.get("errorClass", info.reason),
+                outcome=outcome_of(info.metadata.get("outcome")),
+            )
+        elif detail.Unpack(retry):
+            said = replace(said, retry_after_s=retry.retry_delay.ToTimedelta().total_seconds())
+    return said
+
+
+# The three kinds of calls that Spark Connect has, each made at whichever server takes it.
+#
+# What is sent again unasked is what PySpark itself would send again when a server is unavailable;
+# ExecutePlan always under one operation id, by which HAProcs know it again. Not so a stream of
+# requests of which something has been taken, which PySpark makes anew, and a stream of responses
+# that has begun, to which PySpark attaches again by the last response that it has.
+
 
 T = TypeVar("T")
 _AGE: Final = "haproc-age-s"

@@ -17,11 +17,11 @@ from typing import Any
 import grpc
 
 from haclient.failover import Liveness, Policy, Pulse
+from haclient.protocol import Broken
 from haclient.settings import Server
 from haclient.spark_connect.status import HEALTH_CHECK, Health, greeted, health
 from haclient.sync.transport import StateLock, now, spawn
 from haclient.topology import Topology
-from haclient.wire import Broken
 
 _TICK_S = 0.05
 """How often the watch looks for silent servers: a frozen one goes unnoticed for so much longer."""

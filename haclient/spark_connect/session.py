@@ -1,10 +1,12 @@
-"""A PySpark session on a channel of ours."""
+"""A PySpark session on a gRPC channel to several servers."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,273 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
-from haclient.exceptions import InterfaceError
+from haclient import failover
+from haclient.exceptions import DatabaseError, InterfaceError
+from haclient.protocol import Leaving, WireError
 from haclient.settings import Failover, Server, Settings, order_of, policy_of, whole
 from haclient.spark_connect.address import Address, read_address
-from haclient.spark_connect.channel import RingChannel
-from haclient.spark_connect.errors import GivenUp
+from haclient.spark_connect.calls import (
+    Begun,
+    Ended,
+    GivenUp,
+    Lost,
+    Method,
+    Options,
+    download,
+    judged,
+    named,
+    unary,
+    upload,
+)
+from haclient.spark_connect.links import Link, Links
+from haclient.sync.ring import Ring, Work
+from haclient.sync.transport import StateLock, now
+from haclient.sync.view import View
+
+# A gRPC channel to several servers, for the stubs of Spark Connect.
+#
+# It looks like any channel to who calls. `haclient.sync.ring` runs each call as the failover
+# policy says, `calls` makes it at one server. A client goes back to a server that it prefers only
+# between calls, and not while the one in use has something that no other can have, such as a
+# checkpoint.
+
+
+_REATTACH_S = 5.0
+"""Servers end long streams in between, and PySpark attaches again: until then one stays."""
+_RELEASE_S = 2.0
+"""For calls that only give something up: without them it is given up later. Chosen."""
+_BOUND = frozenset({"checkpoint_command_result", "ml_command_result"})
+"""Responses that name something which only this server has."""
+
+
+class RingChannel(grpc.Channel):  # type: ignore[misc]
+    """The channel of one session; threads share it."""
+
+    def __init__(self, settings: Settings, open_channel: Callable[[Server], grpc.Channel]) -> None:
+        self.links = Links(settings.policy, open_channel)
+        self.view = View(settings, self.links, self._stays)
+        self._settings = settings
+        self._ring = Ring(settings, self.view)
+        self._cut_at = -math.inf
+        self._bound_to: int | None = None
+
+    def _stays(self) -> bool:
+        bound = self._bound_to == self.view.current.index
+        return self.links.busy or bound or now() - self._cut_at < _REATTACH_S
+
+    def run(self, request_id: str, timeout: float | None, work: Work[Any]) -> Any:
+        """Do the work at one server after another; raises RpcError."""
+        try:
+            ended = self._ring.run(request_id, math.inf if timeout is None else timeout, work)
+        except DatabaseError as error:
+            raise GivenUp(error) from None
+        if isinstance(ended, Ended):
+            if ended.lost is not None and ended.server is not None:
+                self.broke(ended.server, ended.lost, request_id)
+            self.settle()
+            if ended.error is not None:
+                raise ended.error
+        return ended
+
+    def settle(self) -> None:
+        """A call has ended: if it was the last, the client may go where it prefers to be."""
+        if not self._stays():
+            self.view.settled()
+
+    def saw(self, link: Link, response: Any) -> None:
+        """A response of a stream has come."""
+        self.links.heard(link)
+        if response.WhichOneof("response_type") in _BOUND:
+            self._bound_to = link.server.index
+
+    def cut(self, last: Any) -> None:
+        """A stream has ended; ``last``: its last response. PySpark may attach again."""
+        if last is None or last.WhichOneof("response_type") != "result_complete":
+            self._cut_at = now()
+
+    def broke(self, server: Server, wire: WireError, request_id: str) -> None:
+        """A server failed in the middle of a stream."""
+        policy, at = self._settings.policy, now()
+        if isinstance(wire, Leaving):
+            self.view.left(server)
+        else:
+            self.view.update(lambda memory: failover.failed(policy, memory, server.index, at))
+        memory = self.view.memory
+        following = min(memory.preferred, key=lambda each: failover.rank(memory, each, at))
+        if self._settings.on_failover is not None:
+            url = self.view.server(following).url
+            self._settings.on_failover(Failover(request_id, server.url, url, str(wire)))
+
+    # -- grpc.Channel ----------------------------------------------------------------------
+
+    def unary_unary(self, method: str, *serializers: Any, **more: Any) -> _Unary:
+        """Return the callable of a method with one request and one response."""
+        made = Method(self.links, method, lambda c: c.unary_unary(method, *serializers, **more))
+        release = method.rpartition("/")[2].startswith("Release")
+        return _Unary(self, made, unary, _RELEASE_S if release else None)
+
+    def unary_stream(self, method: str, *serializers: Any, **more: Any) -> _Download:
+        """Return the callable of a method with one request and a stream of responses."""
+        made = Method(self.links, method, lambda c: c.unary_stream(method, *serializers, **more))
+        return _Download(self, made)
+
+    def stream_unary(self, method: str, *serializers: Any, **more: Any) -> _Upload:
+        """Return the callable of a method with a stream of requests and one response."""
+        made = Method(self.links, method, lambda c: c.stream_unary(method, *serializers, **more))
+        return _Upload(self, made, upload)
+
+    def stream_stream(self, method: str, *serializers: Any, **more: Any) -> Any:
+        """Raise NotImplementedError: Spark Connect has no such method."""
+        raise NotImplementedError(f"{method}: streams in both directions are not repeated")
+
+    def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
+        """Raise NotImplementedError: several connections have no one state."""
+        raise NotImplementedError("the channel has a connection to each server that it uses")
+
+    def unsubscribe(self, callback: Any) -> None:
+        """Do nothing: nobody subscribes."""
+
+    def close(self) -> None:
+        """End everything that is under way and close all connections."""
+        self.view.close()
+        self.links.close()
+
+    def __enter__(self) -> RingChannel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Single:
+    """The callable of a method with one response."""
+
+    def __init__(
+        self,
+        channel: RingChannel,
+        method: Method,
+        work: Callable[[Method, Any, Options], Work[Ended]],
+        timeout_s: float | None = None,
+    ) -> None:
+        self._channel = channel
+        self._method = method
+        self._work = work
+        self._timeout_s = timeout_s
+
+    def __call__(self, request: Any, timeout: float | None = None, *args: Any, **kw: Any) -> Any:
+        return self.with_call(request, timeout, *args, **kw)[0]
+
+    def with_call(
+        self,
+        request: Any,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: Any = None,
+        wait_for_ready: Any = None,
+        compression: Any = None,
+    ) -> tuple[Any, Any]:
+        options = Options(metadata, credentials, wait_for_ready, compression)
+        timeout = self._timeout_s if timeout is None else timeout
+        ended = self._channel.run("", timeout, self._work(self._method, request, options))
+        return ended.response, ended.call
+
+    def future(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("calls of this channel block")
+
+
+class _Unary(_Single, grpc.UnaryUnaryMultiCallable):  # type: ignore[misc]
+    pass
+
+
+class _Upload(_Single, grpc.StreamUnaryMultiCallable):  # type: ignore[misc]
+    pass
+
+
+class _Download(grpc.UnaryStreamMultiCallable):  # type: ignore[misc]
+    def __init__(self, channel: RingChannel, method: Method) -> None:
+        self._channel = channel
+        self._method = method
+
+    def __call__(
+        self,
+        request: Any,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: Any = None,
+        wait_for_ready: Any = None,
+        compression: Any = None,
+    ) -> Responses:
+        options = Options(metadata, credentials, wait_for_ready, compression)
+        work = download(self._method, request, options)
+        request_id = named(request)
+        return Responses(
+            self._channel, request_id, lambda: self._channel.run(request_id, timeout, work)
+        )
+
+
+class Responses(Iterator[Any]):
+    """A stream of responses; asked for when the first one is."""
+
+    def __init__(self, channel: RingChannel, request_id: str, begin: Callable[[], Begun]) -> None:
+        self._channel = channel
+        self._request_id = request_id
+        self._begin: Callable[[], Begun] | None = begin
+        self._begun: Begun | None = None
+        self._last: Any = None
+        self._lock = StateLock()
+
+    def __next__(self) -> Any:
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            self._begun = begin()
+            response = self._begun.first
+        elif self._begun is not None:
+            response = self._following(self._begun)
+        else:
+            raise StopIteration
+        if response is None:
+            self._end()
+            self._channel.cut(self._last)
+            raise StopIteration
+        self._last = response
+        self._channel.saw(self._begun.link, response)
+        return response
+
+    def _following(self, begun: Begun) -> Any:
+        """Return the next response, None at the end; raises RpcError."""
+        try:
+            return next(begun.call, None)
+        except grpc.RpcError as error:
+            wire = judged(self._channel.links, begun.link, error)
+            self._end(broken=wire is not None)
+            if wire is None:
+                raise
+            self._channel.broke(begun.link.server, wire, self._request_id)
+            raise Lost(str(wire), error) from error
+
+    def _end(self, *, broken: bool = False) -> None:
+        with self._lock:
+            begun, self._begun = self._begun, None
+        if begun is not None:
+            self._channel.links.leave(begun.link, broken=broken)
+            self._channel.settle()
+
+    def cancel(self) -> bool:
+        """End the call."""
+        begun = self._begun
+        self._begin = None
+        if begun is not None:
+            begun.call.cancel()
+            self._end()
+        return begun is not None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be ending
+            self.cancel()
+
+
+# A PySpark session on a channel of ours.
+
 
 _RETRY_FIRST_MS = 5
 """PySpark's pause before it attaches to a broken stream again; the next server is there already."""

@@ -12,8 +12,17 @@ from enum import Enum
 
 from haclient.exceptions import Failure, FailureKind, Outcome
 from haclient.failover import AttemptEnd, Pulse
-from haclient.protocol import end_of
-from haclient.wire import Broken, Busy, Hung, InDoubt, Leaving, NotReached, NotTaken, WireError
+from haclient.protocol import (
+    Broken,
+    Busy,
+    Hung,
+    InDoubt,
+    Leaving,
+    NotReached,
+    NotTaken,
+    WireError,
+    end_of,
+)
 
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 UNAVAILABLE = "UNAVAILABLE"

@@ -10,24 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from haclient import exceptions, protocol
+from haclient.arrow import Rows
+from haclient.choosing import is_hedgeable
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
 from haclient.files import PIECE_BYTES, Loaded, LoadFile, form_of
-from haclient.freshness import SeenOffsets
-from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
-from haclient.protocol import Rejected, Statement
+from haclient.protocol import Body, Rejected, Statement, WireError
 from haclient.request_ids import new_request_id
-from haclient.rows import Rows
-from haclient.settings import Server, Settings
-from haclient.sync.cursor import Cursor
-from haclient.sync.doors import HttpDoors
+from haclient.settings import SeenOffsets, Server, Settings
+from haclient.sync.cursor import Cursor, Result, receive
 from haclient.sync.load import Load
-from haclient.sync.result import Result, receive
-from haclient.sync.ring import Ring, Work
-from haclient.sync.session import Session, exchange
+from haclient.sync.ring import Ring, Session, Work, exchange
 from haclient.sync.transport import Response, StateLock, Transport, now, sleep
-from haclient.sync.view import View
-from haclient.wire import Body, WireError
+from haclient.sync.view import HttpDoors, View
 
 _CANCEL_S = 45.0
 """A server answers once it knows what became of the statement: within some 35 s at most."""

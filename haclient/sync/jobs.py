@@ -8,15 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from haclient import protocol
-from haclient.forms import JobFile, form
-from haclient.protocol import Rejected
+from haclient.protocol import JobFile, Rejected, form
 from haclient.request_ids import new_request_id
 from haclient.settings import Server, Settings
-from haclient.sync.doors import HttpDoors
-from haclient.sync.ring import Ring, Work
-from haclient.sync.session import exchange
+from haclient.sync.ring import Ring, Work, exchange
 from haclient.sync.transport import Transport
-from haclient.sync.view import View
+from haclient.sync.view import HttpDoors, View
 
 
 class Jobs:

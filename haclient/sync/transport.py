@@ -23,8 +23,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Generic, TypeVar, cast
 
 from haclient.failover import Liveness, Policy, Pulse
+from haclient.protocol import Body, Broken, DeadlinePassed, Hung, NotReached, WireError
 from haclient.settings import Server, Settings
-from haclient.wire import Body, Broken, DeadlinePassed, Hung, NotReached, WireError
 
 T = TypeVar("T")
 

@@ -1,10 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/view.py; edit that one.
-"""What a connection knows of its servers, and how it finds out: discovery, probes, round trips.
-
-Nothing of this is waited for. It runs beside the requests, when an answer has come and what is
-known is older than ``refresh_s``, or when a server has failed; so a connection at rest asks
-nobody. The decisions are in `haclient.failover`, `haclient.topology` and `haclient.order`.
-"""
+"""What a connection knows of its servers, and how it finds out: doors, probes, round trips."""
 
 from __future__ import annotations
 
@@ -15,12 +10,39 @@ from functools import partial
 from typing import Protocol
 
 from haclient import failover, topology
-from haclient.breaker import CLOSED
+from haclient.choosing import CLOSED, Order, arrange
 from haclient.failover import Memory, Policy
-from haclient.order import Order, arrange
 from haclient.settings import Server, Settings
-from haclient.sync.transport import StateLock, now, sleep, spawn
+from haclient.sync.transport import StateLock, Transport, now, sleep, spawn
 from haclient.topology import Roster, Topology
+
+# The servers' HTTP doors: what a server says of itself.
+
+
+class HttpDoors:
+    """All of one connection's."""
+
+    def __init__(self, transport: Transport, headers: dict[str, str]) -> None:
+        self._transport = transport
+        self._headers = headers
+
+    def ready(self, server: Server) -> bool:
+        """Whether the server says that it takes requests; not if it does not answer in time."""
+        answer = self._transport.fetch(server, "/readyz", self._headers)
+        return answer is not None and answer[0] == 200
+
+    def topology(self, server: Server) -> Topology | None:
+        """Return what the server says of itself and its ring; None if nothing that counts."""
+        answer = self._transport.fetch(server, topology.PATH, self._headers)
+        return None if answer is None else topology.parse(*answer)
+
+
+# What a connection knows of its servers, and how it finds out: discovery, probes, round trips.
+#
+# Nothing of this is waited for. It runs beside the requests, when an answer has come and what is
+# known is older than ``refresh_s``, or when a server has failed; so a connection at rest asks
+# nobody. The decisions are in `haclient.failover`, `haclient.topology` and `haclient.choosing`.
+
 
 _CLIENT_NUMBER_BITS = 128
 """Enough that for 30 servers every order is as likely as any other."""

@@ -1,7 +1,7 @@
 """From a statement to its class: what it is, then rules, then the request's own wish.
 
 Words tell an INSERT of literals, and what may be a query: Spark runs that only if it is one. What
-anything else is and writes, Spark's parser tells (`haproc.reading.recognise`); what it reads, the
+anything else is and writes, Spark's parser tells (`haproc.reading.summary`); what it reads, the
 analyzer.
 
 Fails closed: what nothing recognises, and what hides another statement, is refused.

@@ -29,10 +29,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from haproc.classify.model import InsertShape
-from haproc.classify.moments import is_moment, may_write_time_of_day
 from haproc.classify.names import Context, may_be_temporary, plain, target
-from haproc.classify.strings import decoded
-from haproc.classify.tokens import SPACE, LexicalError, Token, TokenKind, tokenize
+from haproc.classify.tokens import (
+    SPACE,
+    LexicalError,
+    Token,
+    TokenKind,
+    decoded,
+    is_moment,
+    may_write_time_of_day,
+    tokenize,
+)
 
 _TEXT = rf"""(?:
       (?P<s>'[^'\\]*+(?>(?:(?:\\.|'')[^'\\]*+)*)')

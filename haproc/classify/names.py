@@ -1,17 +1,66 @@
-"""Table names: read from tokens, completed from the session's catalog and schema.
-
-A name is kept in lower case, its parts joined by dots; a part that itself holds a dot or a
-backquote stays backquoted, so that different names never get the same text.
-"""
+"""Names of tables, and of what a definition defines: read from tokens, completed, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 from haproc.classify.model import RefusedError
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 from haproc.failure import ErrorClass
+
+# What a definition defines: the object that CREATE, ALTER or DROP names.
+
+
+NAMESPACES: Final = ("SCHEMA", "DATABASE", "NAMESPACE")
+_OBJECTS: Final = ("TABLE", "VIEW", "FUNCTION", *NAMESPACES)
+_BETWEEN: Final = frozenset({"OR", "REPLACE", "EXTERNAL"})
+_BEFORE_NAMES: Final = frozenset({"IF", "NOT", "EXISTS"})
+_NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
+
+
+def defined_object(sql: str, context: Context) -> tuple[str, str] | None:
+    """Return the word for what a definition is about, and its full name.
+
+    None if the statement is no definition, or does not say plainly what it names.
+    """
+    tokens = tokenize(sql)
+    try:
+        if (first := next(tokens, None)) is None or first.upper not in ("CREATE", "ALTER", "DROP"):
+            return None
+        what = next((each.upper for each in tokens if each.upper not in _BETWEEN), "")
+        parts = _next_name(tokens) if what in _OBJECTS else ()
+    except LexicalError:
+        return None
+    if not parts:
+        return None
+    if what in NAMESPACES:
+        return what, joined(parts if len(parts) > 1 else (context.catalog, *parts))
+    return what, qualified(parts, context)
+
+
+def _next_name(tokens: Iterator[Token]) -> tuple[str, ...]:
+    """Read the name that comes next; none if it has to be computed."""
+    first = next((each for each in tokens if each.upper not in _BEFORE_NAMES), None)
+    parts: list[str] = []
+    names = chain([] if first is None else [first], tokens)
+    while (token := next(names, None)) is not None and token.kind in _NAMES:
+        parts.append(plain(token))
+        behind = next(names, None)
+        if behind is not None and behind.is_symbol("."):
+            continue
+        opens = behind is not None and behind.is_symbol("(")
+        return () if opens and parts[0].upper() == "IDENTIFIER" else tuple(parts)
+    return ()
+
+
+# Table names: read from tokens, completed from the session's catalog and schema.
+#
+# A name is kept in lower case, its parts joined by dots; a part that itself holds a dot or a
+# backquote stays backquoted, so that different names never get the same text.
+
 
 # `delta.`/path`` names files instead of a table, when the first part is one of these.
 _FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text xml"
@@ -23,7 +72,7 @@ _GLOBAL = "global_temp"
 OWN_SCHEMA = "haproc_warm_up"
 """Where HAProc tries a fresh server out: no table of the ring, compared nowhere, and dropped."""
 STAGING_SCHEMA = "haproc_staging"
-"""Where each cluster gathers rows of many parts, see `haproc.engine.staging`; likewise."""
+"""Where each cluster gathers rows of many parts, see `haproc.engine.pieces`; likewise."""
 OWN_SCHEMAS = frozenset({OWN_SCHEMA, STAGING_SCHEMA})
 
 

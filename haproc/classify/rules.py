@@ -15,8 +15,8 @@ from pathlib import Path
 
 import yaml
 
+from haproc.classify.allowed import NO_PATHS, Paths
 from haproc.classify.model import BUDGET_MAX_S, Kind, OperationClass, Touched, WriteConcern
-from haproc.classify.paths import NO_PATHS, Paths
 
 QUERY_KINDS = frozenset({Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN})
 SESSION_KINDS = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.TEMPORARY_VIEW, Kind.CACHE})

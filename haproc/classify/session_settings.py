@@ -1,17 +1,4 @@
-"""What becomes of a setting that a client sets in its session: one of three things.
-
-It *travels*: it goes with each of the session's writes, and every cluster's lane sets it before it
-runs one. So it may change what a statement comes to, if that follows from its value alone, and how
-Spark goes about it. It must not change what HAProc's marks and looks rest on, which code runs, or
-what a cluster's own files, machine and moment have a say in. Spark, Delta and Hadoop know some
-thousands of settings, and each version brings new ones: so this is a closed list.
-
-It is *reserved*, and nobody may set it: with it the session would read texts and names otherwise
-than HAProc does, reach other storage, run other code, or break what writes rest on.
-
-All others are *the session's own*: they hold where its queries run. So its writes have their rows
-computed there, and what no rows can stand for is refused.
-"""
+"""Settings that a client sets in its session: how SET is told, and what becomes of each."""
 
 from __future__ import annotations
 
@@ -22,6 +9,36 @@ from typing import Final
 
 from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass
+
+# ``SET name=value``, told by its text.
+
+
+_ASSIGNS: Final = re.compile(
+    r"\s*SET\s+(?P<quote>`?)(?P<key>[\w.:-]+)(?P=quote)\s*=(?P<value>[^;`'\"]*);?\s*",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def assigned(sql: str) -> tuple[str, str] | None:
+    """Return the setting and the value of ``SET name=value``; None for anything else."""
+    match = _ASSIGNS.fullmatch(sql)
+    return None if match is None else (match["key"], match["value"].strip())
+
+
+# What becomes of a setting that a client sets in its session: one of three things.
+#
+# It *travels*: it goes with each of the session's writes, and every cluster's lane sets it before
+# it runs one. So it may change what a statement comes to, if that follows from its value alone,
+# and how Spark goes about it. It must not change what HAProc's marks and looks rest on, which code
+# runs, or what a cluster's own files, machine and moment have a say in. Spark, Delta and Hadoop
+# know some thousands of settings, and each version brings new ones: so this is a closed list.
+#
+# It is *reserved*, and nobody may set it: with it the session would read texts and names otherwise
+# than HAProc does, reach other storage, run other code, or break what writes rest on.
+#
+# All others are *the session's own*: they hold where its queries run. So its writes have their
+# rows computed there, and what no rows can stand for is refused.
+
 
 _PROGRAMS_NAME: Final = re.compile(r"spark\.([a-z_]\w*)(\.[\w-]+)*", re.ASCII)
 """A program's own setting, such as ``spark.my.own``, if its second part is none of Spark's."""

@@ -23,9 +23,9 @@ from haproc.cli.queue import Asker, AskError
 from haproc.cli.rings import guarded, progress_since
 from haproc.config.check import NAME
 from haproc.config.edit import EditError, add_cluster, changed_as_meant, remove_cluster
-from haproc.config.errors import ConfigError
 from haproc.config.load import load_text
 from haproc.config.model import Config
+from haproc.config.tree import ConfigError
 from haproc.ring.local import LocalRing
 from haproc.ring.making import new_cluster
 

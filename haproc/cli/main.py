@@ -130,13 +130,13 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import drains, queue
+    from haproc.cli import clients, queue
 
     drain = commands.add_parser(
         "drain", help="keep clients away from a cluster; it stays a member of the ring"
     )
     undrain = commands.add_parser("undrain", help="let clients come to a drained cluster again")
-    for command, ask in ((drain, drains.drain), (undrain, drains.undrain)):
+    for command, ask in ((drain, clients.drain), (undrain, clients.undrain)):
         command.add_argument("cluster", metavar="NAME", help="the cluster's name")
         _where(command)
         command.add_argument("--timeout-s", type=float, default=300.0, help="of --wait (300)")
@@ -150,14 +150,14 @@ def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _session_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import queue, sessions
+    from haproc.cli import clients, queue
 
     actions = commands.add_parser("sessions", help="clients' sessions in the ring").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
     listing = actions.add_parser("list", help="show the open sessions, and which HAProc has them")
     close = actions.add_parser("close", help="close a session for good")
-    for command, ask in ((listing, sessions.list_sessions), (close, sessions.close)):
+    for command, ask in ((listing, clients.list_sessions), (close, clients.close)):
         _where(command)
         command.add_argument("--cluster", help="whose HAProc to ask (the first that answers)")
         command.set_defaults(run=queue.run, ask=ask)
@@ -169,7 +169,7 @@ def _session_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import jobs, queue
+    from haproc.cli import clients, queue
 
     actions = commands.add_parser("jobs", help="the ring's batch jobs").add_subparsers(
         dest="action", required=True, metavar="ACTION"
@@ -179,10 +179,10 @@ def _job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     log = actions.add_parser("log", help="print what is kept of its output")
     kill = actions.add_parser("kill", help="end it")
     for command, ask in (
-        (listing, jobs.list_jobs),
-        (show, jobs.show),
-        (log, jobs.log),
-        (kill, jobs.kill),
+        (listing, clients.list_jobs),
+        (show, clients.show),
+        (log, clients.log),
+        (kill, clients.kill),
     ):
         _where(command)
         command.add_argument("--cluster", help="whose HAProc to ask (the first that answers)")
@@ -226,7 +226,7 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import rings, rolling
+    from haproc.cli import rings
 
     ring = commands.add_parser("ring", help="a local ring: clusters and HAProcs on this machine")
     actions = ring.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -281,7 +281,7 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         (status, rings.status),
         (kill, rings.kill),
         (restart, rings.restart),
-        (roll, rolling.roll),
+        (roll, rings.roll),
     ):
         command.set_defaults(run=run)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from haproc.classify.classifier import Unparsed, classify, decided, ruled
-from haproc.classify.described import described
 from haproc.classify.model import (
     Classified,
     Kind,
@@ -22,6 +21,7 @@ from haproc.classify.model import (
 )
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
+from haproc.classify.showing import described
 
 
 @dataclass(frozen=True, slots=True)

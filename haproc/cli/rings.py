@@ -1,4 +1,4 @@
-"""``haproc ring``: a whole ring on this machine."""
+"""``haproc ring``: a whole ring on this machine, and its restart under load."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from haproc.cli import output
+from haproc.cli import clients, output
 from haproc.cli.nodes import ask_all, print_status
+from haproc.cli.queue import Asker, AskError
+from haproc.failure import ErrorClass
 from haproc.membership.state import SERVING
-from haproc.ring.access import token_file
-from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
+from haproc.ring.making import token_file
+from haproc.ring.settings import RingError
+
+# ``haproc ring``: a whole ring on this machine.
 
 
 def guarded(work: Coroutine[Any, Any, int]) -> int:
@@ -146,3 +151,162 @@ async def _restart(options: argparse.Namespace) -> int:
     ring = LocalRing.open(options.folder, progress=progress_since(time.monotonic()))
     await ring.start(options.name)
     return 0
+
+
+# ``haproc ring roll``: restart a local ring under load, one cluster after another.
+#
+# Each cluster is drained first and given back afterwards, and the next one's turn comes only once
+# it serves again, and the next one knows that; so there is a serving cluster at every moment.
+# Whatever goes wrong ends the roll, with the cluster concerned still drained. It says then how
+# each cluster stands, and can be run again: what was left drained or stopped comes first.
+
+
+_POLL_S = 0.1
+
+
+def roll(options: argparse.Namespace) -> int:
+    """Restart the ring's HAProcs, Sparks or both."""
+    began = time.monotonic()
+
+    def show(who: str, what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {who}: {what}", file=sys.stderr, flush=True)
+
+    try:
+        ring = LocalRing.open(options.folder, show)
+    except RingError as error:
+        output.error(str(error))
+        return output.FAILED
+    names = options.name or ring.names
+    try:
+        asyncio.run(roll_ring(ring, names, options.what, options.timeout_s, show))
+    except (AskError, RingError) as error:
+        output.error(str(error))
+        for line in asyncio.run(_where_it_stands(ring)):
+            output.error(line)
+        output.error("the roll was not finished; once mended it can be run again")
+        return error.code if isinstance(error, AskError) else output.FAILED
+    return 0
+
+
+async def roll_ring(
+    ring: LocalRing,
+    names: Sequence[str],
+    what: str,
+    timeout_s: float,
+    show: Callable[[str, str], None] = lambda who, what: None,
+) -> None:
+    """Restart ``what`` (haproc, spark or both) of these clusters; raises AskError, RingError.
+
+    ``timeout_s``: for each wait: until the others serve, until a cluster is idle, and until it
+    serves again.
+    """
+    if unknown := set(names) - set(ring.names):
+        raise RingError(f"the ring has no {', '.join(sorted(unknown))}")
+    turns = await _turns(ring, names, timeout_s)
+    async with Asker(ring.config) as asker:
+        for name in turns.order:
+            if name not in turns.away:
+                await _drain(asker, name, timeout_s)
+                show(name, "drained")
+                standing = await clients.wait(asker, name, clients.is_idle, timeout_s)
+                if not clients.is_idle(standing):
+                    raise RingError(
+                        f"{clients.words(standing)} after {timeout_s:g} s; it was not restarted"
+                    )
+            await _restart_cluster(ring, name, what)
+            await _undrain(asker, name, timeout_s)
+            standing = await clients.wait(asker, name, clients.serves, timeout_s)
+            if not clients.serves(standing):
+                raise RingError(f"{clients.words(standing)} {timeout_s:g} s after its restart")
+            show(name, "serves again")
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Who is restarted after whom; ``away``: whose HAProc does not answer, so has no clients."""
+
+    order: tuple[str, ...]
+    away: frozenset[str]
+
+
+def turns_of(names: Sequence[str], answers: Mapping[str, Mapping[str, Any]]) -> Turns | str:
+    """Return the order, or why nobody may be restarted now. ``answers``: each one's status.
+
+    What an earlier roll has left drained or stopped comes first: so a roll can be run again.
+    """
+    away = {name for name in names if "error" in answers[name]}
+    left = [name for name in names if name in away or answers[name].get("drained")]
+    lacking = [
+        f"{name} does not serve ({answer.get('state')})"
+        for name, answer in answers.items()
+        if name not in left and str(answer.get("state")) not in SERVING
+    ]
+    if lacking:
+        return ", ".join(lacking)
+    rest = [name for name in names if name not in left]
+    return Turns((*left, *rest), frozenset(away))
+
+
+async def _turns(ring: LocalRing, names: Sequence[str], timeout_s: float) -> Turns:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        turns = turns_of(names, await ask_all(ring.config))
+        if isinstance(turns, Turns):
+            return turns
+        if time.monotonic() >= deadline:
+            raise RingError(f"{turns}: mend that first")
+        await asyncio.sleep(_POLL_S)
+
+
+async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
+    """Drain a cluster as soon as it finds another one that serves.
+
+    It goes by what the others have told it, so it learns a moment later than this command that the
+    one before it serves again.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            await clients.begin(asker, name)
+            return
+        except AskError as error:
+            if error.error_class != ErrorClass.NOT_NOW or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_POLL_S)
+
+
+async def _where_it_stands(ring: LocalRing) -> list[str]:
+    """Return what is there of each cluster, after a roll that was not finished."""
+    answers = await ask_all(ring.config)
+    lines = []
+    for name, answer in answers.items():
+        pids = ring.pids(name)
+        drained = ", drained" if answer.get("drained") else ""
+        parts = ", ".join(f"{part} {pid or 'does not run'}" for part, pid in pids.items())
+        why = answer.get("error") or answer.get("reason") or ""
+        lines.append(f"{name} is {answer.get('state')}{drained} ({parts})" + f": {why}" * bool(why))
+    return lines
+
+
+async def _restart_cluster(ring: LocalRing, name: str, what: str) -> None:
+    haproc, spark = what != "spark", what != "haproc"
+    if haproc:
+        await ring.stop_haproc(name)
+    if spark:
+        await ring.stop_spark(name)
+        await ring.start_spark(name)
+    if haproc:
+        await ring.start_haproc(name, ready=False)
+
+
+async def _undrain(asker: Asker, name: str, timeout_s: float) -> None:
+    """Give a cluster back; a HAProc that has just been started may not take the word yet."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            await clients.end(asker, name)
+            return
+        except AskError:
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_POLL_S)

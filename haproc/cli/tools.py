@@ -1,22 +1,134 @@
-"""``haproc config check``, ``haproc classify`` and ``haproc spark-jar``."""
+"""``haproc config check``, ``haproc classify``, here or on a ring, and ``haproc spark-jar``."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
 
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, RulesError, load_rules
-from haproc.cli import classify_on_ring, output
-from haproc.cli.report import report
-from haproc.config.errors import ConfigError
+from haproc.cli import output
+from haproc.cli.report import lines_of, report, under
 from haproc.config.load import load
-from haproc.engine import plugin
-from haproc.ring import plugin_jar
+from haproc.config.tree import ConfigError
+from haproc.engine import server
+from haproc.failure import ErrorClass
+from haproc.ring import runtime
+from haproc.ring.local import LocalRing
+from haproc.ring.making import token_file
 from haproc.ring.runtime import RuntimeMissingError
-from haproc.ring.spark_settings import EXTENSIONS
+from haproc.ring.settings import EXTENSIONS, RingError
+
+# ``haproc classify --server|--ring``: asks a running ring what would become of statements.
+
+
+_PATH: Final = "/api/ha/classify"
+_AT_ONCE: Final = 8
+"""Statements of a file that are under way. Chosen: a HAProc reads as many at a time."""
+_ANSWER_S: Final = 120.0
+
+
+class UnansweredError(Exception):
+    """No server of the ring answers; the message says why."""
+
+
+def classify_by_ring(
+    options: argparse.Namespace, statements: Sequence[str], rules: Rules | None
+) -> int:
+    """Print what the ring tells; 3 if any statement is refused or wrong, 4 if none answers.
+
+    ``rules``: in place of the ring's own.
+    """
+    about = {"catalog": options.catalog, "schema": options.schema}
+    about["tree"] = options.tree or options.file is None
+    try:
+        servers, token = servers_of(options)
+        found = asyncio.run(shown(servers, token, statements, about))
+    except (RingError, OSError) as error:
+        output.error(str(error))
+        return output.USAGE
+    except UnansweredError as error:
+        output.error(f"{error}; is the ring up, and HACLIENT_TOKEN a user's token?")
+        return output.FAILED
+    if rules is not None:
+        found = [under(each, rules, options.user) for each in found]
+    if options.json:
+        output.dump(found[0] if options.file is None else found)
+    else:
+        print("\n\n".join(_text(each) for each in found))
+    return output.NOT_READY if any("refused" in e or "error" in e for e in found) else 0
+
+
+def _text(told: dict[str, Any]) -> str:
+    tree = told.pop("tree", None)
+    replaced = [
+        f"{each['text']} at {each['start']}-{each['end']} by {each['literal']}"
+        for each in told.pop("replaced", ())
+    ]
+    values = {**told, "replaced": replaced} if replaced else told
+    lines = lines_of(values)
+    return "\n".join(lines if tree is None else [*lines, "tree:", *(f"  {e}" for e in tree)])
+
+
+def servers_of(options: argparse.Namespace) -> tuple[list[str], str | None]:
+    """Return the client doors that the options name, and the token; raises RingError."""
+    token = os.environ.get("HACLIENT_TOKEN") or None
+    if options.ring is None:
+        return [each.strip().rstrip("/") for each in options.server.split(",")], token
+    ring = LocalRing.open(options.ring)
+    if token is None and ring.config.users:
+        token = (ring.folder / token_file(ring.config.users[0].name)).read_text().strip()
+    return ring.urls.split(","), token
+
+
+async def shown(
+    servers: Sequence[str], token: str | None, statements: Sequence[str], about: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return what a ring tells of the statements, in their order; raises UnansweredError.
+
+    ``about``: what else is said of each. One that is wrong has an ``error``.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    places = asyncio.Semaphore(_AT_ONCE)
+    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+
+        async def one(statement: str) -> dict[str, Any]:
+            async with places:
+                return await _ask(session, servers, {"statement": statement, **about})
+
+        return list(await asyncio.gather(*map(one, statements)))
+
+
+async def _ask(
+    session: aiohttp.ClientSession, servers: Sequence[str], body: dict[str, Any]
+) -> dict[str, Any]:
+    why = ""
+    for url in servers:
+        try:
+            async with session.post(url + _PATH, json=body) as response:
+                told: dict[str, Any] = await response.json()
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            why = f"{url} does not answer: {error or type(error).__name__}"
+            continue
+        if response.status == 200:
+            return told
+        if response.status in (400, 422):
+            return {"statement": body["statement"], "error": told}
+        why = f"{url}: {told.get('message', response.reason)}"
+        if told.get("error_class") == ErrorClass.UNAUTHENTICATED:
+            break
+    raise UnansweredError(why)
+
+
+# ``haproc config check``, ``haproc classify`` and ``haproc spark-jar``.
 
 
 def check_config(options: argparse.Namespace) -> int:
@@ -40,17 +152,17 @@ def check_config(options: argparse.Namespace) -> int:
 def spark_jar(options: argparse.Namespace) -> int:
     """Say where the Spark plugin's jar is, built if need be, and how a cluster loads it."""
     try:
-        jar = plugin_jar.jar(lambda step: print(step, file=sys.stderr))
+        jar = runtime.jar(lambda step: print(step, file=sys.stderr))
     except RuntimeMissingError as error:
         output.error(str(error))
         return output.FAILED
     settings = {
         "spark.jars": str(jar),
-        plugin.EXTENSION_SETTING: EXTENSIONS,
-        plugin.READER_SETTING: plugin.READER,
+        server.EXTENSION_SETTING: EXTENSIONS,
+        server.READER_SETTING: server.READER,
     }
     if options.json:
-        output.dump({"jar": str(jar), "version": plugin.version(), "settings": settings})
+        output.dump({"jar": str(jar), "version": server.version(), "settings": settings})
     else:
         print(jar)
         print("\n".join(f"{key} {value}" for key, value in settings.items()))
@@ -69,7 +181,7 @@ def classify(options: argparse.Namespace) -> int:
         output.error("give a statement, or a file of them with --file")
         return output.USAGE
     if options.server or options.ring:
-        return classify_on_ring.classify(options, statements, rules if options.rules else None)
+        return classify_by_ring(options, statements, rules if options.rules else None)
     context = Context(options.catalog, options.schema, options.user)
     reports = [report(sql, context, rules) for sql in statements]
     if options.json:

@@ -33,7 +33,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def report_usage(options: argparse.Namespace) -> int:
     """Show it."""
     import haclient
-    from haproc.pipeline.report import COLUMNS, usage
+    from haproc.pipeline.tables import COLUMNS, usage
 
     servers = [each.strip() for each in options.servers.split(",") if each.strip()]
     if not servers or options.hours < 1:

@@ -1,8 +1,4 @@
-"""What a configuration must not say although each of its keys is readable. Values in, findings out.
-
-Every rule here stands for a ring that would start and then misbehave: two HAProcs on one port, one
-Spark counted as two replicas, a log that other processes cannot see, an open door to the network.
-"""
+"""What a configuration must not say although each of its keys is readable."""
 
 from __future__ import annotations
 
@@ -13,16 +9,61 @@ from typing import Final
 
 from cronsim import CronSim, CronSimError
 
-from haproc.classify.paths import place_of
-from haproc.config.check_defaults import check_defaults
-from haproc.config.check_kafka import check_kafka
-from haproc.config.check_redis import check_redis
-from haproc.config.errors import Finding
+from haproc.classify.allowed import place_of
+from haproc.classify.model import RefusedError
+from haproc.classify.session_settings import instead, travels
 from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
 from haproc.config.jobs import Isolation, Jobs
-from haproc.config.limits import ENVELOPE_BYTES
+from haproc.config.kafka import check_kafka
 from haproc.config.model import LANES_MAX, Address, Config
+from haproc.config.redis import check_redis
+from haproc.config.sections import ENVELOPE_BYTES
 from haproc.config.shares import user_max
+from haproc.config.tree import Finding
+from haproc.engine.confs import ANSI, POOL, TIME_ZONE
+from haproc.pin.literals import zone_of
+
+# What contradicts itself in the settings that sessions begin with.
+
+
+_UTC: Final = "UTC"
+
+
+def check_defaults(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield a path and what is wrong there."""
+    zone = dict(config.session_defaults).get(TIME_ZONE)
+    if zone is not None and config.time_zone not in (_UTC, zone):
+        yield "time_zone", f"session_defaults has another {TIME_ZONE}: leave one of them out"
+    if zone is None:
+        yield from _zone("time_zone", config.time_zone)
+    for name, value in config.session_defaults:
+        path = f"session_defaults.{name}"
+        spelt = next((each for each in (TIME_ZONE, ANSI) if each.lower() == name.lower()), name)
+        if name == POOL:
+            yield path, "each user's queries have a pool of their own"
+        elif not travels(name):
+            yield path, f"it does not go with each write: {instead(name)}"
+        elif name != spelt:
+            yield path, f"Spark spells it {spelt}"
+        elif name == ANSI and value not in ("true", "false"):
+            yield path, f"must be true or false, not {value!r}"
+        elif name == TIME_ZONE:
+            yield from _zone(path, value)
+
+
+def _zone(path: str, name: str) -> Iterator[tuple[str, str]]:
+    try:
+        zone_of(name)
+    except RefusedError as error:
+        yield path, error.message
+
+
+# What a configuration must not say although each of its keys is readable. Values in, findings out.
+#
+# Every rule here stands for a ring that would start and then misbehave: two HAProcs on one port,
+# one Spark counted as two replicas, a log that other processes cannot see, an open door to the
+# network.
+
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CLUSTERS_MAX = 64

@@ -10,12 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from haproc.classify.model import WriteConcern
-from haproc.config.archive import Archive
-from haproc.config.cache import Cache
 from haproc.config.hosts import is_wildcard
 from haproc.config.jobs import Jobs
-from haproc.config.limits import Limits
-from haproc.config.optimize import Optimize
+from haproc.config.sections import Archive, Cache, Limits, Optimize
 from haproc.engine.confs import ANSI, TIME_ZONE
 from haproc.engine.interface import EngineAddress, Settings
 

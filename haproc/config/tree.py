@@ -1,17 +1,49 @@
-"""YAML as plain values that remember where they stood.
-
-The text is composed into YAML's nodes and these are turned into plain values here, because the
-usual loader keeps the last of two equal keys silently. `Tree.lines` gives the line of each key
-path, so that later findings can name it too.
-"""
+"""YAML as plain values that remember where they stood, and what is wrong with them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import yaml
 
-from haproc.config.errors import Problem
+# What is wrong with a configuration, all of it at once.
+
+
+Finding = tuple[str, str]
+"""A key's path and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that must be changed; ``path`` is the key's full path (``clusters[1].name``)."""
+
+    path: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = f" (line {self.line})" if self.line else ""
+        return f"{self.path}: {self.message}{where}" if self.path else f"{self.message}{where}"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; ``problems`` holds every one that was found."""
+
+    def __init__(self, file: Path, problems: Sequence[Problem]) -> None:
+        self.file = file
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  {problem}" for problem in self.problems)
+        super().__init__(f"{file} cannot be used:\n{lines}")
+
+
+# YAML as plain values that remember where they stood.
+#
+# The text is composed into YAML's nodes and these are turned into plain values here, because the
+# usual loader keeps the last of two equal keys silently. `Tree.lines` gives the line of each key
+# path, so that later findings can name it too.
+
 
 _DEPTH_MAX = 20
 

@@ -9,30 +9,26 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.config.shares import Shares
-from haproc.doors.clients.about_door import AboutDoor
-from haproc.doors.clients.answers import LINK_SECRET, Answers
-from haproc.doors.clients.classify_door import ClassifyDoor
+from haproc.doors.clients.about_door import AboutDoor, ClassifyDoor
+from haproc.doors.clients.answers import LINK_SECRET, Answers, StreamedAnswers
 from haproc.doors.clients.job_door import BATCHES, JobDoor
 from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
 from haproc.doors.clients.statement_request import READ_HEADERS
-from haproc.doors.clients.streamed import StreamedAnswers
 from haproc.doors.http.access import ADMITTED, USER, Admission, Admitted, Credentials
-from haproc.doors.http.bodies import HELD
+from haproc.doors.http.bodies import ASKED, CLUSTER, HELD, as_request_error, error_response
 from haproc.doors.http.connections import Connection
-from haproc.doors.http.errors import ASKED, CLUSTER, as_request_error, error_response
-from haproc.doors.http.heads import check_head
-from haproc.doors.operators.drain import DrainDoor, DrainService
-from haproc.doors.operators.forwarded import Forwarded, ForwardedDoor
+from haproc.doors.http.reading import check_head
+from haproc.doors.operators.clusters import DrainDoor, DrainService
 from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.doors.operators.peers import PeerDoor, PeerService
+from haproc.doors.operators.peers import Forwarded, ForwardedDoor, PeerDoor, PeerService
 from haproc.doors.operators.queue import OperatorService, QueueDoor
 from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
 from haproc.failure import let_go
 from haproc.jobs.here import JobsHere
 from haproc.metrics import Metrics
-from haproc.route.interface import Service
+from haproc.route.model import Service
 from haproc.route.offload import Inline, Texts
 from haproc.route.spooled import Spools
 from haproc.statements.registry import Registry

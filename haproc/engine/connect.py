@@ -13,19 +13,16 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from haproc.engine import checksums, objects
+from haproc.engine import objects, table
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
-from haproc.engine.confs import quoted_name
+from haproc.engine.confs import CHECKS_POOL, pool_of_lane, quoted_name
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, Named, Restore, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
-from haproc.engine.plugin import Plugin
-from haproc.engine.pools import CHECKS_POOL, pool_of_lane
 from haproc.engine.remote import RemoteSession, table_relation
-from haproc.engine.server import settings_of_results
+from haproc.engine.server import Marker, Plugin, settings_of_results
 from haproc.engine.session import SparkSession
-from haproc.engine.storage import Marker
 from haproc.engine.table import columns_of, last_version, rows_in_turn
 
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
@@ -231,14 +228,14 @@ class SparkConnectEngine:
         """Return all tables and views as they stand now; raises EngineError."""
         # A fresh session: one that read a table of files before would not see its new ones.
         await self._checking().aclose()
-        confs = await self._in_own_session(lambda own: own.confs_below(checksums.CATALOG_CONFS))
-        return await checksums.survey(
-            self._checking(), checksums.catalogs(confs), self._limits.tables_at_once
+        confs = await self._in_own_session(lambda own: own.confs_below(table.CATALOG_CONFS))
+        return await table.survey(
+            self._checking(), table.catalogs(confs), self._limits.tables_at_once
         )
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
         """Return what tells the content of a table from another one's; raises EngineError."""
-        return state.checksum or await checksums.checksum(self._checking(), state, timeout_s)
+        return state.checksum or await table.checksum(self._checking(), state, timeout_s)
 
     def _checking(self) -> SparkSession:
         return self.session(_CHECKS, pool=CHECKS_POOL)

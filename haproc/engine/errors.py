@@ -1,12 +1,16 @@
-"""What a cluster answers when a statement fails, reduced to what HAProc must decide by."""
+"""What a cluster answers when a statement fails, and who must act on it: told by codes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from haproc.failure import ErrorClass
 from haproc.spark_error import NO_DETAILS, Details
+
+# What a cluster answers when a statement fails, reduced to what HAProc must decide by.
 
 
 class ErrorKind(StrEnum):
@@ -83,3 +87,260 @@ class RelayedError(EngineError):
         self.code = code
         self.status_message = status_message
         self.packed = packed
+
+
+# Who must act on a failure: decided from codes and classes, never from a message's text.
+#
+# A failure on a Spark cluster is a chain of errors, each the cause of the one before. An error
+# that Spark wrote itself has an error class and mostly a SQLSTATE; others only have Java classes.
+# Some *decide* (a division by zero stays one however deep it lies in a failed job); others only
+# *suggest*, because they also stand around anything else (TASK_WRITE_FAILED, a bare
+# RuntimeException); a few *wrap* and say nothing. The outermost deciding error counts; if there is
+# none, the innermost suggestion, but only if every error of the chain is known and its end was
+# seen. Else ENVIRONMENT: trying again is safe (marks make a second run a no-op), while calling a
+# broken disk or a metastore's lost connection the statement's fault would skip a write here that
+# the other clusters have. What fails on every cluster for a reason that nobody knows is given up
+# by the ring, not by one of them.
+#
+# A failure without any word from Spark (a broken connection, a deadline, a wrong token) is
+# AVAILABILITY: whether the statement ran is unknown.
+
+
+_APPLICATION = ErrorKind.APPLICATION
+_AVAILABILITY = ErrorKind.AVAILABILITY
+_ENVIRONMENT = ErrorKind.ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One error of a chain; ``java_classes`` from the class itself up to its ancestors."""
+
+    error_class: str = ""
+    sqlstate: str = ""
+    java_classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorVerdict:
+    """What one error of a chain says; a suggestion counts only if no error decides."""
+
+    kind: ErrorKind
+    decides: bool = True
+
+
+_BY_MAIN_CLASS: Mapping[str, ErrorVerdict] = {
+    # The session, the operation or the whole server went away.
+    "INVALID_HANDLE": ErrorVerdict(_AVAILABILITY),
+    "INVALID_CURSOR": ErrorVerdict(_AVAILABILITY),
+    "OPERATION_CANCELED": ErrorVerdict(_AVAILABILITY),
+    "SPARK_JOB_CANCELLED": ErrorVerdict(_AVAILABILITY),
+    "SPARK_CONNECT_ILLEGAL_STATE": ErrorVerdict(_AVAILABILITY),
+    # Another commit came in between: the same statement may pass a moment later.
+    "DELTA_MERGE_MATERIALIZE_SOURCE_FAILED_REPEATEDLY": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_UNBACKFILL": ErrorVerdict(_ENVIRONMENT),
+    "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR": ErrorVerdict(_APPLICATION, decides=False),  # mostly the same everywhere
+    # Memory, disk, executors, network.
+    "INTERNAL_ERROR_BROADCAST": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_EXECUTOR": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_MEMORY": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_NETWORK": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_SHUFFLE": ErrorVerdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_STORAGE": ErrorVerdict(_ENVIRONMENT),
+    "STAGE_MATERIALIZATION_MULTIPLE_FAILURES": ErrorVerdict(_ENVIRONMENT, decides=False),
+    "FAILED_RENAME_TEMP_FILE": ErrorVerdict(_ENVIRONMENT),
+    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": ErrorVerdict(_ENVIRONMENT),
+    # This cluster's files of a table do not hold what they must.
+    "DELTA_CHECKPOINT_SNAPSHOT_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_CARDINALITY_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_CHECKSUM_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_INVALID_ROW_INDEX": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_SIZE_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_DV_HISTOGRAM_DESERIALIZATON": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_FEATURES_PROTOCOL_METADATA_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_FILE_TO_OVERWRITE_NOT_FOUND": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_LOG_FILE_NOT_FOUND": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_METADATA_ABSENT_EXISTING_CATALOG_TABLE": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MISSING_COMMIT_INFO": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MISSING_COMMIT_TIMESTAMP": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_MISSING_PART_FILES": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_NUM_RECORDS_MISMATCH": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_STATE_RECOVER_ERROR": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_TRUNCATED_TRANSACTION_LOG": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_TXN_LOG_FAILED_INTEGRITY": ErrorVerdict(_ENVIRONMENT),
+    # Its Delta is older than the table, which no statement can be: ALTER TABLE checks it before.
+    "DELTA_INVALID_PROTOCOL_VERSION": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_UNSUPPORTED_FEATURES_FOR_READ": ErrorVerdict(_ENVIRONMENT),
+    "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE": ErrorVerdict(_ENVIRONMENT),
+    # About what a statement asks of a table, though their SQLSTATE is one of damage (KD002, KD007).
+    "DELTA_FAILED_SCAN_WITH_HISTORICAL_VERSION": ErrorVerdict(_APPLICATION),
+    "DELTA_MISSING_CHANGE_DATA": ErrorVerdict(_APPLICATION),
+    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": ErrorVerdict(_APPLICATION),
+    "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": ErrorVerdict(_APPLICATION),
+    "DELTA_TABLE_INVALID_REMOVE_TABLE_REDIRECT": ErrorVerdict(_APPLICATION),
+    # Wrap whatever happened in a task.
+    "TASK_WRITE_FAILED": ErrorVerdict(_ENVIRONMENT, decides=False),
+    "FAILED_READ_FILE": ErrorVerdict(_ENVIRONMENT, decides=False),
+}
+"""By error class without its sub-class (what stands before the dot)."""
+
+_BY_SQLSTATE: Mapping[str, ErrorVerdict] = {
+    "08": ErrorVerdict(_ENVIRONMENT),  # connection exception (inside the cluster)
+    "0B": ErrorVerdict(_ENVIRONMENT),  # invalid transaction initiation
+    "2D": ErrorVerdict(_ENVIRONMENT),  # Delta's concurrent modifications
+    "40": ErrorVerdict(_ENVIRONMENT),  # transaction rollback, commit retries exceeded
+    "53": ErrorVerdict(_ENVIRONMENT),  # insufficient resources
+    "57": ErrorVerdict(_ENVIRONMENT),  # operator intervention
+    "58": ErrorVerdict(_ENVIRONMENT, decides=False),  # system error
+    "82": ErrorVerdict(_ENVIRONMENT),  # out of memory
+    "HY": ErrorVerdict(_AVAILABILITY),
+    "KD001": ErrorVerdict(_ENVIRONMENT, decides=False),  # a data file can't be read
+    "KD002": ErrorVerdict(_ENVIRONMENT),  # a log can't be read
+    "KD006": ErrorVerdict(_ENVIRONMENT),  # commits are missing
+    "KD007": ErrorVerdict(_ENVIRONMENT),  # the schema changed while the statement ran
+    "KD00B": ErrorVerdict(_ENVIRONMENT),  # a log holds what nobody knows
+    "KD00C": ErrorVerdict(_ENVIRONMENT),  # a log has a gap
+    "XX": ErrorVerdict(_APPLICATION, decides=False),  # internal errors
+}
+"""By SQLSTATE, the longest prefix first. What has another one is the statement's fault."""
+
+_BY_ANCESTOR: Mapping[str, ErrorVerdict] = {
+    "java.lang.OutOfMemoryError": ErrorVerdict(_ENVIRONMENT),
+    "java.lang.LinkageError": ErrorVerdict(_ENVIRONMENT),
+    "java.io.IOException": ErrorVerdict(_ENVIRONMENT),
+    "java.io.UncheckedIOException": ErrorVerdict(_ENVIRONMENT),
+    "java.sql.SQLException": ErrorVerdict(_ENVIRONMENT),  # the metastore's database
+    "java.util.concurrent.TimeoutException": ErrorVerdict(_ENVIRONMENT),
+    "java.lang.InterruptedException": ErrorVerdict(_ENVIRONMENT),
+    "io.delta.exceptions.DeltaConcurrentModificationException": ErrorVerdict(_ENVIRONMENT),
+    "org.apache.spark.sql.delta.DeltaConcurrentModificationException": ErrorVerdict(_ENVIRONMENT),
+    "org.apache.spark.shuffle.FetchFailedException": ErrorVerdict(_ENVIRONMENT),
+    "org.apache.spark.ExecutorDeadException": ErrorVerdict(_ENVIRONMENT),
+    "java.lang.StackOverflowError": ErrorVerdict(_APPLICATION),  # a statement nested too deep
+    "org.apache.spark.api.python.PythonException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.AlreadyExistsException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.NoSuchObjectException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.InvalidObjectException": ErrorVerdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.InvalidOperationException": ErrorVerdict(_APPLICATION),
+    "org.apache.spark.sql.AnalysisException": ErrorVerdict(_APPLICATION, decides=False),
+    "org.apache.spark.sql.catalyst.parser.ParseException": ErrorVerdict(_APPLICATION),
+}
+"""By Java class or one of its ancestors; for errors without a class of Spark's."""
+
+_BY_EXACT_JAVA_CLASS: Mapping[str, ErrorVerdict] = {
+    name: ErrorVerdict(_APPLICATION, decides=False)
+    for name in (
+        "java.lang.RuntimeException",
+        "java.lang.IllegalArgumentException",
+        "java.lang.UnsupportedOperationException",
+        "java.lang.ArithmeticException",
+        "java.lang.NumberFormatException",
+        "java.lang.ClassCastException",
+        "java.lang.NullPointerException",
+        "java.lang.ArrayIndexOutOfBoundsException",
+        "java.lang.IndexOutOfBoundsException",
+        "java.time.DateTimeException",
+        "java.util.NoSuchElementException",
+        "scala.MatchError",
+        "scala.NotImplementedError",
+        "org.apache.spark.SparkRuntimeException",
+        "org.apache.spark.SparkUnsupportedOperationException",
+        "org.apache.spark.SparkIllegalArgumentException",
+    )
+}
+"""By the class itself only: a storage library's own RuntimeException is not the statement's."""
+
+_WRAPS = ErrorVerdict(_ENVIRONMENT, decides=False)
+_WRAPPERS = frozenset(
+    {
+        "org.apache.spark.SparkException",
+        "java.util.concurrent.ExecutionException",
+        "java.util.concurrent.CompletionException",
+        "java.lang.reflect.InvocationTargetException",
+        "java.lang.reflect.UndeclaredThrowableException",
+        "java.lang.ExceptionInInitializerError",
+        "com.google.common.util.concurrent.UncheckedExecutionException",
+        "com.google.common.util.concurrent.ExecutionError",
+        "org.sparkproject.guava.util.concurrent.UncheckedExecutionException",
+        "org.sparkproject.guava.util.concurrent.ExecutionError",
+    }
+)
+"""Java classes that say nothing about what they stand around; at a chain's end nothing is known."""
+_UNKNOWN = ErrorVerdict(_ENVIRONMENT, decides=False)
+CHAIN_MAX = 5
+"""Spark tells at most so many errors of a chain (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
+
+
+def verdict(link: Link) -> ErrorVerdict:
+    """Return what one error says, looked at alone."""
+    known = link.error_class and not link.error_class.startswith("_LEGACY_ERROR")
+    if known:
+        main_class = link.error_class.partition(".")[0]
+        if main_class in _BY_MAIN_CLASS:
+            return _BY_MAIN_CLASS[main_class]
+        for length in (5, 2):
+            if link.sqlstate[:length] in _BY_SQLSTATE:
+                return _BY_SQLSTATE[link.sqlstate[:length]]
+    for name in link.java_classes:
+        if name in _BY_ANCESTOR and not (known and not _BY_ANCESTOR[name].decides):
+            return _BY_ANCESTOR[name]
+    if known:
+        return ErrorVerdict(_APPLICATION)
+    if not link.java_classes:
+        return _UNKNOWN
+    name = link.java_classes[0]
+    return _WRAPS if name in _WRAPPERS else _BY_EXACT_JAVA_CLASS.get(name, _UNKNOWN)
+
+
+def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
+    """Return who must act on a failure that Spark reported, from the outermost error inwards.
+
+    ``whole``: whether the chain's end was seen.
+    """
+    verdicts = [verdict(link) for link in chain]
+    for each in verdicts:
+        if each.decides:
+            return each.kind
+    if not whole or len(chain) >= CHAIN_MAX or any(each is _UNKNOWN for each in verdicts):
+        return _ENVIRONMENT
+    suggested = [each for each in verdicts if each is not _WRAPS]
+    return suggested[-1].kind if suggested else _ENVIRONMENT
+
+
+def needs_causes(link: Link) -> bool:
+    """Tell whether the errors beneath this one have a say in who must act."""
+    return not verdict(link).decides
+
+
+def kind_of_code(code: str) -> ErrorKind:
+    """Return who must act when the call failed with this gRPC code and no word from Spark.
+
+    UNKNOWN is what a server answers that met something it did not expect, such as a stack overflow
+    in its parser (measured: a SELECT nested 1,500 deep): it lives, and did not do it.
+    """
+    return _ENVIRONMENT if code in ("RESOURCE_EXHAUSTED", UNKNOWN) else _AVAILABILITY
+
+
+UNKNOWN = "UNKNOWN"
+"""A gRPC code, and the class of an error about which Spark said nothing."""
+
+
+SESSION_CHANGED = "INVALID_HANDLE.SESSION_CHANGED"
+_SESSION_CLOSED = "INVALID_HANDLE.SESSION_CLOSED"
+_LOST = frozenset({SESSION_CHANGED, "INVALID_HANDLE.SESSION_NOT_FOUND", _SESSION_CLOSED})
+
+
+def session_lost(error_class: str) -> bool:
+    """Tell whether the server refused the call because it no longer knows the session."""
+    return error_class in _LOST
+
+
+def has_ended(error: EngineError) -> bool:
+    """Tell whether nothing of a statement goes on, by the error that its answer ended with."""
+    return error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
+
+
+def session_id_spent(error_class: str) -> bool:
+    """Tell whether the session's id can never be used again on this server."""
+    return error_class == _SESSION_CLOSED

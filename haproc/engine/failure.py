@@ -18,8 +18,16 @@ import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
 
 from haproc import protos, wire
-from haproc.engine.errors import EngineError, ErrorKind, NoQueryError, RelayedError
-from haproc.engine.status import Link, kind_of_chain, kind_of_code, needs_causes
+from haproc.engine.errors import (
+    EngineError,
+    ErrorKind,
+    Link,
+    NoQueryError,
+    RelayedError,
+    kind_of_chain,
+    kind_of_code,
+    needs_causes,
+)
 from haproc.failure import ErrorClass
 from haproc.spark_error import NO_DETAILS, Context, Details, details
 

@@ -17,10 +17,10 @@ from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine.confs import parts_of, quoted, quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, PRESENT, UNREADABLE, Column, Named, Sort
-from haproc.engine.plugin_plans import standing_plan
+from haproc.engine.pieces import CATALOG
 from haproc.engine.remote import RemoteSession, table_relation
-from haproc.engine.staging import CATALOG
-from haproc.engine.storage import Marker
+from haproc.engine.server import Marker
+from haproc.engine.statement import standing_plan
 from haproc.engine.table import (
     HISTORY_TIMEOUT_S,
     all_rows,

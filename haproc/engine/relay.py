@@ -18,10 +18,9 @@ import grpc.aio
 
 from haproc.engine import failure
 from haproc.engine.answer import SparkAnswer
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, has_ended, session_lost
 from haproc.engine.remote import USER, RemoteSession
 from haproc.engine.rewriting import to_spark
-from haproc.engine.status import has_ended, session_lost
 from haproc.engine.tasks import Phase, Planned
 
 _ATTEMPTS_MAX = 3

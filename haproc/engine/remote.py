@@ -4,7 +4,7 @@ A session is known by an id that we choose and one that the server adds. Once le
 id goes with every request: a server that was restarted, and would make a fresh session under our
 id without our settings and views, then refuses the call *before* it does anything. So whoever
 depends on the session's state can never run on a session that lost it (`session_lost` in
-haproc/engine/status.py), and running the refused call again on a renewed session is safe.
+haproc/engine/errors.py), and running the refused call again on a renewed session is safe.
 
 `move_on` makes a session anew under the same id: it has another id of the server's then, so all
 that was sent for the one before is refused, also by a server that was restarted in between.
@@ -27,13 +27,19 @@ import grpc.aio
 
 from haproc import protos, wire
 from haproc.backoff import Backoff
-from haproc.engine import failure, packed
+from haproc.engine import failure, placeholder
 from haproc.engine.answer import SparkAnswer
 from haproc.engine.channel import Channel
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import (
+    SESSION_CHANGED,
+    EngineError,
+    ErrorKind,
+    has_ended,
+    session_id_spent,
+    session_lost,
+)
 from haproc.engine.rewriting import Names, replaced_plan
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
-from haproc.engine.status import SESSION_CHANGED, has_ended, session_id_spent, session_lost
 from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
 
@@ -461,7 +467,7 @@ def table_relation(table: str) -> Any:
 def _append_plan(statement: ArrowRows) -> Any:
     plan = _base.Plan()
     write = plan.command.write_operation_v2
-    packed.make(write.input, statement.rows)
+    placeholder.make(write.input, statement.rows)
     write.table_name = statement.table
     write.mode = protos.commands.WriteOperationV2.MODE_APPEND
     return plan

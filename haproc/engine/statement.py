@@ -1,13 +1,70 @@
-"""A statement as a cluster runs it, whatever form it has.
-
-Sessions and lanes take any form; what a form is to Spark says `engine.remote.plan_of` alone. As a
-client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`.
-"""
+"""A statement as a cluster runs it, and the plans that HAProc's plugin in the server answers."""
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from haproc import protos
+
+# Plans that HAProc's plugin in the server answers (`haproc/spark/Reader.java`).
+#
+# Each is a relation of the plugin's own, whose bytes are JSON. None has a plan id: Spark Connect
+# keeps the analyzed plans of relations that have one, and would answer from there.
+
+
+_VERSION: Final = "haproc/version"
+_READ: Final = "haproc/read"
+_STANDING: Final = "haproc/standing"
+
+
+def version_plan() -> Any:
+    """Return the plan whose one row says what the server is, see `engine.plugin`."""
+    return _plan(_VERSION, b"")
+
+
+def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
+    """Return the bytes of the plan whose one value is a statement's reading."""
+    plan = _of_text(statement.sql) if isinstance(statement, SqlText) else statement.plan
+    asked = {
+        "plan": base64.b64encode(plan).decode(),
+        "analyze": not parsed_only,
+        "columns": isinstance(statement, SparkPlan),
+    }
+    return bytes(_plan(_READ, json.dumps(asked).encode()).SerializeToString())
+
+
+def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
+    """Return the plan whose one value is JSON: a folder's ``files``, and what is ``standing``.
+
+    ``named``: sort, parts of the name, whether the content is asked for; see `Standing.java`.
+    """
+    asked = [
+        {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
+    ]
+    return _plan(_STANDING, json.dumps({"folder": folder, "named": asked}).encode())
+
+
+def _of_text(sql: str) -> bytes:
+    plan = protos.base.Plan()
+    plan.root.sql.query = sql
+    return bytes(plan.SerializeToString())
+
+
+def _plan(what: str, asked: bytes) -> Any:
+    plan = protos.base.Plan()
+    plan.root.extension.type_url = what
+    plan.root.extension.value = asked
+    return plan
+
+
+# A statement as a cluster runs it, whatever form it has.
+#
+# Sessions and lanes take any form; what a form is to Spark says `engine.remote.plan_of` alone. As
+# a client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,165 @@
-"""What the engine asks about tables: their columns, and the last mark that each one holds."""
+"""What the engine asks about tables: columns, the last mark of each, and checksums."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
+import re
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final
 
+from haproc.classify.names import OWN_SCHEMAS
 from haproc.engine import arrow, confs
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column
+from haproc.engine.interface import Column, Session, Settings, TableState
 from haproc.engine.remote import RemoteSession, sql_plan
+from haproc.engine.statement import SqlText
 from haproc.engine.type_text import type_text
 from haproc.failure import ErrorClass
+from haproc.pin.sqltypes import quote_name
+
+# What a cluster holds, as a checksum for each table and view that tells it from another one.
+#
+# Reading every table takes long, so it happens in two steps: `survey` notes what there is and each
+# Delta table's version, while nothing changes; `checksum` reads those versions afterwards. What
+# has no versions is read at once: views (their definitions) and tables of other formats.
+#
+# A checksum does not depend on the order of rows. It holds their count, the sum of a 64-bit hash
+# of each row (unlike an exclusive-or, a sum tells rows that stand twice), and the columns' names
+# and types. Hashes are summed, not values, so that floats are exact, too.
+
+
+SETTINGS: Final = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
+"""Spark hashes no maps otherwise, because equal ones may stand in another order. Here they don't:
+all clusters ran the same statements."""
+CATALOG_CONFS: Final = "spark.sql.catalog."
+SURVEY_TIMEOUT_S: Final = 60.0
+_SYSTEM: Final = frozenset({"information_schema", "sys", "global_temp"}) | OWN_SCHEMAS
+_AS_TEXT: Final = re.compile(r"\bvariant\b|\bcollate\b")
+"""Types that are hashed as text: some have no hash, some have one that takes `a` for `A`."""
+_TELLING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})
+
+
+def catalogs(confs: Iterable[str]) -> list[str]:
+    """Return the catalogs that a cluster is configured with, from the names of its settings."""
+    names = {name.removeprefix(CATALOG_CONFS) for name in confs}
+    return sorted({"spark_catalog"} | {name for name in names if "." not in name})
+
+
+async def survey(session: Session, names: Sequence[str], at_once: int) -> list[TableState]:
+    """Return everything there is in these catalogs, as it stands now; raises EngineError."""
+    await session.configure(SETTINGS)
+    places = asyncio.Semaphore(at_once)
+
+    async def state(name: str, view: bool) -> TableState:
+        async with places:
+            if view:
+                return TableState(name, checksum=await _definition(session, name))
+            version = await _version(session, name)
+            if version is not None:
+                return TableState(name, version)
+            return TableState(name, checksum=await _readable(session, name))
+
+    found = [each for name in names for each in await _listed(session, name)]
+    return list(await asyncio.gather(*(state(name, view) for name, view in found)))
+
+
+async def checksum(session: Session, state: TableState, timeout_s: float) -> str:
+    """Return the checksum of a table as it stood when it was surveyed; raises EngineError."""
+    await session.configure(SETTINGS)
+    source = state.name if state.version is None else f"{state.name} VERSION AS OF {state.version}"
+    columns = await session.columns(f"SELECT * FROM {source}")
+    hashed = ", ".join(_hashable(column) for column in columns)
+    total = f"sum(CAST(xxhash64({hashed}) AS DECIMAL(38, 0)))" if columns else "0"
+    (row,) = await _rows(
+        session, f"SELECT count(*) AS n, coalesce({total}, 0) AS h FROM {source}", timeout_s
+    )
+    schema = "\n".join(f"{c.name} {c.type_text} {c.nullable}" for c in columns)
+    return f"{int(row['n'])}:{int(row['h']) % (1 << 64):016x}:{_digest(schema)}"
+
+
+async def _readable(session: Session, name: str) -> str:
+    """Return the checksum of what has no versions; empty where it cannot be read."""
+    try:
+        return await checksum(session, TableState(name), SURVEY_TIMEOUT_S)
+    except EngineError as error:
+        if error.kind is ErrorKind.AVAILABILITY:
+            raise
+        return ""
+
+
+async def _listed(session: Session, catalog: str) -> list[tuple[str, bool]]:
+    """Return the catalog's tables and views by their full names; True for a view."""
+    found: list[tuple[str, bool]] = []
+    inside = quote_name(catalog)
+    for row in await _rows(session, f"SHOW NAMESPACES IN {inside}"):
+        if row["namespace"] in _SYSTEM:
+            continue
+        # A namespace of several levels comes as SQL has it, one of one level as its plain name.
+        plain = str(row["namespace"])
+        namespace = plain if "." in plain or "`" in plain else quote_name(plain)
+        where = f"{inside}.{namespace}"
+        views = {row["viewName"] for row in await _shown(session, f"SHOW VIEWS IN {where}")}
+        tables = await _rows(session, f"SHOW TABLES IN {where}")
+        names = {row["tableName"] for row in tables if not row["isTemporary"]} | views
+        found += [(f"{where}.{quote_name(str(name))}", name in views) for name in sorted(names)]
+    return found
+
+
+async def _shown(session: Session, sql: str) -> list[dict[str, Any]]:
+    """Return what a catalog lists; nothing if it cannot list such things."""
+    try:
+        return [row for row in await _rows(session, sql) if not row["isTemporary"]]
+    except EngineError as error:
+        if error.kind is ErrorKind.APPLICATION:
+            return []
+        raise
+
+
+async def _version(session: Session, name: str) -> int | None:
+    """Return a Delta table's newest version; None for other formats."""
+    try:
+        rows = await _rows(session, f"DESCRIBE HISTORY {name} LIMIT 1")
+    except EngineError as error:
+        if error.kind is ErrorKind.APPLICATION:
+            return None
+        raise
+    return int(rows[0]["version"]) if rows else None
+
+
+async def _definition(session: Session, name: str) -> str:
+    """Return a checksum of what a view is."""
+    rows = await _rows(session, f"DESCRIBE TABLE EXTENDED {name}")
+    names = [str(row["col_name"]) for row in rows]
+    columns = rows[: names.index("")] if "" in names else rows
+    told = [*columns, *(row for row in rows if row["col_name"] in _TELLING)]
+    text = "\n".join(f"{row['col_name']} {row['data_type']}" for row in told)
+    return f"view:{_digest(text)}"
+
+
+def _hashable(column: Column) -> str:
+    name = quote_name(column.name)
+    return f"to_json(struct({name}))" if _AS_TEXT.search(column.type_text) else name
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+async def _rows(
+    session: Session, sql: str, timeout_s: float = SURVEY_TIMEOUT_S
+) -> list[dict[str, Any]]:
+    async with contextlib.aclosing(
+        await session.query(SqlText(sql), timeout_s=timeout_s)
+    ) as result:
+        return [row async for chunk in result for row in arrow.rows([chunk.data])]
+
+
+# What the engine asks about tables: their columns, and the last mark that each one holds.
+
 
 HISTORY_TIMEOUT_S = 60.0
 """Chosen: a history of 64 commits takes 0.3 s on a quiet machine."""

@@ -1,25 +1,100 @@
-"""A HAProc's part in the ring's jobs, put together."""
+"""A HAProc's part in the ring's jobs, put together, with the scheduler that submits them."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, NoReturn
 
 from dmq.key_value import KeyValueStore
+from haproc.config.jobs import Schedule
 from haproc.config.model import Config
-from haproc.jobs.book import Book
+from haproc.failure import RequestError
+from haproc.jobs.book import Book, JobTokens, fence_name
 from haproc.jobs.isolation import check_isolation
+from haproc.jobs.model import Turn, leads, request_id, slot, turn
 from haproc.jobs.relay import DoorAddress, Relay, doors_of
 from haproc.jobs.runner import Around, Runner
-from haproc.jobs.scheduler import Scheduler
-from haproc.jobs.schedules import leads
 from haproc.jobs.service import Check, JobService
-from haproc.jobs.tokens import JobTokens, fence_name
 from haproc.membership.members import Members
 from haproc.membership.state import State
 from haproc.replicate.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+
+
+class Scheduler:
+    """Submits the jobs of the configuration's schedules when they are due; see `schedules`.
+
+    ``leads``: whether this HAProc is the one that submits now."""
+
+    def __init__(
+        self,
+        schedules: Sequence[Schedule],
+        service: JobService,
+        anonymous: str,
+        leads: Callable[[], bool],
+        unix_ms: Callable[[], int],
+    ) -> None:
+        self._schedules = schedules
+        self._service = service
+        self._anonymous = anonymous
+        self._leads = leads
+        self._unix_ms = unix_ms
+        self._done: dict[str, int] = {}
+        """The last slot of each schedule that has its job."""
+        self._logged: dict[str, str] = {}
+        """Why a schedule's slot could not be submitted at the last look."""
+
+    async def run(self) -> NoReturn:
+        """Submit what is due until cancelled."""
+        while True:
+            if self._leads():
+                for schedule in self._schedules:
+                    await self.look(schedule)
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self, schedule: Schedule) -> None:
+        """Submit a schedule's job if a slot is due that was not yet."""
+        at = slot(schedule, self._unix_ms() / 1000)
+        if at is None or self._done.get(schedule.name) == at:
+            return
+        body: dict[str, Any] = {
+            "file": schedule.file,
+            "args": list(schedule.args),
+            "name": schedule.name,
+            "conf": {"haproc.restart": schedule.restarts or 0},
+        }
+        user = schedule.user or self._anonymous
+        try:
+            match turn(schedule, at, await self._service.asked_by(user)):
+                case Turn.WAIT:
+                    self._tell(schedule, "its job before has not ended")
+                    return
+                case Turn.NOW:
+                    await self._service.submit(user, body, (), request_id(schedule, at))
+                case Turn.DONE:
+                    pass
+        except RequestError as error:
+            self._tell(schedule, str(error))
+            return
+        self._done[schedule.name] = at
+        self._logged.pop(schedule.name, None)
+
+    def _tell(self, schedule: Schedule, why: str) -> None:
+        """Say it once: it is looked at every second."""
+        if self._logged.get(schedule.name) != why:
+            self._logged[schedule.name] = why
+            logger.warning("schedule %s cannot be submitted: %s", schedule.name, why)
+
+
+# A HAProc's part in the ring's jobs, put together.
 
 
 @dataclass(frozen=True, slots=True)

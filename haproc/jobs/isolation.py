@@ -15,8 +15,7 @@ from typing import Final
 
 from haproc.config.jobs import Isolation, Jobs
 from haproc.jobs.model import Outcome
-from haproc.jobs.process import UNPRIVILEGED, Plan, Running
-from haproc.jobs.working_folder import make_folder, remove_folder
+from haproc.jobs.process import UNPRIVILEGED, Plan, Running, make_folder, remove_folder
 
 TRIAL: Final = "trial"
 TRIAL_S: Final = 30.0

@@ -1,24 +1,34 @@
-"""What a job is, what happened to it, and what follows from that. Pure.
-
-Everything that happens to a job is an *event*, stored once under a key of its own and never
-changed. The store's changes have one order, the same for everybody, so everybody comes to the same
-job by going through its events in that order (`job_of`); no HAProc needs to hold a lock:
-
-- an *attempt* counts if it replaces the job's last one, and as long as the program asked for so
-  many restarts: of several HAProcs that start a job at once, exactly one does;
-- an *ending* counts if it is the last attempt's: what an older one came to means nothing any more;
-- a *kill* ends the job, unless it has ended.
-
-An attempt is valid while it is the last one of a job that has not ended. Its token opens doors for
-exactly so long (`haproc.jobs.tokens`), which is what fences one that was given up.
-"""
+"""What a job is, what happened to it, its environment, and when a schedule makes one. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TypeAlias
+from datetime import UTC, datetime
+from enum import Enum, StrEnum, auto
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+from cronsim import CronSim
+
+from haproc.config.jobs import Schedule
+
+# What a job is, what happened to it, and what follows from that. Pure.
+#
+# Everything that happens to a job is an *event*, stored once under a key of its own and never
+# changed. The store's changes have one order, the same for everybody, so everybody comes to the
+# same job by going through its events in that order (`job_of`); no HAProc needs to hold a lock:
+#
+# - an *attempt* counts if it replaces the job's last one, and as long as the program asked for so
+#   many restarts: of several HAProcs that start a job at once, exactly one does;
+# - an *ending* counts if it is the last attempt's: what an older one came to means nothing any
+#   more;
+# - a *kill* ends the job, unless it has ended.
+#
+# An attempt is valid while it is the last one of a job that has not ended. Its token opens doors
+# for exactly so long (`haproc.jobs.book`), which is what fences one that was given up.
 
 
 class Outcome(StrEnum):
@@ -252,3 +262,137 @@ def job_of(
 def requested(revisions: Mapping[str, int]) -> str:
     """Return which of several submissions under one request id counts: the first."""
     return min(revisions, key=lambda key: revisions[key])
+
+
+# When a schedule's jobs are due. Pure.
+#
+# The slots of a schedule are moments that everybody computes alike: multiples of its interval
+# since 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits
+# a slot's job, under a request id made of the schedule's name and the slot: whoever else believes
+# to be the one, or asks again, finds that job. Jobs of one schedule do not run side by side: one
+# that takes longer than the interval, or hangs, does not take up the ring.
+
+
+LATE_MAX_S: Final = 600.0
+"""A slot that nobody submitted in this time, since no HAProc lived, is passed over."""
+
+
+def slot(schedule: Schedule, now_s: float) -> int | None:
+    """Return the newest slot that is due, in seconds since 1970; None if it is long over."""
+    if schedule.every_s is not None:
+        found = int(now_s // schedule.every_s * schedule.every_s)
+    else:
+        behind = datetime.fromtimestamp(int(now_s) + 1, UTC)
+        found = int(next(CronSim(schedule.cron or "", behind, reverse=True)).timestamp())
+    return found if now_s - found <= LATE_MAX_S else None
+
+
+def request_id(schedule: Schedule, at: int) -> str:
+    """Return the id under which a slot's job is asked for."""
+    return f"schedule:{schedule.name}:{at}"
+
+
+class Turn(Enum):
+    """What is to be done about a slot."""
+
+    NOW = auto()
+    """Its job is to be submitted."""
+    DONE = auto()
+    """It has a job, whatever the schedule has become since."""
+    WAIT = auto()
+    """A job of an earlier slot has not ended."""
+
+
+def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
+    """Return what is to be done about a slot; ``jobs``: its user's, by their request ids."""
+    if request_id(schedule, at) in jobs:
+        return Turn.DONE
+    mine = f"schedule:{schedule.name}:"
+    under_way = (key for key, job in jobs.items() if key.startswith(mine) and job.final is None)
+    return Turn.NOW if next(under_way, None) is None else Turn.WAIT
+
+
+def leads(me: str, ready: Iterable[str]) -> bool:
+    """Whether this HAProc, which is READY, is the one that submits; ``ready``: peers that are."""
+    return all(me < other for other in ready)
+
+
+# The environment of a job's program: nothing of HAProc's own but what is listed. Pure.
+
+
+SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+JOB_VARIABLE = "HAPROC_JOB_ID"
+ATTEMPT_VARIABLE = "HAPROC_JOB_ATTEMPT"
+AFTER_VARIABLE = "HACLIENT_AFTER_OFFSET"
+
+
+def environment(
+    job: Job,
+    attempt: int,
+    folder: Path,
+    ring: Mapping[str, str],
+    passed: Mapping[str, str],
+    python: Path,
+) -> dict[str, str]:
+    """Return all that the program finds in its environment.
+
+    ``passed``: what jobs may see of HAProc's; ``ring``: where the ring is, and the token.
+    """
+    confs = dict(job.asked.confs)
+    return {
+        **passed,
+        **dict(job.asked.environment),
+        "PATH": f"{python.parent}:{SYSTEM_PATH}",
+        "HOME": str(folder),
+        "TMPDIR": str(folder / "tmp"),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": ":".join(str(each) for each in module_path(folder, job.asked.files)),
+        "PYTHONUNBUFFERED": "1",
+        **ring,
+        "SPARK_CONNECT_MODE_ENABLED": "1",
+        "PYSPARK_REMOTE_INIT_CONF_LEN": "1",
+        "PYSPARK_REMOTE_INIT_CONF_0": json.dumps(confs),
+        JOB_VARIABLE: str(job.id),
+        ATTEMPT_VARIABLE: str(attempt),
+    }
+
+
+def module_path(folder: Path, files: Sequence[JobFile]) -> list[Path]:
+    """Return where the program's imports are looked for: a folder, and each archive."""
+    modules = folder / "modules"
+    archives = [each.name for each in files if each.role is Role.MODULE]
+    return [modules, *(modules / name for name in archives if not name.endswith(".py"))]
+
+
+def ring_variables(
+    port: int,
+    servers: Sequence[str],
+    token: str,
+    options: Sequence[tuple[str, str]],
+    after_offset: int,
+) -> dict[str, str]:
+    """Return what PySpark and haclient find the ring by: a port on loopback, client doors.
+
+    ``after_offset``: so many records of the log are to show in what the program reads.
+    """
+    fresh = {"haproc.after_offset": str(after_offset)} if after_offset else {}
+    return {
+        "SPARK_REMOTE": remote_url(port, token, sorted({**fresh, **dict(options)}.items())),
+        "HACLIENT_SERVERS": ",".join(servers),
+        "HACLIENT_TOKEN": token,
+        AFTER_VARIABLE: str(after_offset),
+    }
+
+
+def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str:
+    """Return the URL by which a job finds the ring: a port on loopback, and its token.
+
+    The host's name is one for which PySpark sends a token without TLS.
+    """
+    given = "".join(f";{key.replace('.', '-')}={quote(value)}" for key, value in options)
+    return f"sc://localhost:{port}/;token={token}{given}"
+
+
+def placed(file: JobFile) -> str:
+    """Return where a file of the job lies in its folder."""
+    return f"modules/{file.name}" if file.role is Role.MODULE else file.name

@@ -1,4 +1,4 @@
-"""One program's process: its folder, its limits, what it says, how it ended."""
+"""One program's process: its folder, its sandbox, its limits, what it says, how it ended."""
 
 from __future__ import annotations
 
@@ -9,14 +9,199 @@ import pwd
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from haproc.config.jobs import Isolation
 from haproc.jobs.model import Outcome
-from haproc.jobs.sandbox import homes_of, sandboxed
+
+# A program's working folder: made with its files, and removed whatever the program did in it.
+
+
+def make_folder(
+    folder: Path, files: Sequence[tuple[str, bytes]], user: str | None, tidy: Callable[[], None]
+) -> None:
+    """Make a program's working folder with these files, by their paths in it."""
+    tidy()
+    folder.mkdir(parents=True, mode=0o700)
+    for name in ("tmp", "modules"):
+        (folder / name).mkdir(mode=0o700)
+    for name, data in files:
+        (folder / name).write_bytes(data)
+    if user is not None:
+        entry = pwd.getpwnam(user)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, entry.pw_uid, entry.pw_gid)
+        folder.parent.chmod(0o711)  # the user passes through, whatever HAProc's umask is
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a working folder with all that is in it; what cannot be removed stays.
+
+    Folders inside of it are moved up before they are emptied: a program may have gone deeper than
+    the stack reaches, or than a path or the open files do.
+    """
+    try:
+        top = _opened(str(folder), None)
+    except OSError:
+        return
+    try:
+        below = _cleared(top, top)
+        while below:
+            name = below.pop()
+            with suppress(OSError):
+                inside = _opened(name, top)
+                try:
+                    below += _cleared(inside, top)
+                finally:
+                    os.close(inside)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _opened(name: str, within: int | None) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
+
+
+def _cleared(folder: int, top: int) -> list[str]:
+    """Remove the files of a folder; return its folders, by the names that they have at the top."""
+    found: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.name, dir_fd=folder)
+                    continue
+                _open_up(entry.name, folder)
+                name = entry.name if folder == top else uuid.uuid4().hex
+                if folder != top:
+                    os.rename(entry.name, name, src_dir_fd=folder, dst_dir_fd=top)
+                found.append(name)
+    return found
+
+
+def _open_up(name: str, within: int) -> None:
+    """Let a folder be read that its owner may have shut; never follow a link."""
+    there = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
+    try:
+        Path(f"/proc/self/fd/{there}").chmod(0o700)
+    finally:
+        os.close(there)
+
+
+# The sandbox of a job: which of the host it has, as bubblewrap's arguments.
+#
+# Everything that is not listed is missing, and everything but the working folder is read-only. The
+# program has namespaces of its own for processes, mounts, IPC and users, no capabilities, and no
+# way to new privileges. It shares the network, by which it reaches the ring.
+
+
+SYSTEM: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib64"),
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/pki/ca-trust"),
+    *("/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf"),
+    *("/etc/ca-certificates", "/etc/crypto-policies", "/etc/hosts", "/etc/resolv.conf"),
+    *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/passwd"),
+    *("/etc/group", "/etc/ld.so.cache", "/etc/mime.types", "/etc/alternatives"),
+)
+"""What Python, gRPC and Arrow read of a system; no folder in which HAProc's files may be, such as
+those of private keys."""
+SHARED_MEMORY_BYTES: Final = 64 << 20
+"""Of /dev/shm; as containers have it."""
+USER_NAMESPACE_FD: Final = 3
+"""Where the supervisor puts the namespace that it has made (`NAMESPACE_FD` there)."""
+LINKS_MAX: Final = 16
+
+_NAMESPACES: Final = (
+    *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    *("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"),
+)
+_AS_USER: Final = ("--unshare-user", "--disable-userns")
+_AS_ROOT: Final = (
+    *("--userns", str(USER_NAMESPACE_FD)),
+    *("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"),
+)
+"""The first process makes the program another user's; it keeps these two to itself."""
+_DEVICES: Final = (
+    *("--proc", "/proc", "--dev", "/dev"),
+    *("--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),
+)
+_TMP: Final = Path("/tmp")
+
+
+def sandboxed(
+    bwrap: str,
+    command: Sequence[str],
+    folder: Path,
+    readable: Sequence[Path],
+    hidden: Sequence[Path],
+    as_root: bool,
+) -> list[str]:
+    """Return the command that runs another one in a sandbox.
+
+    ``folder`` is writable, ``readable`` can be read beside the system's files, except for what lies
+    in ``hidden``. ``as_root``: the caller is root and gives a user namespace as a descriptor.
+    """
+    shown = sorted({*map(Path, SYSTEM), *readable})
+    covered = _seen(hidden, shown)
+    made: list[str] = [bwrap, *_NAMESPACES, *(_AS_ROOT if as_root else _AS_USER)]
+    made += [*_open_to_all(_parents([*shown, folder])), *_DEVICES]
+    for path in shown:
+        made += ["--ro-bind-try", str(path), str(path)]
+    for path in covered:
+        made += ["--perms", "0755", "--tmpfs", str(path)]
+    made += _open_to_all(_parents([folder]) if covered else ())
+    made += ["--bind", str(folder), str(folder)]
+    if not any(path.is_relative_to(_TMP) for path in (*shown, folder)):
+        made += ["--bind", str(folder / "tmp"), str(_TMP)]
+    for path in (*covered, Path("/dev"), Path("/proc"), Path("/")):
+        made += ["--remount-ro", str(path)]
+    return [*made, "--chdir", "/", "--", *command]
+
+
+def _seen(hidden: Iterable[Path], shown: Sequence[Path]) -> list[Path]:
+    """Return where what is to be hidden would be found below what is shown, links followed."""
+    found = set()
+    for secret in (each.resolve() for each in hidden):
+        for path in shown:
+            if secret.is_relative_to(real := path.resolve()):
+                found.add(path / secret.relative_to(real))
+    return sorted(found)
+
+
+def _parents(paths: Iterable[Path]) -> list[Path]:
+    """Return all folders that lead to these."""
+    return sorted({parent for path in paths for parent in path.parents if parent != Path("/")})
+
+
+def _open_to_all(folders: Iterable[Path]) -> list[str]:
+    """Return what makes these, so that whoever the program's user is can go through them."""
+    return [part for each in folders for part in ("--perms", "0755", "--dir", str(each))]
+
+
+def homes_of(python: Path) -> list[Path]:
+    """Return the folders of an interpreter with its packages.
+
+    Of an environment, those of the interpreter that it was made from belong to them, too.
+    """
+    found = set()
+    for _ in range(LINKS_MAX):
+        found.add(python.parent.parent)
+        if not python.is_symlink():
+            break
+        python = Path(os.path.normpath(python.parent / python.readlink()))
+    return sorted(home for home in found if home != Path("/"))
+
+
+# One program's process: its folder, its limits, what it says, how it ended.
+
 
 SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 INSIDE: Final = Path(__file__).with_name("inside.py")
@@ -39,7 +224,7 @@ class Plan:
     """What to run: an absolute command, in a folder, how far from HAProc, and as whom.
 
     ``python`` runs the job's first process. ``readable`` and ``hidden`` as in
-    `haproc.jobs.sandbox`. ``user``: None for HAProc's own.
+    `haproc.jobs.process`. ``user``: None for HAProc's own.
     """
 
     command: Sequence[str]

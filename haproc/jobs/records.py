@@ -1,25 +1,15 @@
-"""Jobs' keys and bytes in the ring's key-value store. Pure.
-
-Keys, each written once (so no late write takes anything back):
-
-- ``job/asked/USER/REQUEST/NAME`` a submission. The revision of the first one under a request id
-  **is the job's id**: a number that no other job of the ring has or will have, made without asking
-  anybody;
-- ``job/at/ID/…`` what happened to it: ``a/NUMBER.NAME`` an attempt, ``e/NAME`` an ending,
-  ``k/NAME`` a kill, ``f/NAME`` that it was fenced after its end, ``s/ATTEMPT/SESSION`` a Spark
-  session that an attempt uses;
-- ``jobfile/STORED/INDEX`` the bytes of its files;
-- ``joblog/ID/ATTEMPT/FROM-TO`` lines of its log, see `haproc.jobs.log`.
-"""
+"""Jobs in the ring's key-value store: their keys and bytes, and the tail of their output. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from dmq.record import Json, Record, decode, encode
+from dmq.log import Json, Record, decode, encode
 from haproc.jobs.model import (
     Ending,
     Event,
@@ -32,6 +22,20 @@ from haproc.jobs.model import (
     Role,
     Submission,
 )
+
+# Jobs' keys and bytes in the ring's key-value store. Pure.
+#
+# Keys, each written once (so no late write takes anything back):
+#
+# - ``job/asked/USER/REQUEST/NAME`` a submission. The revision of the first one under a request id
+#   **is the job's id**: a number that no other job of the ring has or will have, made without
+#   asking anybody;
+# - ``job/at/ID/…`` what happened to it: ``a/NUMBER.NAME`` an attempt, ``e/NAME`` an ending,
+#   ``k/NAME`` a kill, ``f/NAME`` that it was fenced after its end, ``s/ATTEMPT/SESSION`` a Spark
+#   session that an attempt uses;
+# - ``jobfile/STORED/INDEX`` the bytes of its files;
+# - ``joblog/ID/ATTEMPT/FROM-TO`` lines of its log, see `haproc.jobs.records`.
+
 
 JOBS: Final = "job/"
 ASKED: Final = "job/asked/"
@@ -184,3 +188,203 @@ def _some(record: object, names: tuple[str, ...]) -> dict[str, Json]:
 
 def _pairs(given: Any) -> tuple[tuple[str, str], ...]:
     return tuple((key, value) for key, value in given)
+
+
+# The tail of a job's output in the key-value store: whole lines, the oldest ones dropped.
+#
+# A piece is stored under the numbers of its lines, and is never changed: a last piece that is
+# small is replaced by one that begins where it began and goes on farther, and then deleted.
+# Whoever reads in between sees both, and takes the longer one. Lines are numbered from the job's
+# first attempt on; where the next attempt begins, whatever an earlier one still adds is cut off.
+
+
+LINE_BYTES_MAX: Final = 8 << 10
+"""A longer line is cut in two, between two characters."""
+CHARACTER_BYTES_MAX: Final = 4
+PIECE_BYTES_MAX: Final = 64 << 10
+LINE_COST: Final = 4
+"""What a line takes up beside its text where it is stored; so empty ones are bounded, too."""
+GROWING_BYTES_MAX: Final = 8 << 10
+"""A last piece below this is written again with what comes behind it. Chosen: a program that says a
+line a second has so few pieces, and none is written more often than is cheap."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Lines of a log from this number on."""
+
+    first: int
+    lines: tuple[str, ...]
+
+    @property
+    def end(self) -> int:
+        """The number behind the last line's."""
+        return self.first + len(self.lines)
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return sum(map(_cost, self.lines))
+
+
+def log_prefix(job_id: int) -> str:
+    """Return below what the log of a job is."""
+    return f"{LOGS}{job_id:016}/"
+
+
+def piece_key(job_id: int, attempt: str, first: int, end: int) -> str:
+    """Return the key of a piece."""
+    return f"{log_prefix(job_id)}{attempt}/{first:012}-{end:012}"
+
+
+def piece_bytes(piece: LogPiece) -> bytes:
+    """Return what is stored of a piece: its lines as a JSON list."""
+    return json.dumps(list(piece.lines), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def lines_of(data: bytes) -> list[str]:
+    """Return the lines of a stored piece."""
+    return [str(line) for line in json.loads(data)]
+
+
+class Tail:
+    """What one attempt has said, as far as it is kept."""
+
+    def __init__(self, first: int, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._open = b""
+        self._fresh: deque[str] = deque()
+        self._fresh_bytes = 0
+        self._first_fresh = first
+        self._stored: deque[tuple[int, int, int]] = deque()
+        self._growing: LogPiece | None = None
+
+    @property
+    def end(self) -> int:
+        """The number that the next line gets."""
+        return self._first_fresh + len(self._fresh)
+
+    def add(self, data: bytes) -> None:
+        """Take in output."""
+        lines = (self._open + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._open = lines.pop()
+        for line in lines:
+            self._line(line)
+        while len(self._open) > LINE_BYTES_MAX:
+            at = _cut_at(self._open)
+            self._line(self._open[:at])
+            self._open = self._open[at:]
+
+    def _line(self, line: bytes) -> None:
+        while True:
+            at = _cut_at(line)
+            text = line[:at].decode("utf-8", "replace")
+            self._fresh.append(text)
+            self._fresh_bytes += _cost(text)
+            line = line[at:]
+            if not line:
+                break
+        while self._fresh_bytes > self._bytes_max:  # they would be dropped at once
+            self._fresh_bytes -= _cost(self._fresh.popleft())
+            self._first_fresh += 1
+            self._growing = None
+
+    def close(self) -> None:
+        """Take the output's end for the last line's."""
+        if self._open:
+            self._line(self._open)
+            self._open = b""
+
+    def flush(self) -> tuple[list[LogPiece], list[tuple[int, int]]]:
+        """Return the pieces to be stored now, and those to be deleted afterwards."""
+        if not self._fresh:
+            return [], []
+        gone: list[tuple[int, int]] = []
+        lines, first = list(self._fresh), self._first_fresh
+        if self._growing is not None and self._growing.size < GROWING_BYTES_MAX:
+            lines, first = [*self._growing.lines, *lines], self._growing.first
+            gone.append((self._growing.first, self._growing.end))
+            self._stored.pop()
+        self._first_fresh += len(self._fresh)
+        self._fresh.clear()
+        self._fresh_bytes = 0
+        pieces = list(_cut(first, lines))
+        self._stored.extend((piece.first, piece.end, piece.size) for piece in pieces)
+        self._growing = pieces[-1]
+        total = sum(size for _, _, size in self._stored)
+        while total > self._bytes_max and len(self._stored) > 1:
+            oldest, end, size = self._stored.popleft()
+            total -= size
+            gone.append((oldest, end))
+        return pieces, gone
+
+
+def _cut_at(line: bytes) -> int:
+    """Return how much of a line is the next one that is stored; no character is cut in two."""
+    if len(line) <= LINE_BYTES_MAX:
+        return len(line)
+    for at in range(LINE_BYTES_MAX, LINE_BYTES_MAX - CHARACTER_BYTES_MAX, -1):
+        if line[at] & 0b1100_0000 != 0b1000_0000:  # a character begins here
+            return at
+    return LINE_BYTES_MAX  # it is no UTF-8
+
+
+def _cut(first: int, lines: Sequence[str]) -> Iterable[LogPiece]:
+    taken: list[str] = []
+    size = 0
+    for line in lines:
+        if taken and size + _cost(line) > PIECE_BYTES_MAX:
+            yield LogPiece(first, tuple(taken))
+            first, taken, size = first + len(taken), [], 0
+        taken.append(line)
+        size += _cost(line)
+    yield LogPiece(first, tuple(taken))
+
+
+def _cost(line: str) -> int:
+    return len(line) + LINE_COST
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stored piece that is to be read: its key, and which of the job's lines are taken of it."""
+
+    key: str
+    first: int
+    start: int
+    end: int
+
+
+def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> list[Span]:
+    """Return the pieces that make up a job's log, in order, without overlap."""
+    prefix = log_prefix(job_id)
+    of: dict[str, list[tuple[int, int, str]]] = {}
+    for key in keys:
+        attempt, _, numbers = key.removeprefix(prefix).partition("/")
+        first, _, end = numbers.partition("-")
+        of.setdefault(attempt, []).append((int(first), int(end), key))
+    found: list[Span] = []
+    ends = [*(each.log_from for each in attempts[1:]), None]
+    for said_by, until in zip(attempts, ends, strict=False):
+        at = said_by.log_from
+        pieces = sorted((first, -end, key) for first, end, key in of.get(said_by.name, ()))
+        for begin, longest, key in pieces:
+            stop = -longest if until is None else min(-longest, until)
+            start = max(begin, at)
+            if start < stop:
+                found.append(Span(key, begin, start, stop))
+                at = stop
+    return found
+
+
+def total(found: Sequence[Span], attempts: Sequence[JobAttempt]) -> int:
+    """Return how many lines the log has had, those dropped included."""
+    begun = attempts[-1].log_from if attempts else 0
+    return max(begun, found[-1].end if found else 0)
+
+
+def page(start: int | None, size: int, found: Sequence[Span], end: int) -> tuple[int, int]:
+    """Return which lines are asked for; without a start the last ones, as Livy has it."""
+    oldest = found[0].start if found else end
+    begin = max(end - size, oldest) if start is None else min(max(start, oldest), end)
+    return begin, min(begin + size, end)

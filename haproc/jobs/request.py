@@ -1,10 +1,4 @@
-"""Livy's request for a batch, read into what a job is asked to be. Pure.
-
-Livy's fields are for a driver in a JVM. What has a meaning for a Python program beside a HAProc is
-taken over (``driverMemory`` is the bound of its memory); what would run on a cluster of its own, or
-not at all, is refused by name, so that nobody believes it was heeded. Where the configuration says
-so, what only describes a cluster is ignored instead; parts of the program, or another Spark, never.
-"""
+"""Jobs in the words of Livy's batches: a request is read, its files are found, a job is told."""
 
 from __future__ import annotations
 
@@ -14,11 +8,116 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
+from dmq import Json
 from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.jobs.model import JobFile, JobLimits, Role, Submission
+from haproc.jobs.model import Job, JobFile, JobLimits, Role, Submission
+
+# Jobs in the words of Livy's batches. Pure.
+
+
+def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
+    """Return a job as Livy shows a batch; what Livy does not have stands below ``haproc``."""
+    current = job.current
+    return {
+        "id": job.id,
+        "name": job.asked.name,
+        "owner": job.asked.user,
+        "proxyUser": job.asked.proxy_user,
+        "state": job.state.value,
+        "appId": f"haproc-{job.id}-{current.number}" if current is not None else None,
+        "appInfo": {"driverLogUrl": None, "sparkUiUrl": None},
+        "log": list(log),
+        "haproc": {
+            "request_id": job.asked.request_id,
+            "program": job.program(),
+            "cluster": current.cluster if current is not None else job.asked.cluster,
+            "attempts": len(job.attempts),
+            "restarts_left": max(0, job.restarts_left),
+            "submitted_ms": job.asked.at_ms,
+            "started_ms": current.at_ms if current is not None else None,
+            "ended_ms": job.final.at_ms if job.final is not None else None,
+            "outcome": job.final.outcome.value if job.final is not None else None,
+            "exit_code": job.final.code if job.final is not None else None,
+            "why": job.final.why if job.final is not None else None,
+        },
+    }
+
+
+# Reading a job's files from the folders that the configuration allows.
+
+
+def read_files(
+    paths: Sequence[tuple[Role, str]], folders: Sequence[Path], bytes_max: int
+) -> list[Upload]:
+    """Return the files; raises RequestError for one that is not there, or elsewhere."""
+    found = []
+    for role, path in paths:
+        file = find(path, folders)
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(bytes_max + 1)
+        except OSError as error:
+            raise _not_there(path, str(error.strerror)) from error
+        bytes_max -= len(data)
+        if bytes_max < 0:
+            raise too_large()
+        found.append(Upload(role, check_name(file.name), data))
+    return found
+
+
+def find(path: str, folders: Sequence[Path]) -> Path:
+    """Return where a path leads to, links followed, which is inside of one of the folders.
+
+    Relative ones are looked for in each folder; ``file:`` and ``local:`` are as good as nothing.
+    """
+    try:
+        parts = urlsplit(path)
+    except ValueError:  # such as a bracket that is not closed
+        raise _not_there(path, "it is neither a path nor a URL") from None
+    if parts.scheme in ("file", "local") and parts.netloc in ("", "localhost"):
+        path = unquote(parts.path)
+    elif parts.scheme:
+        raise _not_there(path, "only files of this machine are read")
+    for folder in folders:
+        try:
+            file = Path(folder, path).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):
+            continue
+        if file.is_relative_to(folder.resolve()) and file.is_file():
+            return file
+    raise _not_there(path, "there is no such file in a folder of jobs.folders")
+
+
+def too_large() -> RequestError:
+    """Return the error of files that are too large together."""
+    return refused(
+        ErrorClass.TOO_LARGE,
+        "the job's files are larger than jobs.files_bytes_max together",
+        "put data where Spark reads them, or raise the limit",
+    )
+
+
+def _not_there(path: str, why: str) -> RequestError:
+    return refused(
+        ErrorClass.JOB_FILE,
+        f"{path[:200]!r} cannot be run: {why}",
+        "upload the file with the request, send it as code, or put it into jobs.folders",
+    )
+
+
+# Livy's request for a batch, read into what a job is asked to be. Pure.
+#
+# Livy's fields are for a driver in a JVM. What has a meaning for a Python program beside a HAProc
+# is taken over (``driverMemory`` is the bound of its memory); what would run on a cluster of its
+# own, or not at all, is refused by name, so that nobody believes it was heeded. Where the
+# configuration says so, what only describes a cluster is ignored instead; parts of the program, or
+# another Spark, never.
+
 
 ARGS_MAX: Final = 1000
 TEXT_BYTES_MAX: Final = 64 << 10

@@ -19,17 +19,35 @@ from typing import Final, NoReturn
 from dmq.key_value import KeyValueStore
 from haproc.config.jobs import Jobs
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.jobs.book import Book, StoredJobs
-from haproc.jobs.environment import environment, placed, ring_variables
+from haproc.jobs.book import Book, StoredJobs, new_token
 from haproc.jobs.isolation import interpreter_of, user_of
 from haproc.jobs.keeping import RingView, Step, forgettable, steps
-from haproc.jobs.log import Tail, log_prefix, piece_bytes, piece_key, spans, total
-from haproc.jobs.model import BatchState, Ending, Fenced, Job, JobAttempt, Outcome
-from haproc.jobs.process import End, Plan, Running
-from haproc.jobs.records import FILES, JOBS, LOGS, file_key, left_over
+from haproc.jobs.model import (
+    BatchState,
+    Ending,
+    Fenced,
+    Job,
+    JobAttempt,
+    Outcome,
+    environment,
+    placed,
+    ring_variables,
+)
+from haproc.jobs.process import End, Plan, Running, make_folder, remove_folder
+from haproc.jobs.records import (
+    FILES,
+    JOBS,
+    LOGS,
+    Tail,
+    file_key,
+    left_over,
+    log_prefix,
+    piece_bytes,
+    piece_key,
+    spans,
+    total,
+)
 from haproc.jobs.relay import Relay
-from haproc.jobs.tokens import new_token
-from haproc.jobs.working_folder import make_folder, remove_folder
 from haproc.sessions.durable import reached
 
 logger = logging.getLogger(__name__)

@@ -14,13 +14,11 @@ from dmq.key_value import KeyValueStore
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.failure import ErrorClass, RequestError, busy, refused
-from haproc.jobs import livy
+from haproc.jobs import request
 from haproc.jobs.book import Book, StoredJobs
-from haproc.jobs.folders import read_files, too_large
-from haproc.jobs.log import lines_of, log_prefix, page, spans, total
 from haproc.jobs.model import Fenced, Job, Kill, Outcome, Role, Submission
-from haproc.jobs.records import FILES, file_key
-from haproc.jobs.request import Upload, check_program, submission, wanted
+from haproc.jobs.records import FILES, file_key, lines_of, log_prefix, page, spans, total
+from haproc.jobs.request import Upload, check_program, read_files, submission, too_large, wanted
 from haproc.sessions.durable import reached
 
 logger = logging.getLogger(__name__)
@@ -99,7 +97,7 @@ class JobService:
             )
         if want.ignored:
             logger.warning("job %d of %s: ignored %s", known.id, user, list(want.ignored))
-        return livy.batch(known)
+        return request.batch(known)
 
     async def _take(self, asked: Submission, files: Sequence[Upload]) -> Job:
         """Make a job durable: first its files, then that it is asked for."""
@@ -134,14 +132,14 @@ class JobService:
         """Return some of the jobs, by their ids; those of all users where none is named."""
         found = await self._book.look()
         jobs = [job for _, job in sorted(found.jobs.items()) if user in (None, job.asked.user)]
-        shown: list[Json] = [livy.batch(job) for job in jobs[start : start + size]]
+        shown: list[Json] = [request.batch(job) for job in jobs[start : start + size]]
         return {"from": start, "total": len(jobs), "sessions": shown}
 
     async def shown(self, user: str | None, job_id: int) -> Mapping[str, Json]:
         """Return one job, with the end of its log."""
         job = await self._job(user, job_id)
         lines = (await self._log(job, None, LOG_LINES_SHOWN))[2]
-        return livy.batch(job, lines)
+        return request.batch(job, lines)
 
     async def state(self, user: str | None, job_id: int) -> Mapping[str, Json]:
         """Return one job's state."""

@@ -19,13 +19,11 @@ from typing import Protocol
 
 from dmq import Json
 from haproc.config.model import Membership
-from haproc.membership.insync import ClusterProgress, places
-from haproc.membership.judgement import isolated
-from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH
-from haproc.membership.messages import Beat, ClusterReport, Own, time_text
-from haproc.membership.roster import Neighbour
-from haproc.membership.state import State
-from haproc.membership.view import Peer, RingView
+from haproc.membership.clusters import ClusterProgress, places
+from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH
+from haproc.membership.peers import Neighbour
+from haproc.membership.state import Beat, ClusterReport, Own, State, time_text
+from haproc.membership.view import Peer, RingView, isolated
 
 logger = logging.getLogger(__name__)
 

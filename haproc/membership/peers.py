@@ -1,11 +1,92 @@
-"""What HAProcs ask of each other."""
+"""The clusters of a ring: where their HAProcs are, and what HAProcs ask of each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from dmq import Json
+from haproc.config.model import Address, Config
+
+# Which clusters a ring has, and where their HAProcs are. Values only.
+#
+# Until the log says something, a ring's members are those that the configuration names. The first
+# record about them (`replicate.records.members`) makes the log the one that says it, for every
+# HAProc alike, whatever its own file names.
+#
+# Addresses are the file's where it names a cluster, so that one can be moved by changing the
+# files; those of a cluster that was added since a HAProc started come from the log.
+
+
+class Neighbour(Protocol):
+    """What the others need to know of a cluster."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def peer(self) -> Address: ...
+    @property
+    def client_url(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One cluster of the ring: the operator door of its HAProc, and the URL for clients."""
+
+    name: str
+    peer: Address
+    client_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """What the log says so far: the members, by the record at ``offset``.
+
+    -1: it says nothing, and the configuration counts. ``members`` is None where the record was
+    trimmed away: then a newer one stands farther on.
+    """
+
+    offset: int = -1
+    members: tuple[Member, ...] | None = None
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The members' names; None if they are not known from the log."""
+        return None if self.members is None else frozenset(each.name for each in self.members)
+
+
+def founders(config: Config) -> tuple[Member, ...]:
+    """Return the clusters that the configuration names, in ring order."""
+    return tuple(Member(c.name, c.peer, c.client_url) for c in config.clusters)
+
+
+def with_own_addresses(
+    members: Iterable[Member], known: Iterable[Neighbour]
+) -> tuple[Neighbour, ...]:
+    """Return the members, each with the address that is known of it here, if one is."""
+    by_name = {each.name: each for each in known}
+    return tuple(by_name.get(member.name, member) for member in members)
+
+
+def disagreement(configured: Iterable[str], enrolled: Enrolled) -> str:
+    """Return what a configuration says differently from the log, for people; empty if nothing."""
+    if enrolled.names is None:
+        return ""
+    mine = frozenset(configured)
+    missing, extra = sorted(enrolled.names - mine), sorted(mine - enrolled.names)
+    if not missing and not extra:
+        return ""
+    parts = [f"does not name {', '.join(missing)}"] if missing else []
+    parts += [f"names {', '.join(extra)}, which left"] if extra else []
+    return (
+        f"the configuration {' and '.join(parts)}: the ring's members are "
+        f"{', '.join(sorted(enrolled.names))} since offset {enrolled.offset}; bring the file up "
+        "to date"
+    )
+
+
+# What HAProcs ask of each other.
 
 
 class PeerUnavailableError(Exception):

@@ -1,14 +1,19 @@
-"""The states of a HAProc, derived from what is known about it.
-
-A state is never stored: `state_of` computes it from a `Condition`, so no combination of events can
-leave a wrong one behind.
-"""
+"""The states of a HAProc, what HAProcs tell of them unasked, and whether one may be drained."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
+
+from dmq import Json
+
+# The states of a HAProc, derived from what is known about it.
+#
+# A state is never stored: `state_of` computes it from a `Condition`, so no combination of events
+# can leave a wrong one behind.
 
 
 class State(StrEnum):
@@ -227,3 +232,110 @@ def _stuck(c: Condition) -> str:
         f"; the operation at offset {c.stuck_at} keeps failing here ({c.cluster_error}); it is "
         "tried again; see haproc queue show"
     )
+
+
+# What HAProcs tell each other unasked: that they live, and how far they are.
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat. ``hears``: whom the sender hears. ``log_up``: the log answered it a moment ago.
+
+    ``epoch``: one more than the log offset of the sender's claim; 0 before it has one.
+    """
+
+    cluster: str
+    incarnation: str
+    epoch: int
+    hears: tuple[str, ...]
+    log_up: bool
+    state: State
+
+    def body(self) -> dict[str, Json]:
+        """Return the body of ``POST /heartbeat``."""
+        return {
+            "cluster": self.cluster,
+            "incarnation": self.incarnation,
+            "epoch": self.epoch,
+            "hears": list(self.hears),
+            "log_up": self.log_up,
+            "state": self.state.value,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """State and progress. ``since`` is when the state began, as text (ISO 8601).
+
+    ``lag``: how many records below ``log_end`` are not applied; None: all from ``cursor`` on.
+    """
+
+    cluster: str
+    incarnation: str
+    epoch: int
+    state: State
+    since: str
+    cursor: int
+    log_end: int
+    lag: int | None = None
+
+    def lag_at(self, end: int) -> int:
+        """Return how many records below an end of the log it lacks, as far as it told."""
+        lag = self.log_end - self.cursor if self.lag is None else self.lag
+        return max(0, lag + end - self.log_end)
+
+    def body(self) -> dict[str, Json]:
+        """Return the body of ``POST /reportlag``."""
+        lag: dict[str, Json] = {} if self.lag is None else {"lag": self.lag}
+        return lag | {
+            "cluster": self.cluster,
+            "incarnation": self.incarnation,
+            "epoch": self.epoch,
+            "state": self.state.value,
+            "since": self.since,
+            "cursor": self.cursor,
+            "log_end": self.log_end,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a HAProc tells of itself; see `Beat` and `ClusterReport`.
+
+    ``lag``: how many records below ``log_end`` are not applied. ``log_lost``: the log has not
+    answered for longer than that could go unnoticed by a peer.
+    """
+
+    state: State
+    since: str
+    epoch: int = 0
+    cursor: int = 0
+    log_end: int = 0
+    lag: int = 0
+    log_up: bool = False
+    log_lost: bool = False
+
+
+def time_text(at: datetime) -> str:
+    """Return a time (UTC) as reports and answers show it."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# Whether an operator may take a cluster from its clients now. Values in, decision out.
+#
+# The last cluster that serves stays, unless forced. What is known of the others is what they told
+# at most a heartbeat ago, so two drains asked for at the same moment can pass each other: drain
+# one cluster after another.
+
+
+def refusal(me: str, own: State, others: Mapping[str, str], *, force: bool) -> str:
+    """Return why a cluster must not be drained now; empty if it may be.
+
+    ``others``: the states of the ring's other clusters by name; empty for one that is down.
+    """
+    if force or own not in SERVING or any(state in SERVING for state in others.values()):
+        return ""
+    if not others:
+        return f"the ring has no cluster but {me}"
+    states = ", ".join(f"{name} is {state or 'down'}" for name, state in others.items())
+    return f"no other cluster serves clients ({states})"

@@ -1,44 +1,148 @@
-"""The doors of one HAProc: which application stands behind which listener."""
+"""The doors of one HAProc, in maintenance too, and while it cannot open its log."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from aiohttp import web
 
-from dmq import KeyValueStore
+from dmq import Json, KeyValueStore, LogUnavailableError
 from haproc.config.model import Config
 from haproc.config.shares import Shares
-from haproc.doors.apps import REGISTRY, client_app, operator_app
-from haproc.doors.clients.operations_door import ArchiveService, keep
-from haproc.doors.clients.verify_door import attest
+from haproc.doors.apps import REGISTRY, client_app, operator_app, waiting_app
+from haproc.doors.clients.archive_door import ArchiveService, attest, keep
 from haproc.doors.connect.calls import Boundary
 from haproc.doors.connect.delivery import Deliveries
-from haproc.doors.connect.handles import Key
+from haproc.doors.connect.errors import Key
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.server import ConnectListener
 from haproc.doors.connect.service import ConnectService
 from haproc.doors.http.access import Admission, Credentials
 from haproc.doors.http.listener import Listener
-from haproc.doors.operators.forwarded import Forwarded
-from haproc.doors.operators.jobs import supervise
-from haproc.doors.operators.members import admit
-from haproc.doors.operators.sessions import attend
-from haproc.doors.operators.settings import tell
+from haproc.doors.operators.clients import attend, supervise
+from haproc.doors.operators.clusters import admit
+from haproc.doors.operators.peers import Forwarded, tell
+from haproc.doors.status import Readiness
+from haproc.failure import ErrorClass, log_away, refused
 from haproc.jobs.here import JobsHere
+from haproc.membership.clusters import ClusterView
+from haproc.membership.state import State, refusal
 from haproc.metrics import Metrics
-from haproc.node.drift_watch import DriftWatch
-from haproc.node.maintenance import Maintenance
 from haproc.node.member import LocalMember
 from haproc.node.presence import Presence
-from haproc.node.status import NodeStatus
-from haproc.replicate.queue.revoked import Fate
+from haproc.node.status import DriftWatch, NodeStatus
+from haproc.replicate.member.core import Core
+from haproc.replicate.queue.facts import Fate
 from haproc.route.offload import Texts
 from haproc.route.service import RingService
-from haproc.sessions.listing import Listing
+from haproc.sessions.upkeep import Listing
 from haproc.statements.registry import Registry
 from haproc.statements.request_admission import RequestAdmission
+
+logger = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """Taking a cluster from its clients for maintenance, and giving it back, at an operator's word.
+
+    A drained HAProc finishes what it has under way and refuses what is new; it stays a member of
+    the ring and applies its queue, as far as its Spark is there. The word holds until it is
+    taken back: it is kept in a file beside the process's own, so that a HAProc that is upgraded
+    or restarted takes no load before the operator says so.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        core: Core,
+        clusters: Callable[[], Iterable[ClusterView]],
+        registry: Registry,
+    ) -> None:
+        self._core = core
+        self._clusters = clusters
+        self._registry = registry
+        self._file = drained_file(config, core.me)
+        if self._file.exists():
+            logger.info("%s is drained (%s)", core.me, self._file)
+            core.condition.drain(drained=True)
+
+    def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
+        """Take no more requests from clients; raises RequestError."""
+        core = self._core
+        self._check_name(cluster)
+        if not core.condition.now.drained:
+            why = refusal(core.me, core.condition.state, self._others(), force=force)
+            if why:
+                raise refused(
+                    ErrorClass.NOT_NOW,
+                    f"{core.me} is not drained: {why}",
+                    "bring another cluster into service first; --force drains it all the same",
+                )
+            self._keep()
+            core.condition.drain(drained=True)
+        return self.standing()
+
+    def undrain(self, cluster: str) -> Mapping[str, Json]:
+        """Serve clients again, once caught up; raises RequestError."""
+        self._check_name(cluster)
+        try:
+            self._file.unlink(missing_ok=True)
+        except OSError as error:
+            raise refused(ErrorClass.NOT_NOW, f"it stays drained: {error}") from error
+        self._core.condition.drain(drained=False)
+        return self.standing()
+
+    def standing(self) -> Mapping[str, Json]:
+        """Return how far the drain is."""
+        core = self._core
+        return {
+            "cluster": core.me,
+            "state": core.condition.state.value,
+            "reason": core.condition.reason,
+            "drained": core.condition.now.drained,
+            "under_way": self._registry.request_admission.inside,
+            "unfetched": self._registry.unfetched(),
+        }
+
+    def _others(self) -> Mapping[str, str]:
+        views = (view for view in self._clusters() if view.name != self._core.me)
+        return {view.name: view.state if view.alive else "" for view in views}
+
+    def _keep(self) -> None:
+        """Write the word down, durably, before anybody is told that it holds."""
+        try:
+            with self._file.open("wb") as file:
+                file.write(b"drained by an operator\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
+            raise refused(
+                ErrorClass.NOT_NOW, f"it is not drained: {error}", "see state_dir"
+            ) from error
+
+    def _check_name(self, cluster: str) -> None:
+        if cluster != self._core.me:
+            raise refused(
+                ErrorClass.BAD_REQUEST, f"this is the HAProc of {self._core.me}, not of {cluster}"
+            )
+
+
+def drained_file(config: Config, cluster: str) -> Path:
+    """Return the file that says that a cluster is drained while it exists."""
+    return config.state_dir / f"drained-{cluster}"
+
+
+# The doors of one HAProc: which application stands behind which listener.
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +256,82 @@ def operator_door(config: Config, name: str, app: web.Application, presence: Pre
         shortcut=presence.door.shortcut,
         connections_max=config.limits.connections_max,
     )
+
+
+# A HAProc while it can't open its log: it is starting, says why, and tries again.
+#
+# It has no cursor and knows no end of the log yet, so it serves neither clients nor peers.
+
+
+T = TypeVar("T")
+
+
+class WaitingForLog:
+    """A source for the status doors; ``reason`` is why the log could not be opened last time."""
+
+    def __init__(self, config: Config, name: str, presence: Presence, reason: str) -> None:
+        self._config = config
+        self._name = name
+        self._presence = presence
+        self._drained = drained_file(config, name).exists()
+        self.reason = reason
+
+    def readiness(self) -> Readiness:
+        """Return that the cluster does not serve."""
+        return Readiness(False, State.STARTING.value, self.reason, self._drained)
+
+    def cluster_status(self) -> Mapping[str, Json]:
+        """Return the body of ``GET /clusterStatus``."""
+        return {
+            "ring": self._config.ring,
+            "cluster": self._name,
+            "state": State.STARTING.value,
+            "reason": self.reason,
+            "drained": self._drained,
+            "incarnation": self._presence.members.incarnation,
+            "since": self._presence.members.since,
+            "log_end": 0,
+            "cursor": 0,
+            "lag": 0,
+            "recovery": {
+                "applied": 0,
+                "remaining": 0,
+                "rate_per_s": 0.0,
+                "seconds_left": 0.0,
+                "replay_s": 0.0,
+                "copy_s": None,
+                "copy_is_faster": False,
+            },
+            **self._presence.status(),
+        }
+
+
+async def wait_for_log(
+    config: Config,
+    name: str,
+    presence: Presence,
+    metrics: Metrics,
+    open_log: Callable[[], Awaitable[T]],
+    stop: asyncio.Event,
+) -> T | None:
+    """Open the log, however long its keeper is away; None if asked to stop meanwhile."""
+    try:
+        return await open_log()
+    except LogUnavailableError as error:
+        waiting = WaitingForLog(config, name, presence, log_away(error))
+    logger.warning("%s waits for its log: %s", name, waiting.reason)
+    metrics.state(State.STARTING.value)
+    app = waiting_app(config, name, waiting, metrics, presence.door)
+    door = operator_door(config, name, app, presence)
+    await door.open()
+    try:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), config.timeouts.retry_max_s)
+                return None
+            try:
+                return await open_log()
+            except LogUnavailableError as error:
+                waiting.reason = log_away(error)
+    finally:
+        await door.aclose()

@@ -19,28 +19,23 @@ from haproc.config.shares import Shares
 from haproc.engine.interface import Engine
 from haproc.failure import WriteOutcome, log_unavailable
 from haproc.membership.members import Members
-from haproc.membership.messages import Own
-from haproc.membership.peers import Peers
-from haproc.membership.roster import Member, Neighbour, founders, with_own_addresses
-from haproc.membership.state import State
+from haproc.membership.peers import Member, Neighbour, Peers, founders, with_own_addresses
+from haproc.membership.state import Own, State
 from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.archive.pages import Pages, Timekeepers
-from haproc.replicate.archive.position import ArchivePosition
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.steps import Trace, no_trace
 from haproc.replicate.replica import Replica
 from haproc.replicate.trim.trimmer import Trimmer
 from haproc.replicate.writes import now_ms
+from haproc.route.attempts import LogEnd
 from haproc.route.freshness import Candidate
-from haproc.route.log_end import LogEnd
 from haproc.route.reads import Counts, Forwarding, Reads, readers
-from haproc.sessions.blobs import Blobs
-from haproc.sessions.durable import SessionStore
-from haproc.sessions.listing import Listing
-from haproc.sessions.rebuilding import rebuilding
+from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.sessions import Sessions, Surroundings
-from haproc.sessions.upkeep import Upkeep
+from haproc.sessions.upkeep import Listing, Upkeep, rebuilding
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,21 @@
-"""One HAProc: everything put together, started, watched and stopped.
-
-The operator door is open from start to end. The client door follows the state: open while the
-cluster may serve, refused otherwise.
-"""
+"""One HAProc: everything put together, started, watched and stopped, with faults on demand."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 from dmq import KeyValueStore, Log, open_log, open_store
+from haproc.classify.allowed import Paths
 from haproc.classify.classifier import classify
 from haproc.classify.names import Context
-from haproc.classify.paths import Paths
 from haproc.classify.rules import Rules, load_rules
 from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
@@ -29,15 +26,12 @@ from haproc.engine.confs import wanted
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Engine
 from haproc.jobs.here import JobsHere, build_jobs, check_jobs
+from haproc.jobs.model import leads
 from haproc.jobs.request import Upload, check_program
-from haproc.jobs.schedules import leads
-from haproc.membership.http_peers import HttpPeers
-from haproc.membership.peer_doors import PeerDoors
+from haproc.membership.connections import HttpPeers, PeerDoors
 from haproc.membership.state import SERVING, State
 from haproc.metrics import Metrics
-from haproc.node.doors import NodeDoors, build_doors
-from haproc.node.drift_watch import DriftWatch
-from haproc.node.faults import trace_from
+from haproc.node.doors import NodeDoors, build_doors, wait_for_log
 from haproc.node.member import (
     LocalMember,
     Observers,
@@ -48,13 +42,60 @@ from haproc.node.member import (
     build_sessions,
 )
 from haproc.node.presence import Presence
-from haproc.node.status import NodeStatus
-from haproc.node.waiting import wait_for_log
+from haproc.node.status import DriftWatch, NodeStatus
+from haproc.replicate.member.steps import Step, Trace, no_trace
 from haproc.route.forward import HttpForwarding
 from haproc.route.offload import WAITING_MAX, Offload
 from haproc.route.optimizing import Optimizing
 from haproc.route.service import RingService
 from haproc.sessions.sessions import Sessions
+
+# Faults on demand, for tests that kill real processes at an exact moment.
+#
+# ``HAPROC_FAULT=apply.after:2:kill`` sends this process SIGKILL when it reaches the step for the
+# second time; ``stop`` sends SIGSTOP instead. Unset, nothing of this exists.
+
+
+VARIABLE = "HAPROC_FAULT"
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+class FaultError(ValueError):
+    """The variable says nothing that can be done."""
+
+
+def trace_from(environ: Mapping[str, str]) -> Trace:
+    """Return the trace that the environment asks for."""
+    text = environ.get(VARIABLE, "")
+    if not text:
+        return no_trace
+    try:
+        name, count, action = text.split(":")
+        step, left, number = Step(name), int(count), _SIGNALS[action]
+        if left < 1:
+            raise ValueError(count)
+    except (ValueError, KeyError) as error:
+        steps = ", ".join(step.value for step in Step)
+        raise FaultError(
+            f"{VARIABLE}={text!r} is not STEP:COUNT:ACTION with STEP one of {steps} and ACTION "
+            "kill or stop"
+        ) from error
+
+    async def trace(reached: Step) -> None:
+        nonlocal left
+        if reached is step:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), number)
+
+    return trace
+
+
+# One HAProc: everything put together, started, watched and stopped.
+#
+# The operator door is open from start to end. The client door follows the state: open while the
+# cluster may serve, refused otherwise.
+
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,10 @@ from dmq import Json
 from haproc.config.model import Config, StateWay
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.failure import RequestError
-from haproc.membership.clusters import ClusterView, cluster_views
-from haproc.membership.insync import high_watermark
-from haproc.membership.links import Links
+from haproc.membership.clusters import ClusterView, cluster_views, high_watermark
+from haproc.membership.connections import Links
 from haproc.membership.members import Members
-from haproc.membership.messages import time_text
+from haproc.membership.state import time_text
 from haproc.metrics import Metrics
 
 if TYPE_CHECKING:

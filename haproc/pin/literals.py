@@ -1,14 +1,4 @@
-"""Values as SQL text: literals that Spark reads back as equal values of exactly the wanted type.
-
-The plainest form that has the type is chosen (``12``, ``12L``, ``'abc'``, ``1.50``,
-``DATE '2026-01-01'``), because INSERTs of plain literals can be combined; a CAST is written only
-where no literal has the type. Nothing depends on the session: instants carry an offset, and the
-text is right with ANSI mode on and off.
-
-Strings are written with backslash escapes. Control characters are escaped too, and so is the
-``$`` of ``${``: Spark replaces ``${name}`` in the whole text of a statement, inside strings as
-well, by a setting, and by nothing where there is none.
-"""
+"""Values and a statement's moment as SQL text: literals of exactly the wanted type."""
 
 from __future__ import annotations
 
@@ -16,10 +6,159 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from haproc.classify.model import RefusedError
+from haproc.classify.tokens import SPECIAL_DATETIME
+from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import DAY_TIME_UNITS, DECIMAL_DIGITS_MAX, SqlType
+
+# What becomes of a statement, and the moment to which its moving parts are fixed.
+
+
+class Treatment(StrEnum):
+    """What has to be done with a statement before it may be replicated."""
+
+    REPLICATE = "replicate"
+    """Its text means the same everywhere."""
+    MATERIALISE = "materialise"
+    """Its query is run once and its rows are replicated instead."""
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a statement's nondeterministic parts are fixed to. All given from outside.
+
+    ``now`` is aware (UTC).
+    """
+
+    now: datetime
+    time_zone: str
+    user: str
+    catalog: str
+    schema: str
+
+
+# A `Moment` as literals: what the clock and the session say for one statement.
+#
+# Instants are written in the session's time zone with their offset, so that they mean the same in
+# any zone.
+
+
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?(?::?([0-9]{2}))?")
+_DAYS_FROM_TODAY = {"now": 0, "today": 0, "tomorrow": 1, "yesterday": -1}
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return a session's time zone, spelt in any way Spark takes; raises RefusedError."""
+    match = _OFFSET.fullmatch(name)
+    if match is not None:
+        hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
+        size = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        if size < timedelta(hours=24):
+            return timezone(-size if match[1] == "-" else size)
+    if name.upper() in ("Z", "UTC", "GMT", "UT"):
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise RefusedError(
+            ErrorClass.TIME_ZONE,
+            f"the session's time zone {name!r} is unknown here",
+            "set spark.sql.session.timeZone to a name such as Europe/Berlin or an offset",
+        ) from error
+
+
+def local_time(moment: Moment) -> datetime:
+    """Return the moment on the session's clocks, aware."""
+    return moment.now.astimezone(zone_of(moment.time_zone))
+
+
+def _wall(at: datetime) -> str:
+    return at.replace(tzinfo=None).isoformat(sep=" ")
+
+
+def date_text(day: date) -> str:
+    """Return a DATE literal."""
+    return f"DATE '{day.isoformat()}'"
+
+
+def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = False) -> str:
+    """Return a TIMESTAMP or TIMESTAMP_LTZ literal of an aware time.
+
+    It has its offset, unless it may be ``plain`` and the wall time happens once: INSERTs of plain
+    literals can be combined, and the session's time zone is replicated with the statement.
+    """
+    offset = at.utcoffset() or timedelta()
+    if plain and at.replace(fold=0).utcoffset() == at.replace(fold=1).utcoffset():
+        return f"{type_name} '{_wall(at)}'"
+    if offset.total_seconds() % 60:
+        at = at.astimezone(UTC)  # Spark's offsets have minutes at the finest
+    return f"{type_name} '{at.isoformat(sep=' ')}'"
+
+
+def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
+    """Return what a function of the clock, without arguments, gives; ``plain`` as above."""
+    now = local_time(moment)
+    if name in ("current_date", "curdate"):
+        return date_text(now.date())
+    if name == "current_time":
+        return f"TIME '{now.time().isoformat()}'"
+    if name == "localtimestamp":
+        return f"TIMESTAMP_NTZ '{_wall(now)}'"
+    if name == "unix_timestamp":
+        return f"{math.floor(moment.now.timestamp())}L"
+    return instant_text(now, plain=plain)
+
+
+def identity_literal(name: str, moment: Moment) -> str:
+    """Return what current_user() and its like give."""
+    if name in ("current_user", "user", "session_user"):
+        return string_literal(moment.user)
+    if name == "current_catalog":
+        return string_literal(moment.catalog)
+    if name == "current_timezone":
+        return string_literal(moment.time_zone)
+    return string_literal(moment.schema)
+
+
+def special_datetime_literal(text: str, type_name: str, moment: Moment) -> str | None:
+    """Return what ``'now'``, ``'today'`` … are as the type; None if the text is not one of them.
+
+    A text with a zone behind the word is not resolved here either.
+    """
+    match = SPECIAL_DATETIME.fullmatch(text)
+    if match is None or match[2].strip():
+        return None
+    word = match[1].lower()
+    now = local_time(moment)
+    day = now.date() + timedelta(days=_DAYS_FROM_TODAY[word])
+    if type_name == "DATE":
+        return date_text(day)
+    midnight = datetime(day.year, day.month, day.day, tzinfo=now.tzinfo)
+    at = now if word == "now" else midnight
+    if type_name == "TIMESTAMP_NTZ":
+        return f"TIMESTAMP_NTZ '{_wall(at)}'"
+    return instant_text(at, type_name)
+
+
+# Values as SQL text: literals that Spark reads back as equal values of exactly the wanted type.
+#
+# The plainest form that has the type is chosen (``12``, ``12L``, ``'abc'``, ``1.50``,
+# ``DATE '2026-01-01'``), because INSERTs of plain literals can be combined; a CAST is written only
+# where no literal has the type. Nothing depends on the session: instants carry an offset, and the
+# text is right with ANSI mode on and off.
+#
+# Strings are written with backslash escapes. Control characters are escaped too, and so is the
+# ``$`` of ``${``: Spark replaces ``${name}`` in the whole text of a statement, inside strings as
+# well, by a setting, and by nothing where there is none.
+
 
 _ESCAPED = re.compile(r"[\\'\x00-\x1f\x7f-\x9f\u2028\u2029]|\$(?=\{)")
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -1,7 +1,7 @@
 """What a statement is: its kind, what it writes and reads, and which part of it gives the rows.
 
 Two trees say it: the parsed one, which is the text, and the analyzed one, in which every name is
-resolved. The kind is told by the class of the root (`haproc.reading.kinds`); both trees have to
+resolved. The kind is told by the class of the root (`haproc.reading.limits`); both trees have to
 agree on it and on the table that is written. Names are those that Spark resolved: a temporary view
 is one because Spark says so. Nothing here knows whether a statement does the same everywhere.
 """
@@ -18,7 +18,7 @@ from haproc.classify.names import Context, completed, joined, refuse_global, tar
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, SESSION_KINDS
 from haproc.failure import ErrorClass
 from haproc.reading import limits
-from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES, REASONS, RUN_BY_ANALYZER
+from haproc.reading.limits import ANALYZED, EFFECTS, PARSED, QUERIES, REASONS, RUN_BY_ANALYZER
 from haproc.reading.names import Uses, below, computed, parts, without
 from haproc.reading.tree import Node, Reading
 

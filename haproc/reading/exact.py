@@ -17,11 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from haproc.classify.moments import SPECIAL_DATETIME, is_time_of_day
-from haproc.classify.strings import decoded
-from haproc.classify.tokens import TokenKind
-from haproc.pin.literals import string_literal
-from haproc.pin.model import Moment
+from haproc.classify.tokens import SPECIAL_DATETIME, TokenKind, decoded, is_time_of_day
+from haproc.pin.literals import Moment, string_literal
 from haproc.reading import known
 from haproc.reading.findings import (
     BY_VALUE,
@@ -33,7 +30,6 @@ from haproc.reading.findings import (
     name_of,
     text_of,
 )
-from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.moving import (
     TYPED,
     Text,
@@ -53,7 +49,7 @@ from haproc.reading.order import (
     is_settled,
     limit_is_total,
 )
-from haproc.reading.tree import Node, Reading, TextRange
+from haproc.reading.tree import Facts, Finding, Node, Reading, Remedy, TextRange
 
 COMPLETED: Final = (
     "becomes a TIMESTAMP, and a text that is a time of day is completed by today's date: give "

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from haproc.pin.model import Moment
+from haproc.pin.literals import Moment
 from haproc.pin.sqltypes import quote_name
 from haproc.reading import known
-from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.moving import Moving
 from haproc.reading.order import items_of
-from haproc.reading.tree import Node, Reading, TextRange
+from haproc.reading.tree import Facts, Finding, Node, Reading, Remedy, TextRange
 
 SHOWN_MAX: Final = 80
 """Characters of the statement that a reason shows. Chosen."""

@@ -14,16 +14,15 @@ from haproc.classify.model import Kind, RefusedError, Touched
 from haproc.classify.names import Context, joined
 from haproc.classify.rules import QUERY_KINDS
 from haproc.failure import ErrorClass
-from haproc.pin.model import Moment, Treatment
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.anatomy import Anatomy, anatomy, expressions, parsed_anatomy
 from haproc.reading.cut import Cut, Spliced, cut
 from haproc.reading.definitions import function_of, is_numbered, queries
 from haproc.reading.exact import examine
 from haproc.reading.known import WRITING
-from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.names import VARIABLE, Uses, computed, expression_classes, parts
-from haproc.reading.tree import UNASKED, Node, Reading, TextRange
-from haproc.reading.words import examine_words
+from haproc.reading.settled import examine_words
+from haproc.reading.tree import UNASKED, Facts, Finding, Node, Reading, Remedy, TextRange
 
 OF_ROWS: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE}

@@ -15,17 +15,23 @@ from itertools import pairwise
 from typing import Final
 
 from haproc.classify.model import RefusedError
-from haproc.classify.moments import SPECIAL_DATETIME, is_moment
-from haproc.classify.strings import adjacent
-from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
-from haproc.pin.literals import string_literal
-from haproc.pin.model import Moment
-from haproc.pin.moment import (
+from haproc.classify.tokens import (
+    SPECIAL_DATETIME,
+    LexicalError,
+    Token,
+    TokenKind,
+    adjacent,
+    is_moment,
+    tokenize,
+)
+from haproc.pin.literals import (
+    Moment,
     clock_literal,
     identity_literal,
     instant_text,
     local_time,
     special_datetime_literal,
+    string_literal,
 )
 from haproc.reading.known import CLOCK, IDENTITY, KEEPING, holds_text, is_text
 from haproc.reading.order import at, child_of, items_of

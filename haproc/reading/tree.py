@@ -1,7 +1,4 @@
-"""A reading: what Spark's parser and analyzer made of a statement, as trees.
-
-It comes as the JSON that the plugin in the server writes (`haproc/spark/Trees.java`).
-"""
+"""A reading: a statement as Spark's parser and analyzer have it, and what the judge says."""
 
 from __future__ import annotations
 
@@ -10,10 +7,78 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass
+from haproc.pin.literals import Treatment
+
+# What the judge says of a statement, part by part.
+
+
+class Remedy(StrEnum):
+    """What can be done about a part that would not be the same on every cluster."""
+
+    VALUE = "value"
+    """One value for the whole statement: a literal stands in its place."""
+    ROWS = "rows"
+    """The rows of the query that it stands in, computed once, stand for that query."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A part of a statement that could differ from cluster to cluster.
+
+    ``reason``: a sentence without a full stop, which names the very part. ``place``: where it
+    stands in the text, as far as that is known. ``literal``: what takes its place (VALUE).
+    ``hint``: what to write instead, if nothing can be done about it.
+    """
+
+    reason: str
+    place: TextRange | None = None
+    remedy: Remedy = Remedy.ROWS
+    literal: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the session says that the trees do not.
+
+    ``legacy``: its time parser is the legacy one, in whose formats the clock has a say.
+    ``vouched``: a rule of the operator's vouches for classes that are in no list.
+    """
+
+    legacy: bool = False
+    vouched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteVerdict:
+    """What becomes of a write.
+
+    ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
+    writes, and the functions that it calls; changing the definition of any of them may change the
+    verdict. ``known``: nothing is missing from these. ``expressions``: as `Touched` has them.
+    ``of_session``: it means what it means in its client's session only.
+    """
+
+    treatment: Treatment
+    reasons: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+    rests_on: frozenset[str] = frozenset()
+    known: bool = True
+    hint: str = ""
+    of_session: bool = False
+    expressions: frozenset[str] = frozenset()
+
+
+# A reading: what Spark's parser and analyzer made of a statement, as trees.
+#
+# It comes as the JSON that the plugin in the server writes (`haproc/spark/Trees.java`).
+
 
 UNASKED: Final = "unasked"
 """Why the analyzer has said nothing."""

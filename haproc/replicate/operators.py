@@ -19,9 +19,9 @@ from dmq import Entry, Json, LogError, TrimmedError
 from haproc.engine.statement import ArrowRows, SparkPlan
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.agree.clearance import nothing_computes
+from haproc.replicate.agree.assurance import nothing_computes
+from haproc.replicate.agree.comparing import Verifier
 from haproc.replicate.agree.revoking import Revoking
-from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.synchronous import describe
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus

@@ -7,26 +7,22 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from dmq import Json
-from haproc.membership.roster import Member
+from haproc.membership.peers import Member
 from haproc.membership.state import SERVING, Undecided
 from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
-from haproc.replicate.agree.outcome_check import Comparison
+from haproc.replicate.agree.comparing import Comparison, Verifier
 from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.agree.revoking import Revoking
-from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.applier import Applier
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.apply.peer_success_watch import PeerSuccessWatch
 from haproc.replicate.apply.synchronous import Synchronous, describe
-from haproc.replicate.apply.takeover import Takeover
-from haproc.replicate.beginning import Beginning
-from haproc.replicate.catch_up_estimator import CatchUpEstimator
-from haproc.replicate.catching_up import CatchingUp, Recovery
+from haproc.replicate.apply.takeover import PeerSuccessWatch, Takeover
+from haproc.replicate.catching_up import CatchingUp, CatchUpEstimator, Recovery
 from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate
-from haproc.replicate.reader import Reader
+from haproc.replicate.reader import Beginning, Reader
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.writes import Writes
 

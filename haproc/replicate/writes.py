@@ -18,15 +18,14 @@ from haproc.failure import (
     refused,
 )
 from haproc.offloop import by_size
-from haproc.replicate.agree.clearance import nothing_computes
-from haproc.replicate.log_state.definitions import redefined_by
-from haproc.replicate.log_state.named import names_all
+from haproc.replicate.agree.assurance import nothing_computes
+from haproc.replicate.log_state.definitions import names_all, redefined_by
 from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
-from haproc.replicate.records.fence import Fence
+from haproc.replicate.records.contents import Fence
 from haproc.replicate.records.operation import Operation
 
 _OF_THE_TIMEOUT: Final = 0.9

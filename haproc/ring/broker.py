@@ -22,10 +22,14 @@ from pathlib import Path
 import yaml
 
 from haproc.ring import runtime
-from haproc.ring.broker_settings import LOG_SETTINGS, Ports, java_options, server_settings
-from haproc.ring.errors import RingError
-from haproc.ring.ports import free_ports, wait_free
-from haproc.ring.server import LocalServer
+from haproc.ring.process import LocalServer, free_ports, wait_free
+from haproc.ring.settings import (
+    BROKER_LOG_SETTINGS,
+    Ports,
+    RingError,
+    broker_java_options,
+    broker_server_settings,
+)
 
 START_TIMEOUT_S = 60.0
 """Chosen: one node was up in 1.8 s, three at once on two cores in 4.7 s."""
@@ -112,14 +116,14 @@ class LocalBroker(LocalServer):
                 )
         jars = runtime.kafka_jars(self._progress)
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
-        (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)
+        (self.folder / "log4j2.properties").write_text(BROKER_LOG_SETTINGS)
         properties = self.folder / "server.properties"
-        settings = server_settings(self.folder, self.number, self._nodes) | self._settings
+        settings = broker_server_settings(self.folder, self.number, self._nodes) | self._settings
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         java = [
             str(runtime.java()),
             *("-cp", f"{jars[0].parent}/*"),
-            *java_options(self.folder, self.memory),
+            *broker_java_options(self.folder, self.memory),
         ]
         if not (self.folder / "data" / "meta.properties").exists():
             self._format(java, properties)

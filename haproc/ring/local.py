@@ -17,15 +17,14 @@ from typing import Any
 
 import yaml
 
-from haproc.config.errors import ConfigError
 from haproc.config.load import load
 from haproc.config.model import Config
+from haproc.config.tree import ConfigError
 from haproc.ring.broker import LocalBroker, LocalKafka
-from haproc.ring.daemon import DrainedError, launch, process_of, wait_answering
-from haproc.ring.errors import RingError
 from haproc.ring.making import KAFKA_FOLDER, LogChoice, make_ring
+from haproc.ring.process import DrainedError, launch, process_of, wait_answering
+from haproc.ring.settings import RingError, check_chosen
 from haproc.ring.spark import LocalSpark
-from haproc.ring.spark_settings import check_chosen
 
 __all__ = ["LocalRing", "LogChoice"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from haproc.ring import plugin_jar, runtime
+from haproc.ring import runtime
 from haproc.ring.runtime import RuntimeMissingError
 
 
@@ -18,7 +18,7 @@ def main() -> int:
         print(f"  Java: {runtime.java()}", file=sys.stderr)
         print(f"  Spark: {runtime.spark_home()}", file=sys.stderr)
         print(f"  Delta: {runtime.delta_jars(show)[0].parent}", file=sys.stderr)
-        print(f"  HAProc's Spark plugin: {plugin_jar.jar(show)}", file=sys.stderr)
+        print(f"  HAProc's Spark plugin: {runtime.jar(show)}", file=sys.stderr)
     except RuntimeMissingError as error:
         print(f"set-up failed: {error}", file=sys.stderr)
         return 1

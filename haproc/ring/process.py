@@ -1,21 +1,103 @@
-"""A server process that outlives the command that started it, known by its pid file.
-
-The file holds the pid *and* the process's start time, so that a pid which the system has given to
-another process since is never signalled. Processes get a session of their own: a Ctrl-C in the
-terminal that started a ring does not reach them.
-"""
+"""Server processes that outlive the command that started them: ports, pid files, HAProcs too."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
+import secrets
 import signal
+import socket
 import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from haproc.config.model import Address, Config
+from haproc.membership.state import HOPELESS, State
+from haproc.ring.settings import RingError
+
+# TCP ports of the servers on this machine: some that are free, and whether one is.
+
+
+_ANSWER_S = 2.0
+_POLL_S = 0.05
+_FREE_WITHIN_S = 5.0
+"""A killed process can hold its ports a moment longer than it is seen."""
+_FIRST = 10_000
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_OUTGOING_FIRST = 32_768
+"""Where they begin if the system does not say it."""
+_ENOUGH = 1000
+
+
+def ports_of_servers(outgoing: Path = _OUTGOING) -> range:
+    """Return the ports below those of outgoing connections; all, if hardly any are."""
+    try:
+        end = int(outgoing.read_text().split()[0])
+    except (OSError, ValueError):
+        end = _OUTGOING_FIRST
+    return range(_FIRST, end if end - _FIRST >= _ENOUGH else 65_536)
+
+
+def _in_turn() -> Iterator[int]:
+    """Return all of them in turn, for ever, beginning elsewhere in each process."""
+    ports = ports_of_servers()
+    first = secrets.choice(ports)
+    return itertools.cycle((*range(first, ports.stop), *range(ports.start, first)))
+
+
+_candidates = _in_turn()
+
+
+def free_port() -> int:
+    """Return a port that nothing on this machine uses right now, another one each time.
+
+    Not one of those that the system gives to outgoing connections: one of them could take it
+    before its server listens.
+    """
+    while True:
+        port = next(_candidates)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that nothing listens on right now, in ascending order."""
+    return sorted(free_port() for _ in range(count))
+
+
+def wait_free(host: str, port: int) -> bool:
+    """Return True once nothing listens there, False if something goes on to. Blocks."""
+    end = time.monotonic() + _FREE_WITHIN_S
+    while _listens(host, port):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _listens(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection((host, port), timeout=_ANSWER_S).close()
+        return True
+    return False
+
+
+# A server process that outlives the command that started it, known by its pid file.
+#
+# The file holds the pid *and* the process's start time, so that a pid which the system has given
+# to another process since is never signalled. Processes get a session of their own: a Ctrl-C in
+# the terminal that started a ring does not reach them.
+
 
 _POLL_INTERVAL_S = 0.02
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -143,3 +225,144 @@ class DetachedProcess:
                 self.signal(signal.SIGKILL)
                 await self.wait_gone(grace_s)
         self._pid_file.unlink(missing_ok=True)
+
+
+# What the local servers have in common: one JVM over one folder, with its pid file and its log.
+
+
+_SERVER_LOG_LINES = 20
+
+
+class LocalServer:
+    """A server process and its folder; ``kind`` names its files."""
+
+    def __init__(
+        self, kind: str, name: str, folder: Path, memory: str, progress: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self.folder = folder.resolve()
+        self.memory = memory
+        self.log = self.folder / f"{kind}.log"
+        self._progress = progress
+        self._process = DetachedProcess(self.folder / f"{kind}.pid")
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        identity = self._process.identity()
+        return identity.pid if identity else None
+
+    async def stop(self, *, grace_s: float = 10.0) -> None:
+        """End the server, by force if it does not go by itself."""
+        await self._process.stop(grace_s)
+
+    def kill(self) -> bool:
+        """End the server at once (SIGKILL); False if it did not run."""
+        return self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send the server a signal, such as SIGSTOP; False if it did not run."""
+        return self._process.signal(number)
+
+    async def wait_gone(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the process has ended."""
+        return await self._process.wait_gone(timeout_s)
+
+    def log_tail(self, lines: int = _SERVER_LOG_LINES) -> str:
+        """Return the last lines of the server's log, without the frames of stack traces."""
+        with contextlib.suppress(OSError):
+            said = self.log.read_text(errors="replace").splitlines()
+            return "\n".join([line for line in said if not line.startswith("\tat ")][-lines:])
+        return ""
+
+
+# A HAProc as a background process on this machine, known by its pid file.
+
+
+_HAPROC_LOG_LINES = 15
+
+
+class StartError(RingError):
+    """A HAProc did not come up; the message ends with the last lines of its log."""
+
+
+class DrainedError(StartError):
+    """A HAProc runs, and serves nobody because an operator wants it so."""
+
+
+def process_of(config: Config, cluster: str) -> DetachedProcess:
+    """Return the HAProc of a cluster as this machine knows it."""
+    return DetachedProcess(config.state_dir / f"haproc-{cluster}.pid")
+
+
+def launch(
+    config: Config, file: Path, cluster: str, environment: Mapping[str, str] | None = None
+) -> None:
+    """Start a HAProc in the background unless it runs; raises StartError."""
+    process = process_of(config, cluster)
+    if process.identity() is None:
+        _check_free(config.cluster(cluster).peer, cluster)
+        config.state_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "haproc", "serve"]
+        command += ["--config", str(file.resolve()), "--cluster", cluster]
+        process.start(
+            command,
+            folder=Path.cwd(),
+            log=log_of(config, cluster),
+            environment={**os.environ, **(environment or {})},
+        )
+
+
+def _check_free(address: Address, cluster: str) -> None:
+    """Another process's answers there would pass for those of the new one."""
+    if not wait_free(address.host, address.port):
+        raise StartError(
+            f"another process already listens on {address.url}: a HAProc of {cluster} that was "
+            "started otherwise, or a port that is taken"
+        )
+
+
+def log_of(config: Config, cluster: str) -> Path:
+    """Return where a HAProc in the background writes its log."""
+    return config.state_dir / f"haproc-{cluster}.log"
+
+
+async def wait_answering(config: Config, cluster: str, timeout_s: float, *, ready: bool) -> None:
+    """Wait until a HAProc answers, or serves; raises StartError, DrainedError at once."""
+    process, log = process_of(config, cluster), log_of(config, cluster)
+    end = time.monotonic() + timeout_s
+    url = config.cluster(cluster).peer.url + ("/readyz" if ready else "/healthz")
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session:
+        while time.monotonic() < end:
+            if process.identity() is None:
+                raise StartError(f"the HAProc of {cluster} ended, see {log}:\n{_tail(log)}")
+            told = await _told(session, url)
+            if told is None:
+                return
+            state, reason = str(told.get("state", "")), str(told.get("reason", ""))
+            if state in HOPELESS - {State.REMOVED}:  # it may not have read yet that it was added
+                raise StartError(f"the HAProc of {cluster} is {state}: {reason}")
+            if told.get("drained"):
+                raise DrainedError(f"the HAProc of {cluster} runs, and is drained: haproc undrain")
+            await asyncio.sleep(_POLL_S)
+    what = "does not serve" if ready else "does not answer"
+    raise StartError(f"the HAProc of {cluster} {what} after {timeout_s:g} s, see {log}")
+
+
+async def _told(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any] | None:
+    """Return None if it is as wanted, else what it tells of itself, if anything."""
+    try:
+        async with session.get(url) as response:
+            if response.status == 200:
+                return None
+            body = await response.json()
+            return body if isinstance(body, dict) else {}
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return {}
+
+
+def _tail(log: Path) -> str:
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-_HAPROC_LOG_LINES:])
+    except OSError:
+        return ""

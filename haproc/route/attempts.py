@@ -1,38 +1,226 @@
-"""Brings a client's write into the log: looked for first, made, and made again where that helps.
-
-In this order, for every door and every kind of write:
-
-1. *Is it known?* Whatever else is to be said of a request, an operation of its user and id in the
-   log comes first: the answer is that operation's outcome, whatever the tables are like by now.
-2. *Make it*: whatever is looked up for it (columns, views, the analysis) is looked up where this
-   cluster is, which is cheap. If that fails for good, it may only be because
-   this cluster lags. So it waits until everything is applied that the log held at that moment, and
-   looks again: for the id, and at the tables. Only then a failure is final.
-3. *Append it.* If it turns out to be stale (`replicate.log_state.definitions`), it is made again.
-
-Where the log cannot be asked, a request that is sent for the first time is told its error: nobody
-can have applied it. A retry is told that its outcome is unknown.
-"""
+"""Brings a client's write into the log, with the resources and the concern that belong to it."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from dmq import LogError, TrimmedError
+from haproc.classify.model import WriteConcern
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
-from haproc.replicate.log_state.definitions import reach
+from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.log_state.definitions import ANYTHING, reach
+from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import WriteAttempt
-from haproc.route.ground import Ground, applied_to
-from haproc.route.log_end import LogEnd
-from haproc.route.model import Request
-from haproc.route.retry_ids import may_be_made_again, retry_ids
+from haproc.route.classifying import Classifying
+from haproc.route.model import ManyRows, Request, may_be_made_again, retry_ids
+from haproc.sessions.client import ClientSession
+
+
+class LogEnd:
+    """The log's end as it is after somebody asked for it; those who ask together share a call.
+
+    A call answers only those who asked before it began."""
+
+    def __init__(self, call: Callable[[], Awaitable[int]]) -> None:
+        self._call = call
+        self._current: asyncio.Task[int] | None = None
+        self._next: asyncio.Task[int] | None = None
+
+    async def read(self) -> int:
+        """Return an end that the log had after this was called; raises what the call raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._run(self._current))
+            self._next.add_done_callback(_look_at)
+        # Others wait for the same call: it goes on when one of them leaves.
+        return await asyncio.shield(self._next)
+
+    async def _run(self, before: asyncio.Task[int] | None) -> int:
+        if before is not None:
+            await asyncio.wait([before])
+        self._current, self._next = self._next, None
+        return await self._call()
+
+
+def _look_at(task: asyncio.Task[int]) -> None:
+    """Take note of a failure that nobody waits for any more; asyncio would complain of it."""
+    if not task.cancelled():
+        task.exception()
+
+
+# On what stands that is looked up on this cluster for a write, by offsets of the log.
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Taken before the look. ``low``: everything below was applied here then.
+
+    ``definitions``: how often something was defined anew on this cluster until then.
+    """
+
+    core: Core
+    low: int
+    definitions: int
+
+    @classmethod
+    def now(cls, core: Core) -> Ground:
+        """Return what stands now."""
+        return cls(core, core.schedule.low, core.watermarks.definitions_applied)
+
+    def below(self, names: frozenset[str]) -> int:
+        """Return, after the look, below which all was applied that may define a name anew.
+
+        If something was defined meanwhile, the look may have met what was before.
+        """
+        if self.core.watermarks.definitions_applied != self.definitions:
+            return self.low
+        return max(self.low, applied_to(self.core, names)())
+
+
+def applied_to(core: Core, names: frozenset[str]) -> Callable[[], int]:
+    """Return what tells how far all is applied that may define one of these names anew."""
+    schedule = core.schedule
+    if ANYTHING in names:
+        return lambda: schedule.low
+    return lambda: schedule.applied_of(names)
+
+
+_Key: TypeAlias = tuple[str, str]
+
+
+class AttachedResources:
+    """Attaches a request's resources to the operation that it became, until that is over.
+
+    The resources are the rows that the request brought, and its client's session. The request
+    may end sooner: its client gets an answer after some time that the outcome is not known, and
+    the operation still waits for its turn.
+
+    Keys are those of operations, if nothing else is said."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._rows: dict[_Key, ManyRows] = {}
+        self._sessions: set[_Key] = set()
+        self._followed: set[_Key] = set()
+        self._requests: Counter[_Key] = Counter()
+
+    def attach_rows(self, key: _Key, body: ManyRows) -> None:
+        """Let an operation that is about to enter the log take its rows from a body."""
+        if key in self._rows:
+            return  # made anew: the same request, the same rows
+        body.hold()
+        self._rows[key] = body
+        self._replica.computing.attach_rows(key, body)
+
+    def request_is_over(self, body: ManyRows) -> None:
+        """Take the rows back, from what is not in the log or over at once."""
+        for key in [key for key, attached in self._rows.items() if attached is body]:
+            self._when_over(key, self._take_back)
+
+    def attach_session(self, facts: Facts, session: ClientSession) -> None:
+        """Let an operation's query run in its client's session, if that may hold what it rests on.
+
+        While a request of it is at work here, see `during`.
+        """
+        if _may_hold(session, facts):
+            self._sessions.add(facts.key)
+            self._replica.computing.attach_session(facts.key, session.spark, session.unchanged())
+
+    @contextmanager
+    def during(self, request: _Key) -> Iterator[None]:
+        """Take sessions back behind the last of a request that is sent several times, likewise.
+
+        ``request``: its user and its id, which all its operations' ids follow from.
+        """
+        self._requests[request] += 1
+        try:
+            yield
+        finally:
+            self._requests[request] -= 1
+            if not self._requests[request]:
+                del self._requests[request]
+                user, request_id = request
+                for key in [(user, each) for each in retry_ids(request_id)]:
+                    if key in self._sessions and key not in self._followed:
+                        self._when_over(key, self._take_session_back)
+
+    def _when_over(self, key: _Key, take_back: Callable[[_Key], None]) -> None:
+        known = self._replica.core.outcomes.find(key)
+        if known is None or known.outcome is not None:
+            take_back(key)
+        else:
+            self._followed.add(key)
+            self._replica.core.tasks.spawn(self._follow(key, take_back))
+
+    async def _follow(self, key: _Key, take_back: Callable[[_Key], None]) -> None:
+        known = self._replica.core.outcomes.find(key)
+        try:
+            if known is not None:
+                with suppress(RequestError):
+                    await self._replica.writes.settled(known)
+        finally:
+            self._followed.discard(key)
+            take_back(key)
+
+    def _take_back(self, key: _Key) -> None:
+        if (body := self._rows.pop(key, None)) is not None:
+            self._replica.computing.detach_rows(key)
+            body.release()
+
+    def _take_session_back(self, key: _Key) -> None:
+        self._sessions.discard(key)
+        self._replica.computing.detach_session(key)
+
+
+def _may_hold(session: ClientSession, facts: Facts) -> bool:
+    """Whether a session may hold what an operation's query rests on."""
+    if facts.entries is not None:
+        same = facts.begun in ("", session.begun)
+        return same and facts.entries == session.next_ordinal
+    return session.holds_temporaries
+
+
+class Concerns:
+    """Which clusters are to have applied a write before it is answered: a request's wish, and
+    rules.
+
+    ``asks_for_more``: whether any rule asks for a concern."""
+
+    def __init__(
+        self,
+        assurance: Assurance,
+        attempts: Attempts,
+        classifying: Classifying,
+        *,
+        asks_for_more: bool,
+    ) -> None:
+        self._assurance = assurance
+        self._attempts = attempts
+        self._classifying = classifying
+        self._asks_for_more = asks_for_more
+
+    def of(self, asked: WriteConcern | None, least: WriteConcern | None) -> WriteConcern:
+        """Return what a request asks for, or the configuration; a rule's if that is more."""
+        return (asked or self._assurance.default).at_least(least)
+
+    async def again(self, asked: WriteConcern | None, offset: int) -> WriteConcern:
+        """Return the same for one that the log has already, whatever may be said of it by now."""
+        least = None
+        operation = await self._attempts.operation(offset) if self._asks_for_more else None
+        if operation is not None:
+            with suppress(RequestError):
+                least = await self._classifying.concern_of(operation)
+        return self.of(asked, least)
+
 
 ATTEMPTS_MAX: Final = 8
 """Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
@@ -44,7 +232,23 @@ Make: TypeAlias = Callable[[], Awaitable[Operation]]
 
 
 class Attempts:
-    """See the module. The caller keeps the request's deadline."""
+    """Brings a client's write into the log: looked for first, made, and made again where that
+    helps.
+
+    In this order, for every door and every kind of write:
+
+    1. *Is it known?* Whatever else is to be said of a request, an operation of its user and id
+    in the log comes first: the answer is that operation's outcome, whatever the tables are like
+    by now. 2. *Make it*: whatever is looked up for it (columns, views, the analysis) is looked
+    up where this cluster is, which is cheap. If that fails for good, it may only be because this
+    cluster lags. So it waits until everything is applied that the log held at that moment, and
+    looks again: for the id, and at the tables. Only then a failure is final. 3. *Append it.* If
+    it turns out to be stale (`replicate.log_state.definitions`), it is made again.
+
+    Where the log cannot be asked, a request that is sent for the first time is told its error:
+    nobody can have applied it. A retry is told that its outcome is unknown.
+
+    The caller keeps the request's deadline."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

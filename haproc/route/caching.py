@@ -1,32 +1,201 @@
-"""Answers queries from what is kept, and keeps what they are answered: the shell of `kept_answers`.
-
-A query that the cache may answer is read to its end before its answer begins, unless it is too
-large to be kept. While it runs, an equal one of its user waits for it, once; then it runs by
-itself.
-"""
+"""Which queries may be answered from what is kept, and the shell that keeps and gives it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from haproc.classify.model import Classified, OperationClass
+from haproc import protos
+from haproc.classify.model import Classified, OperationClass, RefusedError
+from haproc.classify.plans.commands import read_opened
+from haproc.classify.plans.parsing import members
+from haproc.classify.plans.reading import Does
 from haproc.classify.rules import CACHEABLE_KINDS
-from haproc.config.cache import Cache
+from haproc.config.sections import Cache
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Chunk
+from haproc.engine.interface import Chunk, Settings
+from haproc.engine.pieces import CATALOG
+from haproc.engine.statement import SparkPlan, SqlText
 from haproc.membership.state import SERVING
-from haproc.replicate.log_state.written import touches
+from haproc.replicate.log_state.definitions import defines, touches
 from haproc.replicate.member.core import Core
-from haproc.route.classifying import Understood
+from haproc.route.classifying import Understood, only_selects, read_of
 from haproc.route.freshness import EVERYBODY, need
 from haproc.route.kept_answers import KeptAnswer, KeptAnswers, Key, key_of, weight
-from haproc.route.model import Answer, CacheReport, HaReport, Request, SentSql
-from haproc.route.repeatable import Repeatable
+from haproc.route.model import Answer, CacheReport, HaReport, Request, SentPlan, SentSql
+from haproc.route.readings import Readings
 from haproc.route.streams import Replayed, Resumed
+from haproc.sessions.client import ClientSession
+
+OURS: Final = f"{CATALOG}."
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a query comes to. ``reason``: why it is not repeatable; empty if it is.
+
+    ``since``: everything below that may change what a query is was applied when Spark was asked.
+    """
+
+    since: int
+    tables: frozenset[str] = frozenset()
+    reason: str = ""
+
+
+class Repeatable:
+    """Which queries give the same as long as their tables do, and which tables those are.
+
+    What Spark reads in a query must say so, as for a write that is replicated as it stands, in a
+    session of HAProc's own in which nothing temporary is. It fails closed: what is not known to
+    depend on Delta tables of the catalog alone is not repeatable. Nor is what reads a table with
+    a LOCATION of its own, because a write to another table there would change it, too.
+    """
+
+    def __init__(self, core: Core, readings: Readings) -> None:
+        self._core = core
+        self._asking = readings
+
+    async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
+        """Return what a query comes to as of now; raises EngineError."""
+        since = self._core.schedule.done_below(defines)
+        try:
+            found = await self._asking.query(SqlText(statement.sql), settings, user)
+        except RefusedError as error:
+            return Reading(since, reason=error.message)
+        if found.reasons:
+            return Reading(since, reason=found.reasons[0])
+        strange = [*found.elsewhere, *(each for each in found.reads if not each.startswith(OURS))]
+        if strange:
+            return Reading(since, reason=f"{min(strange)} is no managed Delta table of {CATALOG}")
+        return Reading(since, found.reads)
+
+    def holds(self, reading: Reading) -> bool:
+        """Whether nothing may have been defined anew since."""
+        return not self._core.log_state.written.defined(reading.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a query reads: tables, and ``rests_on``, what else decides which these are.
+
+    ``since``: all below that may define any of it anew was applied by then.
+    """
+
+    names: frozenset[str]
+    rests_on: frozenset[str]
+    since: int
+
+
+LAZY: Final = members(
+    """
+    read sql project filter join set_op sort aggregate local_relation range subquery_alias hint
+    repartition repartition_by_expression to_df to_schema with_columns with_columns_renamed drop
+    unpivot deduplicate fill_na drop_na replace limit offset tail
+    """
+)
+"""Relations of a plan that Spark only analyzes when asked for its plan, and does not run."""
+_SHOWN: Final = ("show_string", "html_string")
+"""Those that show another one as text."""
+
+
+class Narrowing:
+    """Which tables a query reads, so that it need not wait for what is still written to others.
+
+    A query shows nothing but its tables. So it is fresh enough once all that may change these is
+    applied, whatever else still runs in front of it, be it a table that is computed for an hour.
+    Which tables they are is what Spark reads in it, in a session in which nothing temporary is.
+    It fails closed: a query in a session that holds something temporary, or one that reads
+    tables of another kind waits for everything, and so does one of which something may have been
+    defined anew since it was read: a table, a view, a function. If a statement changes the
+    session meanwhile, the names may mean something else by the time the query runs: whoever runs
+    it looks again once Spark has begun to answer.
+    """
+
+    def __init__(self, core: Core, readings: Readings) -> None:
+        self._core = core
+        self._readings = readings
+
+    async def applied(self, asked: Understood) -> Callable[[], int] | None:
+        """Return what tells how far all is applied that the query shows; None: not known."""
+        if asked.session is not None:
+            return await self._in_session(asked, asked.session)
+        if unfit(asked):
+            return None
+        try:
+            tables = await self._tables(asked)
+        except (EngineError, RefusedError):
+            return None  # running it tells what is wrong
+        if tables is None:
+            return None
+        found, schedule = tables, self._core.schedule
+        return lambda: schedule.applied_of(found.names) if self._hold(found) else schedule.low
+
+    async def _in_session(
+        self, asked: Understood, session: ClientSession
+    ) -> Callable[[], int] | None:
+        """Say it of a query that its client's session runs; nothing is remembered of it."""
+        if not asked.request.relayed or session.holds_temporaries or session.handles:
+            return None
+        unchanged = session.unchanged()
+        try:
+            query = query_in(asked)
+            shown = query is not None or not unfit_text(asked)
+            tables = await self._tables(asked, query) if shown else None
+        except (EngineError, RefusedError):
+            return None  # running it tells what is wrong
+        if tables is None:
+            return None
+        found, schedule = tables, self._core.schedule
+        return lambda: (
+            schedule.applied_of(found.names) if unchanged() and self._hold(found) else schedule.low
+        )
+
+    def _hold(self, tables: Tables) -> bool:
+        return self._core.log_state.definitions.unchanged(tables.rests_on, tables.since)
+
+    async def _tables(self, asked: Understood, query: SparkPlan | None = None) -> Tables | None:
+        """Return what a query reads: its text, or a plan."""
+        core, user = self._core, asked.request.user
+        definitions = core.watermarks.definitions_applied
+        found = await self._readings.query(
+            query or SqlText(asked.statement.sql), asked.settings, user
+        )
+        if not found.known or found.of_session or found.elsewhere:
+            return None
+        if not (query is None or asked.statement.reads <= found.reads):
+            return None
+        if not all(each.startswith(OURS) for each in found.reads):
+            return None
+        if core.watermarks.definitions_applied != definitions:
+            return None  # the look may have met the one before
+        applied = core.schedule.applied_of(found.rests_on)
+        return Tables(found.reads, found.rests_on, applied)
+
+
+def query_in(asked: Understood) -> SparkPlan | None:
+    """Return a plan whose analysis shows all that a client's plan reads; None: there is none.
+
+    Raises RefusedError.
+    """
+    sent, settings = asked.request.statement, asked.settings
+    if not isinstance(sent, SentPlan) or len(sent.plan) > TEXT_MAX:
+        return None
+    read = read_of(sent)
+    plan, reading = read.message, read.reading
+    shown = plan.root.WhichOneof("rel_type")
+    if shown in _SHOWN:
+        inner = protos.base.Plan()
+        inner.root.CopyFrom(getattr(plan.root, shown).input)
+        plan, reading = inner, read_opened(inner)
+    if reading.does is not Does.QUERIES or not reading.relations <= LAZY:
+        return None
+    if reading.user_code or reading.paths or reading.blobs or reading.handles or reading.options:
+        return None
+    return SparkPlan(plan.SerializeToString()) if only_selects(reading, settings) else None
+
 
 TEXT_MAX: Final = 100_000
 """Longer texts are no dashboard's, and looking for them would hold up everybody. Chosen."""
@@ -79,7 +248,14 @@ def unfit_text(asked: Understood) -> str:
 
 
 class Caching:
-    """See the module. ``repeatable`` says which answers may be kept, and what they rest on."""
+    """Answers queries from what is kept, and keeps what they are answered: the shell of
+    `kept_answers`.
+
+    A query that the cache may answer is read to its end before its answer begins, unless it is
+    too large to be kept. While it runs, an equal one of its user waits for it, once; then it
+    runs by itself.
+
+    ``repeatable`` says which answers may be kept, and what they rest on."""
 
     def __init__(self, core: Core, limits: Cache, repeatable: Repeatable, counts: Counts) -> None:
         self._core = core

@@ -38,9 +38,9 @@ from haproc.pin.parameters import bound
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
-from haproc.route.failing import refused
 from haproc.route.model import ReadPlan, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
+from haproc.route.streams import refused
 from haproc.sessions.client import ClientSession
 
 

@@ -1,22 +1,64 @@
-"""Queries' answers that are kept, and when one may be given again.
-
-An answer is kept with an offset, ``since``: it shows all writes to its tables below, and none from
-there on. As long as the log, as far as it was read here, holds no write to one of them from there
-on, a query that starts now would give the same; and it would give one that has applied all that was
-read. So an answer may be given again at every level of consistency that this HAProc has read far
-enough for.
-"""
+"""What is kept to be given again: answers of queries, and what Spark said of definitions."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from haproc.engine.interface import Chunk, Settings
-from haproc.replicate.log_state.written import Written
+from haproc.replicate.log_state.definitions import Written
+
+# What Spark said, which holds until a definition changes on this cluster.
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Remembered(Generic[K, V]):
+    """See the module; the least recently used goes first. ``epoch`` counts definitions."""
+
+    def __init__(self, epoch: Callable[[], int], entries_max: int) -> None:
+        self._epoch = epoch
+        self._entries_max = entries_max
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._as_of: int | None = None
+
+    def find(self, key: K) -> V | None:
+        """Return what was said, if it would be said again."""
+        self._forget_outdated()
+        found = self._entries.get(key)
+        if found is not None:
+            self._entries.move_to_end(key)
+        return found
+
+    def keep(self, key: K, value: V, epoch: int) -> None:
+        """Keep what was said, unless a definition has changed since it was asked for."""
+        self._forget_outdated()
+        if epoch != self._as_of:
+            return
+        self._entries[key] = value
+        if len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+
+    def _forget_outdated(self) -> None:
+        if (epoch := self._epoch()) != self._as_of:
+            self._entries.clear()
+            self._as_of = epoch
+
+
+# Queries' answers that are kept, and when one may be given again.
+#
+# An answer is kept with an offset, ``since``: it shows all writes to its tables below, and none
+# from there on. As long as the log, as far as it was read here, holds no write to one of them from
+# there on, a query that starts now would give the same; and it would give one that has applied all
+# that was read. So an answer may be given again at every level of consistency that this HAProc has
+# read far enough for.
+
 
 OVERHEAD_BYTES: Final = 1024
 """What an answer takes up beside its rows; chosen, so that small ones are bounded too."""

@@ -1,32 +1,34 @@
-"""Makes a statement an operation: read by Spark, judged, ready for the log.
-
-By what Spark reads of its tables operators' rules decide, too (`haproc.route.ruling`).
-"""
+"""Makes a statement an operation, ready for the log; or tells what would become of it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from dmq import Json
 from haproc.classify.classifier import ruled
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
 from haproc.classify.names import Context
+from haproc.classify.showing import described
+from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
-from haproc.failure import ErrorClass
-from haproc.pin.model import Moment, Treatment
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
-from haproc.reading.model import WriteVerdict
+from haproc.reading.tree import TextRange, WriteVerdict
 from haproc.replicate.log_state.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows, Write
 from haproc.replicate.writes import now_ms
-from haproc.route.classifying import Classifying, Understood
-from haproc.route.ground import Ground
+from haproc.route.answering import failed
+from haproc.route.attempts import Ground
+from haproc.route.classifying import Classifying, Understood, with_bound
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.own_settings import own_of, travelling
@@ -35,6 +37,103 @@ from haproc.route.readings import Readings
 from haproc.route.rows.reading import fitted
 from haproc.route.ruling import Ruling
 from haproc.route.stand_in import as_written
+from haproc.route.streams import refused, timed_out
+
+
+class Showing:
+    """Tells what would become of a statement that is sent now, and runs nothing of it.
+
+    ``understood`` says what a request is."""
+
+    def __init__(
+        self,
+        core: Core,
+        texts: Texts,
+        understood: Callable[[Request], Awaitable[Understood]],
+        readings: Readings,
+        ruling: Ruling,
+    ) -> None:
+        self._core = core
+        self._texts = texts
+        self._understood = understood
+        self._readings = readings
+        self._ruling = ruling
+
+    async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
+        """Return what a SQL text is and what would become of it, with its ``tree`` if wanted.
+
+        What would be refused is told, too. Raises RequestError, also for a text that is wrong.
+        """
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                return await self._shown(await with_bound(request, self._texts), tree)
+        except RequestError as error:
+            if error.kind is not FailureKind.REFUSED:
+                raise
+            return _refused(error)
+        except TimeoutError as error:
+            raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error
+
+    async def _shown(self, request: Request, tree: bool) -> Mapping[str, Json]:
+        asked = await self._understood(request)
+        if asked.statement.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
+            asked = (await self._ruling.settled(asked)).asked
+        said: dict[str, Json] = described(asked.statement)
+        try:
+            said |= await self._judged(asked)
+            if tree:
+                args = asked.statement.sql, asked.settings, asked.session, request.user
+                said["tree"] = [*await self._readings.outline(*args)]
+        except EngineError as error:
+            raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
+        except RefusedError as error:
+            return {**said, **_refused(refused(error))}
+        return said
+
+    async def _judged(self, asked: Understood) -> dict[str, Json]:
+        statement, settings, session = asked.statement, asked.settings, asked.session
+        user, readings = asked.request.user, self._readings
+        if statement.operation_class is OperationClass.QUERY:
+            query = await readings.query(SqlText(statement.sql), settings, user)
+            return {
+                **_read(query.reads, query.known),
+                "same_everywhere": not query.reasons,
+                "reasons": [*query.reasons],
+            }
+        is_plain = statement.insert is not None and not own_of(settings)
+        if statement.operation_class is OperationClass.SESSION or is_plain:
+            return {}
+        moment = Moment(
+            datetime.now(UTC), settings.time_zone, user, settings.catalog, settings.schema
+        )
+        of_rows = statement.kind in OF_ROWS
+        judge = readings.judged if of_rows else readings.definition
+        found = await judge(statement, settings, session, moment)
+        return {
+            **described(await self._ruling.written(asked, statement, found.touched)),
+            **_read(found.reads, statement.tables_known and found.known),
+            "travels": found.treatment.value,
+            "becomes": found.sql,
+            "replaced": [_replaced(statement.sql, at, literal) for at, literal in found.literals],
+            "rests_on": [*sorted(found.rests_on)],
+            "reasons": [*found.reasons],
+            "hint": found.hint,
+        }
+
+
+def _read(reads: frozenset[str], known: bool) -> dict[str, Json]:
+    return {"reads": [*sorted(reads)], "tables_known": known}
+
+
+def _replaced(text: str, at: TextRange, literal: str) -> dict[str, Json]:
+    said = {"text": text[at.start : at.end], "literal": literal}
+    return {"start": at.start, "end": at.end, **said}
+
+
+def _refused(error: RequestError) -> dict[str, Json]:
+    why = {"reason": error.message, "hint": error.hint}
+    return {"refused": {"error_class": str(error.error_class), **why}}
+
 
 _RESTORED: Final = "each cluster numbers and dates the versions of its tables itself"
 _HINT_RESTORE: Final = "write the rows that the table should hold"
@@ -49,7 +148,11 @@ class Made:
 
 
 class Making:
-    """See the module. ``ground`` returns what stands here when something is looked up.
+    """Makes a statement an operation: read by Spark, judged, ready for the log.
+
+    By what Spark reads of its tables operators' rules decide, too (`haproc.route.ruling`).
+
+    ``ground`` returns what stands here when something is looked up.
 
     It is taken before the look, by what is written: what is read is not known yet. If this cluster
     is far behind with that, the operation turns out stale, and is made again once it no longer is.

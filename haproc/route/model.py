@@ -1,18 +1,113 @@
-"""A client's request and HAProc's answer, whatever door they pass through."""
+"""A client's request, HAProc's answer, and what the doors ask of the HAProc behind them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
+from dmq import Json
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.classify.plans.reading import PlanReading
 from haproc.config.model import Consistency
 from haproc.engine.interface import Chunk, Column, ResultStream
+from haproc.failure import ErrorClass
 from haproc.pin.parameters import Given
+from haproc.replicate.queue.facts import Revoked
+from haproc.replicate.records.rows import ApplicationFailure
 from haproc.route.rows.forms import ARROW, Form
+
+# The retry ids of a request: the ids under which its write stands in the log.
+#
+# Mostly there is one: the request's own. A write that was rejected because something was gone that
+# its client brings back (its session, its rows) is made again when the request is sent again,
+# under another id that follows from its own: ``ID~2``, ``ID~3`` …
+#
+# Applied is at most one of them. Each id is made only by somebody who has read that the one before
+# it was *rejected*, which is final on every cluster; and of several operations of one id the first
+# in the log counts, whoever appended them. So whoever looks goes through the ids in turn, up to
+# the first that is not known, or was not rejected so.
+
+
+IDS_MAX: Final = 8
+"""Chosen: sessions are not lost so often in a row; then the rejection is what its client hears."""
+_AGAIN: Final = frozenset({ErrorClass.SESSION_GONE.value, ErrorClass.ROWS_GONE.value})
+
+
+def retry_ids(request_id: str) -> Iterator[str]:
+    """Yield a request's ids in their order."""
+    yield request_id
+    for number in range(2, IDS_MAX + 1):
+        yield f"{request_id}~{number}"
+
+
+def may_be_made_again(rejection: ApplicationFailure | None) -> bool:
+    """Whether the same request may have more luck, given why its write was rejected."""
+    return rejection is not None and rejection.error_class in _AGAIN
+
+
+# What the doors ask of the HAProc behind them.
+
+
+class Service(Protocol):
+    """Runs clients' requests. Every method raises RequestError and nothing else."""
+
+    async def execute(self, request: Request) -> Answer:
+        """Run the statement, whatever form it has; a query's result streams."""
+        ...
+
+    def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
+        """Return what waits for what became of this user's write; None if it is not here.
+
+        Here: read from the log by this HAProc, within the window of request ids.
+        """
+        ...
+
+    async def revoke(self, request_id: str, user: str) -> Revoked | None:
+        """Take this user's write back for him; None if it was not read from the log here."""
+        ...
+
+    async def is_final(self, offset: int) -> bool:
+        """Whether a write that was rejected here has no effect on any cluster, now or later.
+
+        False also where that is not known.
+        """
+        ...
+
+    async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
+        """Whether a write that is applied here has met this concern, by now or in a moment.
+
+        None: the one that a request without any has. A rule may ask for more.
+        """
+        ...
+
+    async def open_session(
+        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
+    ) -> Mapping[str, str]:
+        """Have a client's session here; one that is new, or ``afresh``, begins with statements.
+
+        Returns the session's current catalog, schema and time zone.
+        """
+        ...
+
+    async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
+        """Return what would become of a SQL text that is sent now, which does not run."""
+        ...
+
+    async def close_session(self, session_id: str, user: str) -> None:
+        """Close the session for good; closing one that is not there is harmless."""
+        ...
+
+    def only_reads(self, request: Request) -> bool | None:
+        """Whether a request under way reads and does nothing else.
+
+        None while that is not known: then nothing of it is in the log.
+        """
+        ...
+
+
+# A client's request and HAProc's answer, whatever door they pass through.
 
 
 @dataclass(frozen=True, slots=True)

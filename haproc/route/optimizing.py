@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from haproc.classify.names import parts_of
-from haproc.config.optimize import Optimize, OptimizeRule
+from haproc.config.sections import Optimize, OptimizeRule
 from haproc.engine.errors import EngineError
 from haproc.failure import RequestError
 from haproc.pin.sqltypes import quote_name

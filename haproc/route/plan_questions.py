@@ -293,7 +293,7 @@ def _empty(local: Any) -> None:
 def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -> bool:
     """Whether writing columns into a table's may make a TIMESTAMP of a text.
 
-    Spark completes a text such as '12:30' by today's date; see `haproc.classify.moments`. Which
+    Spark completes a text such as '12:30' by today's date; see `haproc.classify.tokens`. Which
     parts of nested columns meet is not told apart.
     """
     if by_name:

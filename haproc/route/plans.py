@@ -9,7 +9,7 @@ What is written says more than the plan does: whether the table is there decides
 to, and what its columns are decides whether texts would be read by the clock as they are fitted in.
 
 Rows that stand in the plan itself, and are merely appended, are as those of an INSERT: nothing has
-to be asked about them, but what Spark would make of texts (`haproc.route.local_rows`).
+to be asked about them, but what Spark would make of texts (`haproc.route.stand_in`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from haproc.engine.placeholder import placeholder
 from haproc.engine.statement import SparkPlan
 from haproc.engine.table import metadata_of
 from haproc.failure import ErrorClass
-from haproc.pin.called import called
-from haproc.pin.model import Treatment
-from haproc.pin.plan_parts import inlined, input_of, with_input
+from haproc.pin.literals import Treatment
+from haproc.pin.plan_parts import called, inlined, input_of, with_input
 from haproc.reading.frames import hidden, hidden_in
 from haproc.reading.judge import JudgedQuery
-from haproc.reading.model import WriteVerdict
+from haproc.reading.tree import WriteVerdict
 from haproc.replicate.records.rows import ComputedPlan, SessionRef, Write
 from haproc.route.classifying import Classifying, Understood, only_selects, read_of
-from haproc.route.local_rows import has_texts, local_rows
+from haproc.route.kept_answers import Remembered
 from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
 from haproc.route.own_settings import check_carrying_out, own_of, reasons
@@ -51,7 +50,7 @@ from haproc.route.plan_questions import (
     text_question,
 )
 from haproc.route.readings import Readings
-from haproc.route.remembered import Remembered
+from haproc.route.stand_in import has_texts, local_rows
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import ArtifactEntry
 

@@ -22,7 +22,7 @@ from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
 from haproc.failure import ErrorClass
-from haproc.pin.model import Moment, Treatment
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.anatomy import BY_TEXT
 from haproc.reading.definitions import function_queries, schemas
 from haproc.reading.judge import (
@@ -36,20 +36,15 @@ from haproc.reading.judge import (
     judge_query,
     with_part,
 )
-from haproc.reading.model import Facts
-from haproc.reading.outline import outline
-from haproc.reading.recognise import recognise
-from haproc.reading.touched import NOTHING, Touches, touches
-from haproc.reading.tree import PLAINER, Node, read
+from haproc.reading.summary import NOTHING, Touches, outline, recognise, touches
+from haproc.reading.tree import PLAINER, Facts, Node, read
 from haproc.reading.tree import readable as _readable
-from haproc.route.as_lanes import AsLanes, places_of
-from haproc.route.kept_answers import Key, key_of
+from haproc.route.kept_answers import Key, Remembered, key_of
 from haproc.route.offload import Texts
-from haproc.route.own_settings import check_definition, own_of, with_own
+from haproc.route.own_settings import AsLanes, check_definition, own_of, places_of, with_own
 from haproc.route.plan_questions import empty_rows, shape_of
 from haproc.route.planning import Planning
-from haproc.route.reading_sessions import ReadingSessions
-from haproc.route.remembered import Remembered
+from haproc.route.shared_sessions import ReadingSessions
 from haproc.route.stand_in import merge_over, source_query
 from haproc.sessions.client import ClientSession
 
@@ -323,7 +318,7 @@ class Readings:
     async def outline(
         self, sql: str, settings: Settings, session: ClientSession | None, user: str
     ) -> list[str]:
-        """Return a text's tree in lines for people, see `haproc.reading.outline`."""
+        """Return a text's tree in lines for people, see `haproc.reading.summary`."""
         spark = await self._session(settings, session)
         data = await self._asked(spark, SqlText(sql), sql, user)
         return await self._work(user, data, outlined, sql)

@@ -28,6 +28,7 @@ from haproc.membership.peers import PeerBusyError, PeerUnavailableError
 from haproc.membership.state import SERVING
 from haproc.membership.view import Peer
 from haproc.replicate.replica import Replica
+from haproc.route.attempts import LogEnd
 from haproc.route.freshness import (
     EVERYBODY,
     LEVELS_OF_THE_LOG,
@@ -41,7 +42,6 @@ from haproc.route.freshness import (
     need,
     records,
 )
-from haproc.route.log_end import LogEnd
 from haproc.route.model import Answer, Freshness, Request
 
 logger = logging.getLogger(__name__)

@@ -30,18 +30,17 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.reading.frames import SHOWN
 from haproc.reading.judge import JudgedQuery
-from haproc.reading.touched import Touches, explained
+from haproc.reading.summary import Touches, explained
 from haproc.replicate.log_state.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.route.answering import failed
 from haproc.route.classifying import Understood, only_selects, read_of
-from haproc.route.failing import refused
 from haproc.route.model import ReadPlan, SentPlan
 from haproc.route.offload import Texts, plan_work
 from haproc.route.plan_questions import table_questions, text_question
 from haproc.route.readings import Readings
-from haproc.route.streams import Running
+from haproc.route.streams import Running, refused
 from haproc.sessions.client import ClientSession
 
 _TOLD: Final = frozenset({"catalog", delta.VERSIONS})

@@ -13,43 +13,34 @@ from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
 from haproc.config.shares import Shares
+from haproc.engine.confs import pool_of
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Session, Settings
-from haproc.engine.pools import pool_of
 from haproc.engine.statement import text_size
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.agree.finality import is_final
+from haproc.replicate.agree.revoking import is_final
 from haproc.replicate.apply.synchronous import QUEUED
-from haproc.replicate.queue.facts import Facts
+from haproc.replicate.queue.facts import Facts, Revoked
 from haproc.replicate.queue.outcomes import Known
-from haproc.replicate.queue.revoked import Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import WriteAttempt
-from haproc.route.answering import answer_of, failed
-from haproc.route.attached_resources import AttachedResources
-from haproc.route.attempts import Attempts
-from haproc.route.caching import Caching, Counts, NoCounts
+from haproc.route.answering import answer_of, failed, of_query
+from haproc.route.attempts import AttachedResources, Attempts, Concerns
+from haproc.route.caching import Caching, Counts, Narrowing, NoCounts, Repeatable
 from haproc.route.classifying import Classifying, Understood, as_it_runs, with_bound
-from haproc.route.concerns import Concerns
-from haproc.route.failing import no_query, refused, timed_out
-from haproc.route.making import Making
+from haproc.route.making import Making, Showing
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
-from haproc.route.narrowing import Narrowing
 from haproc.route.offload import Inline, Texts
 from haproc.route.planning import Planning
-from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
 from haproc.route.reads import Reads
-from haproc.route.repeatable import Repeatable
 from haproc.route.ruling import Ruled, Ruling
 from haproc.route.session_statements import SessionStatements
-from haproc.route.shared_sessions import SharedSessions
-from haproc.route.showing import Showing
-from haproc.route.streams import Collected, Running
-from haproc.route.unforeseen import of_query
+from haproc.route.shared_sessions import ReadingSessions, SharedSessions
+from haproc.route.streams import Collected, Running, no_query, refused, timed_out
 from haproc.sessions.client import ClientSession
 from haproc.sessions.sessions import Sessions
 
@@ -60,7 +51,7 @@ SHARED_SESSIONS_MAX = 16
 
 
 class RingService:
-    """Implements `haproc.route.interface.Service` for one HAProc."""
+    """Implements `haproc.route.model.Service` for one HAProc."""
 
     def __init__(
         self,

@@ -8,26 +8,23 @@ from functools import partial
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.rules import WRITING_KINDS
-from haproc.classify.settings import assigned
+from haproc.classify.session_settings import assigned
 from haproc.classify.tokens import TokenKind, tokenize
+from haproc.engine.confs import POOL
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
-from haproc.engine.pools import POOL
 from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.member.core import Core
 from haproc.route.answering import failed
 from haproc.route.classifying import Classifying, Understood, as_it_runs
-from haproc.route.failing import refused
 from haproc.route.model import Answer, HaReport, Request, SentSql
 from haproc.route.ruling import Ruling, defined_anew
-from haproc.route.streams import Collected
+from haproc.route.streams import Collected, refused
 from haproc.route.views import changes_temporary, rows_of, temporary_views
-from haproc.sessions.client import BeginningIds, ClientSession
-from haproc.sessions.confs import settings_after
-from haproc.sessions.journal import SettingsEntry
-from haproc.sessions.looking import left_by
+from haproc.sessions.client import BeginningIds, ClientSession, left_by
+from haproc.sessions.journal import SettingsEntry, settings_after
 from haproc.sessions.sessions import Sessions
 
 _SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})

@@ -1,7 +1,4 @@
-"""Spark sessions for requests without a session of their own: one for all of the same settings.
-
-Of one user, where a user's statements have a pool of their own.
-"""
+"""Spark sessions that no client owns: those that requests share, and those for reading alone."""
 
 from __future__ import annotations
 
@@ -10,7 +7,50 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Final
 
-from haproc.engine.interface import Session, Settings
+from haproc.engine.confs import READING_POOL
+from haproc.engine.interface import Engine, Session, Settings
+
+SESSIONS_MAX: Final = 16
+"""Of each of the two, one for each distinct settings."""
+
+
+class ReadingSessions:
+    """Spark sessions of HAProc's own in which statements are read, and can do nothing else.
+
+    They hold no temporary views, variables or functions, just like the lanes in which every
+    cluster applies the statement.
+
+    ``epoch`` counts the definitions that changed here."""
+
+    def __init__(self, engine: Engine, epoch: Callable[[], int], now: Callable[[], float]) -> None:
+        def session(key: str, _: str) -> Session:
+            return engine.session(f"reading/{key}", pool=READING_POOL)
+
+        self._analyzing = SharedSessions(session, SESSIONS_MAX)
+        self._parsing = SharedSessions(
+            lambda key, user: session(f"parsing/{key}", user), SESSIONS_MAX
+        )
+        self._epoch = epoch
+        self._now = now
+
+    async def shared(self, settings: Settings) -> Session:
+        """Return one with these settings that has looked nothing up before."""
+        return await self._given(self._analyzing, settings, self._epoch())
+
+    async def parsing(self, settings: Settings) -> Session:
+        """Return one in which nothing is looked up, so that DDL leaves it as it is."""
+        return await self._given(self._parsing, settings, 0)
+
+    async def _given(self, sessions: SharedSessions, settings: Settings, epoch: int) -> Session:
+        spark = await sessions.get(settings, epoch, self._now())
+        await spark.configure(settings)
+        return spark
+
+
+# Spark sessions for requests without a session of their own: one for all of the same settings.
+#
+# Of one user, where a user's statements have a pool of their own.
+
 
 GIVEN_UP_S: Final = 60.0
 """How long a session that is not given out any more is kept for those who were given it. Chosen:

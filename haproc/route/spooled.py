@@ -1,12 +1,4 @@
-"""Large bodies of rows: on disk from their first byte until their operation needs them no more.
-
-A body lies in a file without a name in this HAProc's folder, so nothing is left of it however the
-process ends. All bodies together, and each user's, take so much of the disk and no more. Nothing
-but a piece of it is ever in memory.
-
-The rows are fitted to their table piece by piece: once from beginning to end before anything enters
-the log, so that a misfit in the last row leaves nothing behind, and again when they are taken.
-"""
+"""Large bodies of rows: on disk until nothing needs them; Parquet's pieces, from a process."""
 
 from __future__ import annotations
 
@@ -14,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
@@ -22,18 +15,86 @@ from typing import IO, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Denied, Shares
-from haproc.engine.arrow import stream_of
-from haproc.engine.frames import joined
+from haproc.engine.arrow import joined, stream_of
 from haproc.engine.interface import Chunk, Column
 from haproc.engine.statement import ROWS_MAX
 from haproc.failure import ErrorClass, RequestError, busy, refused
 from haproc.route.model import Fitted
-from haproc.route.parquet_pieces import ParquetPieces
-from haproc.route.rows.forms import ARROW, Form, FormKind
-from haproc.route.rows.reading import pieces
+from haproc.route.offload import Worker, WorkerDiedError
+from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, RowsError
+from haproc.route.rows.reading import misfit, pieces
 from haproc.route.spooled_file import SpooledFile
+
+# The pieces of a body of Parquet, from a process that reads nothing but this one body.
+#
+# A file of which a few bytes are wrong can end the process that reads it: Arrow's C++ was found to
+# throw where nothing catches. So that is no HAProc but a worker (`haproc.route.parquet_worker`),
+# and its end is that of the rows alone, which are refused. It reads a piece when it is asked for
+# one, so no more is in its memory or here.
+
+
+WORKER: Final = "haproc.route.parquet_worker"
+OWN_DOING: Final = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+)
+"""By which a process ends for what it did. By others it is ended, which says nothing of rows."""
+
+
+class ParquetPieces(Iterator[Chunk]):
+    """Gives the pieces, or raises RequestError; blocks. `close` it: that ends the process.
+
+    ``descriptor`` is the body's file, of which it has a descriptor of its own.
+    """
+
+    def __init__(
+        self, descriptor: int, size: int, columns: Sequence[Column], bytes_max: int, form: Form
+    ) -> None:
+        self._file: int | None = os.dup(descriptor)
+        self._worker = Worker(WORKER, (self._file,))
+        self._asked: Any = (self._file, size, columns, bytes_max, form)
+        self._form = form
+
+    def __next__(self) -> Chunk:
+        """Return the next piece."""
+        try:
+            found = self._worker.exchange(self._asked)
+        except WorkerDiedError as error:
+            self.close()
+            raise self._died(error) from error
+        self._asked = None
+        if isinstance(found, Chunk):
+            return found
+        self.close()
+        raise StopIteration if found is None else found
+
+    def close(self) -> None:
+        """End the process; harmless if it is over."""
+        self._worker.end()  # no other one begins from here on, with whatever has the number then
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _died(self, error: WorkerDiedError) -> RequestError:
+        ended_by = -(error.returncode or 0)
+        if ended_by in OWN_DOING:
+            name = signal.Signals(ended_by).name
+            said = f"reading it ended the process that did ({name}), so it is damaged"
+            return misfit(RowsError([f"{NOT_OF_FORM[self._form.kind]}: {said}"]))
+        return busy(f"the process that read the rows was ended, or none could be begun: {error}")
+
+
+# Large bodies of rows: on disk from their first byte until their operation needs them no more.
+#
+# A body lies in a file without a name in this HAProc's folder, so nothing is left of it however
+# the process ends. All bodies together, and each user's, take so much of the disk and no more.
+# Nothing but a piece of it is ever in memory.
+#
+# The rows are fitted to their table piece by piece: once from beginning to end before anything
+# enters the log, so that a misfit in the last row leaves nothing behind, and again when they are
+# taken.
+
 
 WRITE_BYTES: Final = 1 << 20
 """Gathered before they are written; chosen, not measured."""

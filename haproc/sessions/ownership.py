@@ -26,7 +26,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from dmq.key_value import Kept as Stored
-from dmq.record import Record, decode, encode
+from dmq.log import Record, decode, encode
 from haproc.sessions.journal import Entry, Kept, UnknownEntryError, from_bytes
 
 SESSIONS: Final = "session/"

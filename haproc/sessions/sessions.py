@@ -21,21 +21,20 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
+from haproc.engine.confs import pool_of
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Fresh, Restore, Session, Settings
-from haproc.engine.pools import pool_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.sessions.adoption import restore
-from haproc.sessions.blobs import Blobs
 from haproc.sessions.client import (
     REQUESTS_REMEMBERED,
     ClientSession,
     entries_of,
     state_of,
 )
-from haproc.sessions.durable import SessionStore
+from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.effects import superseded
 from haproc.sessions.journal import (
     ArtifactEntry,

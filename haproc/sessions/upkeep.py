@@ -1,8 +1,4 @@
-"""What the store holds of sessions, looked through every minute: counted, closed, deleted.
-
-Every HAProc does it, and none needs to know of the others: what one deletes is as good as gone for
-all. What the keys say suffices (`ownership`), so no journal is read for it.
-"""
+"""The ring's sessions beside their clients: looked through, listed, closed, made anew."""
 
 from __future__ import annotations
 
@@ -10,16 +6,106 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from dmq import Json
 from dmq.key_value import KeyValueStore
-from haproc.failure import RequestError
-from haproc.sessions.blobs import BLOBS, GRACE_MS, Copy, copy_of
-from haproc.sessions.durable import HOUR_MS, SessionStore, reached
-from haproc.sessions.ownership import SESSIONS, Key, key_of
-from haproc.sessions.sessions import Sessions
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Session
+from haproc.failure import FailureKind, RequestError
+from haproc.replicate.apply.computing import Rebuild, session_gone
+from haproc.replicate.records.rows import SessionRef
+from haproc.sessions.durable import BLOBS, GRACE_MS, HOUR_MS, Copy, SessionStore, copy_of, reached
+from haproc.sessions.journal import ArtifactEntry
+from haproc.sessions.ownership import SESSIONS, Key, StoredSession, key_of
+from haproc.sessions.sessions import Sessions, unknown
+
+LISTED_MAX: Final = 1000
+"""In one answer; each is read from the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The ring's sessions as operators see and close them.
+
+    Methods raise RequestError."""
+
+    store: KeyValueStore
+    durable: SessionStore
+    sessions: Sessions
+
+    async def listed(self, start: int, limit: int) -> Mapping[str, Json]:
+        """Return the open sessions by user and id, some of them; ``total`` is of all."""
+        found = found_in(await reached(self.store.keys(SESSIONS)))
+        keys = [key for key, each in found.items() if each.is_session(key)]
+        keys.sort(key=lambda key: (key.user, key.id))
+        page = keys[start : start + min(limit, LISTED_MAX)]
+        told: list[Json] = []
+        for key in page:
+            standing = await self.durable.standing(key)
+            if standing is not None and not standing.closed:
+                told.append(_told(key, found[key], standing))
+        return {"sessions": told, "total": len(keys)}
+
+    async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
+        """Close a session, whoever has it; RequestError if there is none."""
+        if not await self.sessions.close(user, session_id):
+            raise _none(user, session_id)
+        return {"user": user, "session_id": session_id, "closed": True}
+
+
+def _told(key: Key, found: SessionKeys, standing: StoredSession) -> Json:
+    files = [each.entry for each in standing.entries if isinstance(each.entry, ArtifactEntry)]
+    return {
+        "user": key.user,
+        "session_id": key.id,
+        "owner": standing.owner.owner,
+        "owned_since_ms": standing.owner.at_ms,
+        "adoptions": standing.owner.number - 1,
+        "steps": len(standing.entries),
+        "bytes": sum(each.size for each in standing.entries),
+        "files_bytes": sum(file.size for file in files),
+        "used_ms": None if found.used_hour is None else found.used_hour * HOUR_MS,
+    }
+
+
+def _none(user: str, session_id: str) -> RequestError:
+    error = unknown(session_id)
+    error.message = f"{user!r} has no open session {session_id!r}"
+    error.hint = "haproc sessions list shows them"
+    return error
+
+
+# Clients' sessions for whoever computes the rows of a write in the place of its HAProc.
+
+
+def rebuilding(sessions: Sessions) -> Rebuild:
+    """Return what makes a session anew as its journal has it, for computing alone.
+
+    A session that is closed, or was begun afresh, is gone for good, and so is the write. A step
+    that Spark refuses at the write's place it refuses on every cluster, like the query itself: who
+    tried again would only keep waiting what stands behind it. A store that is away for a moment
+    says nothing about either.
+    """
+
+    async def rebuild(ref: SessionRef) -> Session:
+        try:
+            return await sessions.rebuild(ref.user, ref.session_id, ref.entries, ref.begun)
+        except RequestError as error:
+            if error.kind is FailureKind.REFUSED:
+                raise session_gone("every cluster: it was closed, or begun afresh") from error
+            final = error.kind is FailureKind.APPLICATION
+            raise EngineError(
+                ErrorKind.APPLICATION if final else ErrorKind.ENVIRONMENT,
+                error.message,
+                error_class=error.error_class,
+                sqlstate=error.sqlstate,
+            ) from error
+
+    return rebuild
+
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +163,11 @@ def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> li
 
 
 class Upkeep:
-    """See the module."""
+    """What the store holds of sessions, looked through every minute: counted, closed, deleted.
+
+    Every HAProc does it, and none needs to know of the others: what one deletes is as good as
+    gone for all. What the keys say suffices (`ownership`), so no journal is read for it.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One statement on its way through the door, and what is left of it afterwards."""
+"""One statement on its way through the door: run, taken back, and what is left afterwards."""
 
 from __future__ import annotations
 
@@ -7,14 +7,47 @@ import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from haproc.classify.model import OperationClass
 from haproc.failure import FailureKind, RequestError
-from haproc.route.model import HaReport, Request
+from haproc.replicate.queue.facts import Fate, Revoked
+from haproc.route.model import HaReport, Request, Service
 from haproc.statements.request import Delivery
 from haproc.statements.request_admission import Held, stopped
 from haproc.statements.store import Kept
+
+# Takes a client's write back, as soon as the log has it.
+
+
+_WAIT_S: Final = 5.0
+_LOOK_S: Final = 0.1
+
+
+async def take_back(service: Service, key: Key, task: asyncio.Task[Any]) -> Revoked:
+    """Take back a write that ``task`` is about to put into the log, or waits for."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + _WAIT_S
+    # What is rejected may be made again as long as its task runs, see `route.retry_ids`.
+    while (found := await revoke(service, key)) is None or found.fate is Fate.REJECTED:
+        if task.done():
+            return found or Revoked(None, Fate.ENDED)
+        if clock() > until:
+            return found or Revoked(None, Fate.UNDECIDED, "it is not in the log yet, and goes on")
+        await asyncio.wait({task}, timeout=_LOOK_S)
+    return found
+
+
+async def revoke(service: Service, key: Key) -> Revoked | None:
+    """Take back what the log has of a request; None if it has nothing."""
+    user, statement_id = key
+    try:
+        return await service.revoke(statement_id, user)
+    except RequestError as error:
+        return Revoked(error.offset, Fate.UNDECIDED, error.message)
+
+
+# One statement on its way through the door, and what is left of it afterwards.
 
 
 class StatementState(StrEnum):

@@ -1,11 +1,9 @@
 """All statements of a HAProc's client door: those that run and those whose results are kept.
 
-A statement runs in a task of its own, so that it outlives the request that brought it. Asking
-again with the same request id attaches to it. A query ends when its last waiting client goes away;
-a write, once accepted, goes on.
-
-Kept results leave when they expire, or earlier to make room: first those that their client has
-fetched wholly; one not yet fetched keeps its place until it expires.
+A statement runs in a task of its own, so it outlives the request that brought it. A request with
+the same id attaches to it. A query ends when its last waiting client goes away; a write, once
+accepted, goes on. Results are kept until they expire. To make room, those that their client has
+fetched wholly leave earlier.
 """
 
 from __future__ import annotations
@@ -28,17 +26,19 @@ from haproc.config.shares import Denied, Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refused
 from haproc.metrics import Metrics
-from haproc.replicate.queue.revoked import Fate, Revoked
-from haproc.route.interface import Service
-from haproc.route.model import Answer, Request, SentSql
-from haproc.route.unforeseen import as_told
-from haproc.statements.collect import Collector
-from haproc.statements.execution import Execution, Key, StatementState
-from haproc.statements.repeats import asks_for_other, check_as_fresh, check_same
-from haproc.statements.request import Delivery, StatementRequest
+from haproc.replicate.queue.facts import Fate, Revoked
+from haproc.route.answering import as_told
+from haproc.route.model import Answer, Request, SentSql, Service
+from haproc.statements.execution import Execution, Key, StatementState, revoke, take_back
+from haproc.statements.request import (
+    Delivery,
+    StatementRequest,
+    asks_for_other,
+    check_as_fresh,
+    check_same,
+)
 from haproc.statements.request_admission import Held, Permit, RequestAdmission
-from haproc.statements.store import OVERHEAD_BYTES, ResultStore
-from haproc.statements.taking_back import revoke, take_back
+from haproc.statements.store import OVERHEAD_BYTES, Collector, ResultStore
 
 STATEMENTS_KEPT_MAX: Final = 10_000
 """Finished statements remembered, whatever their size; chosen, not measured."""

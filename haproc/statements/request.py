@@ -1,4 +1,4 @@
-"""A statement as a door hands it in: what is asked, and how the answer is delivered."""
+"""A statement as a door hands it in: what is asked, whether it repeats, how much is delivered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,112 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import pyarrow as pa
+
+from haproc.engine.arrow import stream_of
+from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
-from haproc.route.model import Request
+from haproc.route.model import Freshness, Request
+
+# Whether a request that comes with the id of one that is known is the same, or may be.
+#
+# What is raised here is a RequestError.
+
+
+def check_same(first: Request, request: Request) -> None:
+    """Refuse another statement under a known id."""
+    if first.fingerprint != request.fingerprint:
+        raise refused(
+            ErrorClass.REQUEST_ID_REUSED,
+            f"request_id {request.id} was used for another request",
+            "use a new request_id for each statement; repeat it only for the same one",
+        )
+
+
+def check_as_fresh(first: Request, delivery: Delivery | None, asked: StatementRequest) -> None:
+    """Refuse to attach to a statement whose result has another form, or may be too old."""
+    request = asked.request
+    fresh = request.freshness in (first.freshness, Freshness())
+    if delivery != asked.delivery or not fresh:
+        raise refused(
+            ErrorClass.REQUEST_ID_REUSED,
+            f"request_id {request.id} was used with another format, disposition, "
+            "limit or consistency",
+            "fetch its result as it is, or use another request_id",
+        )
+
+
+def asks_for_other(request: Request, first: Request) -> bool:
+    """Whether a write must be asked for anew: its answer may be another one to this request."""
+    other = first.write_concern is not request.write_concern
+    return other or first.standing != request.standing
+
+
+# Cutting a result at the client's row and byte limits.
+#
+# Bytes are those of the values as Arrow holds them, without what frames a stream. Chunks go in,
+# whole Arrow streams come out; after the limit, None. Pure.
+
+
+class Cutter:
+    """Takes a result's chunks in order; ``truncated`` tells whether something was left out."""
+
+    def __init__(self, rows_max: int | None, bytes_max: int | None) -> None:
+        self._rows_left = rows_max
+        self._bytes_left = bytes_max
+        self._first = True
+        self.truncated = False
+
+    def take(self, chunk: Chunk) -> Chunk | None:
+        """Return what of the chunk is within the limits; None if that is nothing."""
+        rows = chunk.rows
+        if self._rows_left is not None:
+            rows = min(rows, self._rows_left)
+        if self._bytes_left is not None:
+            rows = self._rows_that_fit(chunk, rows)
+        if rows < chunk.rows:
+            self.truncated = True
+        if rows == 0 and not self._first:
+            return None  # the schema got through with the first one
+        taken = chunk if rows == chunk.rows else _head(chunk, rows)
+        self._first = False
+        if self._rows_left is not None:
+            self._rows_left -= rows
+        if self._bytes_left is not None:
+            self._bytes_left -= _table(taken.data).nbytes
+        return taken
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more of the result is wanted."""
+        return self.truncated
+
+    def _rows_that_fit(self, chunk: Chunk, rows: int) -> int:
+        assert self._bytes_left is not None
+        table = _table(chunk.data)
+        if rows == chunk.rows and table.nbytes <= self._bytes_left:
+            return rows
+        low, high = 0, rows
+        while low < high:
+            middle = (low + high + 1) // 2
+            if table.slice(0, middle).nbytes <= self._bytes_left:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _head(chunk: Chunk, rows: int) -> Chunk:
+    return Chunk(stream_of(_table(chunk.data).slice(0, rows)), rows)
+
+
+def _table(data: bytes) -> pa.Table:
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+# A statement as a door hands it in: what is asked, and how the answer is delivered.
+
 
 TIMEOUT_MAX_S: Final = 86_400.0
 """What a request may ask for; chosen."""

@@ -1,9 +1,4 @@
-"""Results kept for clients that fetch them later: in memory up to a size, beyond it in files.
-
-The store keeps bytes and counts them; which result has to go, and when, is decided by
-`statements.registry`. Files lie in a folder of this HAProc's own that is emptied at start: a result
-belongs to the process that made it.
-"""
+"""Results: read to their end, in chunks or as one stream, and kept for clients."""
 
 from __future__ import annotations
 
@@ -12,14 +7,157 @@ import contextlib
 import logging
 import shutil
 import uuid
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from dmq import Json
 from haproc.config.shares import Shares
-from haproc.engine.interface import Column
-from haproc.failure import ErrorClass, refused
+from haproc.engine.arrow import END_OF_STREAM, continuation, empty_stream, joined, opening
+from haproc.engine.interface import Chunk, Column, ResultStream
+from haproc.failure import ErrorClass, FailureKind, RequestError, refused
+from haproc.offloop import by_size
+from haproc.route.model import Answer
+from haproc.statements import json_rows
+from haproc.statements.plain_arrow import columns_of, readable
+from haproc.statements.request import Cutter, Delivery, Disposition, Format
+
+# A result as one Arrow IPC stream, put together while the cluster makes it.
+#
+# Each of the cluster's chunks is a whole stream; they become one by leaving out the further
+# schemas and end markers. The next chunk is taken only once somebody wants the next piece.
+
+
+async def arrow_stream(result: ResultStream, delivery: Delivery) -> AsyncGenerator[memoryview]:
+    """Yield the stream's pieces, cut at the client's limits; the first one has the schema."""
+    cutter = Cutter(delivery.rows_max, delivery.bytes_max)
+    chunks = aiter(result)
+    first = await anext(chunks, None) or Chunk(empty_stream(), 0)
+    changes = (made := readable(first.data)) is not first.data
+    taken = cutter.take(Chunk(made, first.rows))
+    assert taken is not None  # the first chunk always passes, if only with its schema
+    yield opening(taken.data)
+    while not cutter.done and (chunk := await anext(chunks, None)) is not None:
+        if changes:
+            chunk = Chunk(await by_size(len(chunk.data), readable, chunk.data), chunk.rows)
+        if (taken := cutter.take(chunk)) is not None:
+            yield continuation(taken.data)
+    yield memoryview(END_OF_STREAM)
+
+
+# Reading a result to its end into chunks that are kept for the client.
+#
+# The cluster's chunks (one for each of its tasks, often small) are gathered into chunks of about
+# `CHUNK_BYTES` in the form the client asked for. Large ones are converted in a thread, so that
+# the event loop, and with it the heartbeat, goes on.
+
+
+CHUNK_BYTES: Final = 4 << 20
+"""A chunk is closed once it has this size; chosen, not measured."""
+THREAD_BYTES: Final = 256 << 10
+"""A conversion of this size takes some milliseconds: more than the event loop should wait."""
+
+
+class Collector:
+    """Gathers a user's result. ``make_room(user, bytes)`` frees space, or says no."""
+
+    def __init__(
+        self,
+        store: ResultStore,
+        delivery: Delivery,
+        inline_bytes_max: int,
+        user: str,
+        make_room: Callable[[str, int], bool],
+    ) -> None:
+        self._store = store
+        self._delivery = delivery
+        self._make_room = make_room
+        self._inline_bytes_max = inline_bytes_max
+        self._json = delivery.format is Format.JSON_ARRAY
+        self._parts: list[bytes] = []
+        self._part_bytes = 0
+        self._part_rows = 0
+        self.kept = Kept(user)
+
+    async def collect(self, answer: Answer) -> Kept:
+        """Read the answer's result; raises RequestError, EngineError. The stream is closed."""
+        cutter = Cutter(self._delivery.rows_max, self._delivery.bytes_max)
+        columns = answer.columns
+        try:
+            async for chunk in answer.result:
+                taken = cutter.take(chunk)
+                if taken is not None:
+                    found = await self._add(taken)
+                    columns = columns or found
+                if cutter.done:
+                    break
+        finally:
+            await answer.result.aclose()
+        await self._flush()
+        self.kept.columns = columns or ()
+        self.kept.truncated = cutter.truncated
+        return self.kept
+
+    async def _add(self, chunk: Chunk) -> tuple[Column, ...]:
+        columns: tuple[Column, ...] = ()
+        data = chunk.data
+        if len(chunk.data) > THREAD_BYTES:
+            columns, data = await asyncio.to_thread(self._convert, chunk.data)
+        else:
+            columns, data = self._convert(chunk.data)
+        self._parts.append(data)
+        self._part_bytes += len(data)
+        self._part_rows += chunk.rows
+        self._check_size()
+        if self._part_bytes >= CHUNK_BYTES:
+            await self._flush()
+        return columns
+
+    def _convert(self, data: bytes) -> tuple[tuple[Column, ...], bytes]:
+        columns, data = columns_of(json_rows.schema_of(data)), readable(data)
+        return columns, json_rows.dumps(json_rows.rows_of(data)[1]) if self._json else data
+
+    def _check_size(self) -> None:
+        total = self.kept.bytes + self._part_bytes
+        inline = self._delivery.disposition is Disposition.INLINE
+        if inline and total > self._inline_bytes_max:
+            raise refused(
+                ErrorClass.RESULT_TOO_LARGE,
+                f"the result is larger than {self._inline_bytes_max} bytes",
+                "ask for disposition EXTERNAL_LINKS or for the Arrow stream, or set row_limit",
+            )
+
+    async def _flush(self) -> None:
+        if not self._parts:
+            return
+        data = _json_joined(self._parts) if self._json else joined(self._parts)
+        if not self._make_room(self.kept.user, len(data)):
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                "this HAProc keeps as many results, or as many of this user, as it may "
+                "(limits.results_kept_bytes_max, limits.user_share)",
+                error_class=ErrorClass.RESULTS_FULL,
+                hint="fetch kept results, ask for the Arrow stream, or try the next HAProc",
+            )
+        await self._store.add(self.kept, data, self._part_rows)
+        self._parts, self._part_bytes, self._part_rows = [], 0, 0
+
+
+def _json_joined(parts: list[bytes]) -> bytes:
+    """Return one JSON array of all arrays' items."""
+    if len(parts) == 1:
+        return parts[0]
+    inner = [part[1:-1] for part in parts]
+    return b"[" + b",".join(part for part in inner if part) + b"]"
+
+
+# Results kept for clients that fetch them later: in memory up to a size, beyond it in files.
+#
+# The store keeps bytes and counts them; which result has to go, and when, is decided by
+# `statements.registry`. Files lie in a folder of this HAProc's own that is emptied at start: a
+# result belongs to the process that made it.
+
 
 _LOG = logging.getLogger(__name__)
 

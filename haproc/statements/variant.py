@@ -1,12 +1,9 @@
-"""Values of type VARIANT as JSON text, from the two pieces of binary that Spark gives for one.
-
-The metadata hold the names of all fields, the value refers to them by number. What a byte of the
-value begins with says what follows: see `VariantUtils` in PySpark.
-"""
+"""Values without a plain form as text: VARIANT as JSON, dates and times of any year."""
 
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import math
 import struct
@@ -15,7 +12,40 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Final
 
-from haproc.statements.moments import date_text, timestamp_text
+# Dates and times as text, in years that Python's own classes do not have, too.
+#
+# Spark has the years from -290,308 to 294,247. One of more than four digits has a sign, as ISO
+# 8601 and Spark have it: ``+12024-01-02``.
+
+
+_DAYS_OF_400_YEARS: Final = 146_097
+_EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
+_MIDNIGHT: Final = datetime.datetime(1970, 1, 1)
+_DAY_US: Final = 86_400_000_000
+
+
+def date_text(days: int) -> str:
+    """Return the date that is so many days after 1970-01-01."""
+    cycles, rest = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_400_YEARS)
+    found = datetime.date.fromordinal(rest + 1)  # in the first 400 years
+    year = found.year + 400 * cycles
+    text = f"{year:04}" if 0 <= year <= 9999 else f"{year:+05}"
+    return f"{text}-{found:%m-%d}"
+
+
+def timestamp_text(micros: int, zone: str = "") -> str:
+    """Return the time so many microseconds after 1970, with this text for its zone."""
+    days, rest = divmod(micros, _DAY_US)
+    unit = "microseconds" if micros % 1000 else "milliseconds"
+    time = (_MIDNIGHT + datetime.timedelta(microseconds=rest)).time()
+    return f"{date_text(days)}T{time.isoformat(timespec=unit)}{zone}"
+
+
+# Values of type VARIANT as JSON text, from the two pieces of binary that Spark gives for one.
+#
+# The metadata hold the names of all fields, the value refers to them by number. What a byte of the
+# value begins with says what follows: see `VariantUtils` in PySpark.
+
 
 _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
 _NAMED: Final = {0: "null", 1: "true", 2: "false"}

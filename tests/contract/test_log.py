@@ -1,4 +1,4 @@
-"""What every log keeps to, as dmq/interface.py says it."""
+"""What every log keeps to, as dmq/log.py says it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dmq import (
     UnknownVersionError,
     encode,
 )
-from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from dmq.log import CURSOR_NOTE_BYTES_MAX
 from tests.contract.log_backends import RECORD_BYTES_MAX, Backend
 
 DEADLINE_S = 10.0

@@ -317,7 +317,7 @@ async def until(call: Callable[[], Any]) -> Any:
 async def test_sasl_settings_reach_every_client_and_the_password_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = haproc.ring.broker.server_settings  # type: ignore[attr-defined]
+    plain = haproc.ring.broker.broker_server_settings  # type: ignore[attr-defined]
     password = "hunter2-of-the-log"
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
@@ -330,7 +330,7 @@ async def test_sasl_settings_reach_every_client_and_the_password_nobody_else(
             "listener.name.client.plain.sasl.jaas.config": f'{login} user_me="{password}";',
         }
 
-    monkeypatch.setattr(haproc.ring.broker, "server_settings", with_sasl)
+    monkeypatch.setattr(haproc.ring.broker, "broker_server_settings", with_sasl)
     ring = LocalKafka.open_or_create(tmp_path / "kafka")
     broker = ring.brokers["broker1"]
     caplog.set_level(logging.DEBUG)

@@ -16,8 +16,7 @@ import pytest
 
 from dmq import Cursor, LogError, LogUnavailableError, Record, open_log
 from dmq.sqlite import SqliteLog
-from dmq.sqlite_file import WAL_BYTES_MAX
-from dmq.writer_lock import WriterLock
+from dmq.sqlite_file import WAL_BYTES_MAX, WriterLock
 
 DEADLINE_S = 20.0
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dmq import Kept, KeyValueStore, LogError, ValueTooLargeError
-from dmq.changes import CHANGES_MAX
 from dmq.key_value import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from dmq.waiting import CHANGES_MAX
 from tests.contract.store_backends import StoreBackend
 
 DEADLINE_S = 10.0

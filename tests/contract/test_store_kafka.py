@@ -17,8 +17,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from dmq import KeyValueStore, LogError, LogRegressedError, LogUnavailableError, open_store
 from dmq.kafka_topic import STORE, needed
+from dmq.key_value_index import PIECES_PARTITION
 from dmq.key_value_kafka import SMALL_BYTES_MAX, KafkaKeyValueStore
-from dmq.key_value_parts import PIECES_PARTITION
 from haproc.ring.broker import LocalBroker, LocalKafka
 from tests.contract.log_backends import KAFKA_OPTIONS, until_works
 

@@ -21,8 +21,7 @@ from haproc.config.load import load
 from haproc.config.model import Config
 from haproc.node.node import ExitCode
 from haproc.ring import process
-from haproc.ring.daemon import launch, process_of, wait_answering
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port, launch, process_of, wait_answering
 from tests.rig import PATIENT, SETTLED_S, Rig
 
 pytestmark = [pytest.mark.fault, pytest.mark.logs("kafka")]

@@ -15,7 +15,7 @@ import pytest
 
 import haclient
 import haclient.aio
-from haproc.cli.rolling import roll_ring
+from haproc.cli.rings import roll_ring
 from tests.rig import Rig
 
 pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite")]

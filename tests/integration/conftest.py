@@ -12,7 +12,7 @@ import pytest
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress
 from haproc.engine.statement import SqlText
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 from tests.rig import SPARK_SETTINGS
 

@@ -18,11 +18,11 @@ from unittest.mock import AsyncMock
 import grpc
 import grpc.aio
 
-from dmq.key_value_memory import MemoryKeyValueStore
+from dmq.memory import MemoryKeyValueStore
 from haproc import protos
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
-from haproc.doors.connect.handles import Key
+from haproc.doors.connect.errors import Key
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.engine.rewriting import Names, to_client, to_spark
 from haproc.failure import RequestError

@@ -15,8 +15,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from haproc.ring.broker import BrokerStartError, LocalBroker, LocalKafka
-from haproc.ring.broker_settings import Ports
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
+from haproc.ring.settings import Ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from haproc.cli.main import main
-from haproc.ring.daemon import launch, process_of
 from haproc.ring.local import LocalRing, LogChoice
+from haproc.ring.process import launch, process_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 WAIT_S = 120.0

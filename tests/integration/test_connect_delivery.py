@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 
 pytestmark = pytest.mark.spark

@@ -19,8 +19,8 @@ from haproc.config.shares import Shares
 from haproc.engine.interface import EngineAddress
 from haproc.metrics import Metrics
 from haproc.node.doors import connect_door
-from haproc.ring.access import CERTIFICATE, make_access
-from haproc.ring.ports import free_port
+from haproc.ring.making import CERTIFICATE, make_access
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.offload import Inline
 from haproc.statements.registry import Registry

@@ -20,8 +20,8 @@ from haproc.engine.interface import Column, EngineAddress, ResultStream, Setting
 from haproc.engine.remote import _ACTIVE, RemoteSession
 from haproc.engine.statement import SqlText
 from haproc.membership.drift import Findings, compare, tellable, to_look_up
+from haproc.ring.settings import EXTENSIONS
 from haproc.ring.spark import LocalSpark
-from haproc.ring.spark_settings import EXTENSIONS
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import SLOW, apply, error, rows, table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from haproc.engine import packed
+from haproc.engine import placeholder
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
@@ -108,12 +108,12 @@ async def test_rows_with_the_same_mark_twice_are_applied_once_by_column_name(
 async def test_many_rows_are_stored_as_few_are(
     engine: SparkConnectEngine, schema: str, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 3 * packed.TOGETHER + 7
+    count = 3 * placeholder.TOGETHER + 7
     names = pa.array([None if n % 3 else f"n{n}" for n in range(count)])
     data = pa.table({"id": pa.array(range(count), pa.int64()), "name": names})
-    stream = arrow_stream(data, rows_per_batch=packed.TOGETHER + 100)
-    for table, few in (("packed", packed.FEW), ("plain", count)):
-        monkeypatch.setattr(packed, "FEW", few)
+    stream = arrow_stream(data, rows_per_batch=placeholder.TOGETHER + 100)
+    for table, few in (("packed", placeholder.FEW), ("plain", count)):
+        monkeypatch.setattr(placeholder, "FEW", few)
         await apply(engine, f"CREATE TABLE {schema}.{table} ({columns}) USING delta")
         await apply(engine, ArrowRows(f"{schema}.{table}", stream), 1)
     session = engine.session("content")
@@ -125,11 +125,11 @@ async def test_many_rows_are_stored_as_few_are(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("few", [packed.FEW, 0])
+@pytest.mark.parametrize("few", [placeholder.FEW, 0])
 async def test_rows_that_do_not_fit_the_table_are_an_application_error(
     engine: SparkConnectEngine, schema: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "FEW", few)
+    monkeypatch.setattr(placeholder, "FEW", few)
     await _make_table(engine, schema)
     write = ArrowRows(f"{schema}.t", arrow_stream(pa.table({"other": [1]})))
     with pytest.raises(EngineError) as caught:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from haproc.engine.confs import pool_of
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import ResultStream, Session, Settings
-from haproc.engine.pools import pool_of
 from haproc.engine.remote import _ACTIVE
 from haproc.engine.statement import SqlText
 from haproc.engine.tasks import Phase

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from haproc import protos
+from haproc.engine.confs import READING_POOL, pool_of
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
-from haproc.engine.pools import READING_POOL, pool_of
 from haproc.engine.session import SparkSession
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass

@@ -9,14 +9,14 @@ import time
 import pytest
 
 from haproc import protos
+from haproc.engine.confs import pool_of
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, NoQueryError
 from haproc.engine.interface import Settings
-from haproc.engine.pools import pool_of
+from haproc.engine.pieces import DROP_SCHEMA, MAKE_SCHEMA, drop, fill
 from haproc.engine.session import SparkSession
-from haproc.engine.staging import DROP_SCHEMA, MAKE_SCHEMA, drop, fill
 from haproc.engine.statement import SparkPlan, SqlText, Statement
-from haproc.route.reading_sessions import ReadingSessions
+from haproc.route.shared_sessions import ReadingSessions
 from tests.integration.engine_calls import rows
 
 pytestmark = pytest.mark.spark

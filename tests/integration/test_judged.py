@@ -17,13 +17,13 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SqlText
-from haproc.pin.model import Moment, Treatment
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
+from haproc.route.caching import Reading, Repeatable
 from haproc.route.offload import Inline
 from haproc.route.planning import Planning
-from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
-from haproc.route.repeatable import Reading, Repeatable
+from haproc.route.shared_sessions import ReadingSessions
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import SessionState
 from haproc.sessions.ownership import Adoption, Key

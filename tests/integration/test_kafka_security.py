@@ -17,8 +17,8 @@ from dmq.opening import open_log
 from haproc.config.kafka import kafka_options
 from haproc.config.load import load_text
 from haproc.ring.broker import LocalBroker
-from haproc.ring.broker_settings import Ports
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
+from haproc.ring.settings import Ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 

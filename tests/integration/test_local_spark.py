@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from haproc.ring import runtime
-from haproc.ring.ports import free_port
-from haproc.ring.process import DetachedProcess, start_time
+from haproc.ring.process import DetachedProcess, free_port, start_time
 from haproc.ring.spark import LocalSpark, SparkStartError
 
 pytestmark = pytest.mark.spark

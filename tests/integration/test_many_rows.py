@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import haclient.aio
-from haproc.config.limits import Limits
 from haproc.config.model import Address
+from haproc.config.sections import Limits
 from haproc.doors.apps import SPOOLS, client_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.connect import SparkConnectEngine

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from haproc.engine import plugin
-from haproc.ring import plugin_jar, runtime
+from haproc.engine import server
+from haproc.ring import runtime
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
@@ -28,13 +28,13 @@ def test_jar_is_built_by_eclipses_compiler_where_there_is_no_javac(
     alone.chmod(0o755)
     monkeypatch.setenv("HAPROC_CACHE", str(cache))
     monkeypatch.setattr(runtime, "java", lambda: alone)
-    if (plugin.SOURCES / "haproc-spark.jar").exists():
-        monkeypatch.setattr(plugin_jar, "_version_in", lambda file: "")
-    (compiler,) = plugin_jar._compilers(runtime.silent)
+    if (server.SOURCES / "haproc-spark.jar").exists():
+        monkeypatch.setattr(runtime, "_version_in", lambda file: "")
+    (compiler,) = runtime._compilers(runtime.silent)
     assert "/ecj-" in compiler[2]
-    built = plugin_jar.jar()
+    built = runtime.jar()
     assert built.is_relative_to(cache)
     # Java loads it, with all that it is made of: it lacks nothing but a way to be run.
-    class_path = f"{built}:{plugin_jar._class_path(against)}"
-    said = runtime.run_java([str(alone), "-cp", class_path, plugin.CLASS]).stdout
+    class_path = f"{built}:{runtime._class_path(against)}"
+    said = runtime.run_java([str(alone), "-cp", class_path, server.CLASS]).stdout
     assert "Main method not found in class haproc.spark.Extension" in said, said

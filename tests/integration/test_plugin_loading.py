@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from haproc import protos
-from haproc.engine import plugin
+from haproc.engine import server
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass
-from haproc.ring import plugin_jar, runtime
-from haproc.ring.ports import free_port
+from haproc.ring import runtime
+from haproc.ring.process import free_port
+from haproc.ring.settings import EXTENSIONS
 from haproc.ring.spark import LocalSpark
-from haproc.ring.spark_settings import EXTENSIONS
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
-ALONE = {plugin.EXTENSION_SETTING: EXTENSIONS.partition(",")[0]}
+ALONE = {server.EXTENSION_SETTING: EXTENSIONS.partition(",")[0]}
 
 
 @asynccontextmanager
@@ -71,21 +71,21 @@ public final class Reader implements org.apache.spark.sql.connect.plugin.Relatio
 
 
 @pytest.mark.parametrize(
-    "order", [["other.Reader", plugin.READER], [plugin.READER, "other.Reader"]]
+    "order", [["other.Reader", server.READER], [server.READER, "other.Reader"]]
 )
 async def test_reader_works_beside_another_plugin_of_relations(
     order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jar, source = plugin_jar.jar(), tmp_path / "Reader.java"
+    jar, source = runtime.jar(), tmp_path / "Reader.java"
     source.write_text(OTHER)
-    compiler = next(plugin_jar._compilers(runtime.silent))
-    on = plugin_jar._class_path(runtime.delta_jars())
+    compiler = next(runtime._compilers(runtime.silent))
+    on = runtime._class_path(runtime.delta_jars())
     made = runtime.run_java([*compiler, "-cp", on, "-d", str(tmp_path / "made"), str(source)])
     assert made.returncode == 0, made.stdout
     delta = runtime.delta_jars()
-    monkeypatch.setattr(plugin_jar, "jar", lambda _: jar)
+    monkeypatch.setattr(runtime, "jar", lambda _: jar)
     monkeypatch.setattr(runtime, "delta_jars", lambda _: [*delta, tmp_path / "made"])
-    async with engine_of(tmp_path / "spark", {plugin.READER_SETTING: ",".join(order)}) as engine:
+    async with engine_of(tmp_path / "spark", {server.READER_SETTING: ",".join(order)}) as engine:
         await engine.probe(timeout_s=120)
         session = engine.session("both")
         plan = protos.base.Plan()
@@ -95,7 +95,7 @@ async def test_reader_works_beside_another_plugin_of_relations(
 
 
 async def test_cluster_without_the_reader_is_not_served(tmp_path: Path) -> None:
-    said = await lacking(tmp_path, {plugin.READER_SETTING: ""})
+    said = await lacking(tmp_path, {server.READER_SETTING: ""})
     assert "no haproc.spark.Reader in spark.connect.extensions.relation.classes" in said
     assert "haproc spark-jar" in said
 
@@ -108,7 +108,7 @@ async def test_cluster_without_the_extension_is_not_served(tmp_path: Path) -> No
 async def test_cluster_without_the_jar_is_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin_jar, "jar", lambda _: tmp_path / "none.jar")
+    monkeypatch.setattr(runtime, "jar", lambda _: tmp_path / "none.jar")
     said = await lacking(tmp_path, {})
     assert "cannot be loaded (haproc.spark.Reader)" in said and "haproc spark-jar" in said
 
@@ -116,8 +116,8 @@ async def test_cluster_without_the_jar_is_not_served(
 async def test_cluster_without_delta_is_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jar = plugin_jar.jar()
-    monkeypatch.setattr(plugin_jar, "jar", lambda _: jar)
+    jar = runtime.jar()
+    monkeypatch.setattr(runtime, "jar", lambda _: jar)
     monkeypatch.setattr(runtime, "delta_jars", lambda _: [])
-    settings = {plugin.EXTENSION_SETTING: plugin.CLASS, "spark.sql.catalog.spark_catalog": ""}
+    settings = {server.EXTENSION_SETTING: server.CLASS, "spark.sql.catalog.spark_catalog": ""}
     assert "Delta Lake" in await lacking(tmp_path, settings)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import haclient
-from haproc.pipeline.report import usage
+from haproc.pipeline.tables import usage
 from tests.integration.test_ring_jobs import ended, log, submit
 from tests.rig import Rig
 

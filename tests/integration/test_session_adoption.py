@@ -8,18 +8,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
+from dmq.memory import MemoryKeys, MemoryKeyValueStore
 from haproc import protos
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan
 from haproc.ring.spark import LocalSpark
-from haproc.sessions.blobs import Blobs
-from haproc.sessions.client import ClientSession
-from haproc.sessions.durable import SessionStore
+from haproc.sessions.client import ClientSession, left_by, left_by_plan
+from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.journal import (
     ArtifactEntry,
     ConfEntry,
@@ -28,7 +27,6 @@ from haproc.sessions.journal import (
     SettingsEntry,
     SqlEntry,
 )
-from haproc.sessions.looking import left_by, left_by_plan
 from haproc.sessions.sessions import Sessions, Surroundings
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import rows

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from haproc.config.model import Redis, StateWay
-from haproc.membership.judgement import PeerStatus
-from haproc.membership.redis_channel import channel_of, key_of
+from haproc.membership.redis_lines import channel_of, key_of
+from haproc.membership.view import PeerStatus
 from tests.presence_process import wait_until
 from tests.presences import RULES, WITHIN_S, Here, Watch, presences, ring_config, until
 from tests.redis_servers import RedisServer, running

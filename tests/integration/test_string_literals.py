@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from haproc.classify.strings import adjacent
-from haproc.classify.tokens import TokenKind, UnclosedError, tokenize
+from haproc.classify.tokens import TokenKind, UnclosedError, adjacent, tokenize
 from haproc.engine.connect import SparkConnectEngine
 from tests.integration.engine_calls import rows
 from tests.unit.string_literals import LITERALS, PIECES

@@ -13,25 +13,25 @@ import pytest
 
 from haproc import protos
 from haproc.classify.model import RefusedError
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
-from haproc.engine import packed
+from haproc.engine import placeholder
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Session, Settings
+from haproc.engine.pieces import MAKE_SCHEMA, begin, drop, go_on, staging_name
 from haproc.engine.placeholder import restored, sql_with_rows, with_rows, with_table
 from haproc.engine.session import SparkSession
-from haproc.engine.staging import MAKE_SCHEMA, begin, drop, go_on, staging_name
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
-from haproc.pin.model import Moment, Treatment
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import Judged
-from haproc.replicate.apply.filling import ComputedRows
 from haproc.replicate.apply.materialise import materialise
+from haproc.replicate.apply.parts import ComputedRows
 from haproc.ring.spark import LocalSpark
 from haproc.route.offload import Inline
 from haproc.route.planning import Planning
-from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
+from haproc.route.shared_sessions import ReadingSessions
 from tests.integration.engine_calls import apply, rows
 from tests.readings.classified import classified_by
 
@@ -271,11 +271,11 @@ async def test_materialised_query_keeps_every_type_and_value(engine: SparkConnec
     await check_restored(session, EVERY_TYPE, found.schema, lambda p: with_rows(p, stream))
 
 
-@pytest.mark.parametrize("few", [packed.FEW, 0], ids=["rows", "lists of rows"])
+@pytest.mark.parametrize("few", [placeholder.FEW, 0], ids=["rows", "lists of rows"])
 async def test_materialised_parts_are_gathered_with_every_type_and_value(
     engine: SparkConnectEngine, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "FEW", few)
+    monkeypatch.setattr(placeholder, "FEW", few)
     query = EVERY_TYPE.replace("range(2)", "range(0, 5, 1, 1)")
     if few == 0:  # intervals of months go as they are, whatever their number
         query = query.replace("INTERVAL '1-2' YEAR TO MONTH", "1").replace(

@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 from tests.readings.record import record
 from tests.readings.spark import Spark

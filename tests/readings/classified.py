@@ -8,7 +8,7 @@ from haproc.classify.model import Classified, OperationClass, Recognised
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.interface import Settings
-from haproc.reading.recognise import recognise
+from haproc.reading.summary import recognise
 from haproc.reading.tree import read
 from haproc.route.readings import Readings
 from tests.readings.golden import recorded

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from haclient.freshness import SeenOffsets
+from haclient.settings import SeenOffsets
 from haproc.classify.model import Classified, Kind, OperationClass
-from haproc.config.cache import Cache
 from haproc.config.model import Consistency
+from haproc.config.sections import Cache
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk, Settings
 from haproc.failure import FailureKind, RequestError
-from haproc.replicate.log_state.written import defines
+from haproc.replicate.log_state.definitions import defines
 from haproc.replicate.member.core import Core
 from haproc.replicate.replica import Replica
-from haproc.route.caching import Caching
+from haproc.route.caching import Caching, Reading, Repeatable
 from haproc.route.classifying import Understood
 from haproc.route.model import Answer, HaReport, Request
-from haproc.route.repeatable import Reading, Repeatable
 from haproc.route.ruling import always
 from haproc.route.streams import Replayed
 from tests.simulation.clock import run

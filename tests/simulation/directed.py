@@ -14,8 +14,8 @@ from typing import Any
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
+from haproc.config.sections import Limits
 from haproc.failure import RequestError
 from haproc.membership.state import State, Undecided
 from haproc.replicate.member.steps import Step

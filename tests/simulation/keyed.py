@@ -14,8 +14,8 @@ from dataclasses import replace
 from dmq import decode
 from haproc.classify.model import InsertShape, Kind
 from haproc.engine.statement import SqlText
-from haproc.replicate.archive.fates import ArchivedStatus, Fates
-from haproc.replicate.log_state.claims import Claims
+from haproc.replicate.archive.account import ArchivedStatus, Fates
+from haproc.replicate.log_state.members import Claims
 from haproc.replicate.records.operation import Operation, from_record
 from tests.simulation.clock import run
 from tests.simulation.merging import executed

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from haproc.membership.links import HEARTBEAT_PATH
+from haproc.membership.connections import HEARTBEAT_PATH
 from haproc.membership.members import Members
-from haproc.membership.messages import Beat, ClusterReport
-from haproc.membership.state import State
+from haproc.membership.state import Beat, ClusterReport, State
 from haproc.node.member import Observers, World, build_member
 from haproc.replicate.member.steps import Step
 from haproc.replicate.replica import Replica

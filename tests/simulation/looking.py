@@ -15,7 +15,7 @@ from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.node.member import build_sessions
-from haproc.pin.model import Moment, Treatment
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import Judged
 from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService

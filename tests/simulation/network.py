@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from dmq import Json
-from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.roster import Neighbour
+from haproc.membership.peers import Neighbour, PeerUnavailableError
 from haproc.replicate.replica import Replica
 
 if TYPE_CHECKING:

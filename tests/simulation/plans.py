@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from haproc import protos
 from haproc.classify.names import STAGING_SCHEMA
-from haproc.engine.staging import CATALOG, DROP_SCHEMA, MAKE_SCHEMA
+from haproc.engine.pieces import CATALOG, DROP_SCHEMA, MAKE_SCHEMA
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from tests.simulation.merging import sqlite_text
 

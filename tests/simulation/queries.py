@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from haproc import protos
 from haproc.engine.interface import Chunk, Column, Observed, Settings
-from haproc.engine.packed import column_names
+from haproc.engine.placeholder import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 from tests.simulation.plans import asked_in, read, schema_of, stream_of

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dmq import decode
-from haclient.freshness import SeenOffsets
+from haclient.settings import SeenOffsets
 from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency
 from haproc.engine.errors import EngineError

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from haproc.failure import RequestError
 from haproc.replicate.operators import Operators
-from haproc.replicate.queue.revoked import Fate, Revoked
+from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from tests.simulation.clock import run

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from dmq import MemoryKeys
 from haproc.classify.model import WriteConcern
-from haproc.config.limits import Limits
 from haproc.config.model import Address, ClusterConfig, Config, Membership, Reads, Timeouts, Trim
+from haproc.config.sections import Limits
 from haproc.engine.interface import EngineAddress
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step

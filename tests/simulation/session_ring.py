@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from dmq import LogUnavailableError
 from dmq.key_value import Kept
-from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
-from haproc.config.limits import Limits
+from dmq.memory import MemoryKeys, MemoryKeyValueStore
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import (
@@ -26,9 +26,8 @@ from haproc.engine.interface import (
 from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
-from haproc.sessions.blobs import Blobs
 from haproc.sessions.client import ClientSession
-from haproc.sessions.durable import SessionStore
+from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.ownership import Numbered
 from haproc.sessions.sessions import Sessions, Surroundings
 from tests.simulation.session_spark import (

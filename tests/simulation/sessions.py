@@ -23,7 +23,7 @@ from typing import TypeVar
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, RequestError
-from haproc.sessions import looking
+from haproc.sessions import client
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import Entry, SettingsEntry
 from tests.simulation import clock
@@ -56,9 +56,9 @@ async def _run(session: ClientSession, spark: SimSpark, step: Step) -> Entry:
     if step.text.startswith("USE "):
         return SettingsEntry((await session.setting(run))[1])
     if step.plan:
-        look: Callable[[], Awaitable[Entry]] = partial(looking.left_by_plan, session, step.plan)
+        look: Callable[[], Awaitable[Entry]] = partial(client.left_by_plan, session, step.plan)
     else:
-        look = partial(looking.left_by, session, step.text, 60)
+        look = partial(client.left_by, session, step.text, 60)
     return (await session.leaving(run, look))[1]
 
 

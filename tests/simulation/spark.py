@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import confs
-from haproc.engine.errors import REFUSED, EngineError, ErrorKind
+from haproc.engine.errors import REFUSED, SESSION_CHANGED, EngineError, ErrorKind
 from haproc.engine.interface import (
     ABSENT,
     PRESENT,
@@ -32,10 +32,9 @@ from haproc.engine.interface import (
     TransactionMarker,
 )
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
-from haproc.engine.packed import column_names
+from haproc.engine.pieces import CATALOG
+from haproc.engine.placeholder import column_names
 from haproc.engine.remote import RemoteSession
-from haproc.engine.staging import CATALOG
-from haproc.engine.status import SESSION_CHANGED
 from haproc.failure import ErrorClass
 from tests.simulation.connect import SimChannel
 from tests.simulation.merging import executed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from haproc.classify.model import Kind
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation

@@ -19,14 +19,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dmq import Cursor, decode
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.engine.errors import EngineError
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome
 from haproc.replicate.records.contents import Checksums, Verify
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
@@ -37,7 +36,7 @@ from haproc.replicate.records.operation import (
     from_record,
 )
 from haproc.replicate.records.progress import Progress, from_cursor
-from haproc.replicate.records.rows import Part, Passed, Rows
+from haproc.replicate.records.rows import ApplicationFailure, Part, Passed, Rows
 from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage

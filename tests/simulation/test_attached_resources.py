@@ -8,7 +8,7 @@ from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SessionRef
-from haproc.route.attached_resources import AttachedResources
+from haproc.route.attempts import AttachedResources
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import SqlEntry
 from tests.simulation.directed import Stage, story

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane
 from haproc.engine.statement import SqlText

@@ -17,7 +17,7 @@ from haproc.failure import ErrorClass, RequestError
 from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
-from haproc.replicate.queue.unmarked import Unmarked
+from haproc.replicate.queue.turns import Unmarked
 from haproc.replicate.records.operation import Decision, Operation
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import TIMEOUTS

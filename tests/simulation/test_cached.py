@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from haproc.replicate.log_state.written import Written
+from haproc.replicate.log_state.definitions import Written
 from haproc.route import caching
 from haproc.route.kept_answers import KeptAnswer, KeptAnswers, Key
 from haproc.route.model import Answer

@@ -14,14 +14,14 @@ from haproc.engine.placeholder import with_rows
 from haproc.engine.statement import SparkPlan, Statement
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.apply.liveness import progressing
+from haproc.replicate.apply.synchronous import progressing
 from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.log_state.computations import Computations, RowsLocation
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.tasks import TaskState as TaskState
+from haproc.replicate.queue.units import TaskState as TaskState
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Filling, Passed, Rows

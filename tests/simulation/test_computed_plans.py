@@ -21,7 +21,7 @@ from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, SessionRef
 from haproc.sessions.journal import SqlEntry
-from haproc.sessions.rebuilding import rebuilding
+from haproc.sessions.upkeep import rebuilding
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from haproc.classify.model import Kind
-from haproc.replicate.agree.finality import is_final
+from haproc.replicate.agree.revoking import is_final
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story

@@ -18,8 +18,8 @@ import pytest
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.interface import ABSENT
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.revoked import Fate
-from haproc.replicate.queue.unmarked import UNMARKED_MAX, Unmarked
+from haproc.replicate.queue.facts import Fate
+from haproc.replicate.queue.turns import UNMARKED_MAX, Unmarked
 from tests.simulation.directed import Stage, story
 from tests.simulation.scenario import insert
 from tests.simulation.test_beside import SLOW, table

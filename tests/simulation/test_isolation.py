@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from haproc.failure import RequestError
-from haproc.membership.judgement import PeerStatus
 from haproc.membership.state import State
+from haproc.membership.view import PeerStatus
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP

@@ -22,7 +22,7 @@ from haproc.membership.state import State
 from haproc.replicate.apply import applier
 from haproc.replicate.compose.terms import Key
 from haproc.replicate.compose.window import ComposedWindow, Row
-from haproc.replicate.log_state.peer_success import PeerSuccess
+from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.composing import Composing
 from haproc.replicate.queue.units import Unit

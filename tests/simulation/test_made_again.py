@@ -1,4 +1,4 @@
-"""Writes that are made again after what they rested on was gone (`haproc.route.retry_ids`)."""
+"""Writes that are made again after what they rested on was gone (`haproc.route.model`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from haproc.replicate.records.rows import QueryWrite
 from haproc.replicate.writes import WriteAttempt
 from haproc.route import attempts
 from haproc.route.attempts import Attempts, Make
-from haproc.route.model import Request, SentSql
-from haproc.route.retry_ids import IDS_MAX
+from haproc.route.model import IDS_MAX, Request, SentSql
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, story
 from tests.simulation.queries import SimReading

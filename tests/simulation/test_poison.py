@@ -14,7 +14,7 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.agree import table_check as verify
+from haproc.replicate.agree import comparing as verify
 from haproc.replicate.agree.findings import Finding
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus

@@ -14,8 +14,8 @@ from haproc.replicate.member import own_log
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue import schedule, units
-from haproc.replicate.queue.notes import Notes
-from haproc.replicate.queue.tasks import TaskState
+from haproc.replicate.queue.facts import Notes
+from haproc.replicate.queue.units import TaskState
 from haproc.replicate.records.contents import Checksums, Skip, Verify
 from haproc.replicate.records.progress import Progress
 from tests.simulation import test_poison as stories

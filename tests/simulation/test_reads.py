@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from haclient.freshness import NOTHING_SEEN, SeenOffsets
+from haclient.settings import NOTHING_SEEN, SeenOffsets
 from haproc.classify.model import Kind
 from haproc.config.model import Consistency
 from haproc.failure import FailureKind, RequestError, WriteOutcome

@@ -12,8 +12,7 @@ import pytest
 
 from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State
-from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
-from haproc.replicate.log_state.past import Past
+from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Past, Sighting
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.writes import Writes

@@ -19,8 +19,8 @@ from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
 from haproc.replicate.agree.poison_rejection import WISH_S, PoisonRejection
 from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
-from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.votes import Abandon, Revoke, VoteWithdrawal
 from tests.simulation.computed import computed

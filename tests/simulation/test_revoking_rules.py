@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from haproc.replicate.apply.doubts import Doubts
-from haproc.replicate.queue.revoked import Fate
+from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.units import Unit
 from tests.simulation.directed import Stage, story
 from tests.simulation.revoked import simulate_revoked

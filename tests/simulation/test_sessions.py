@@ -13,7 +13,7 @@ from dmq.key_value import Kept
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Fresh
 from haproc.engine.statement import SqlText, Statement
-from haproc.sessions import adoption, effects, looking, ownership, sessions
+from haproc.sessions import adoption, client, effects, ownership, sessions
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.journal import Effect, SqlEntry
@@ -173,7 +173,7 @@ def test_broken_on_purpose_keeping_the_command_instead_of_the_value(
     async def command(session: ClientSession, sql: str, *_: object) -> SqlEntry:
         return SqlEntry(sql)
 
-    monkeypatch.setattr(looking, "_variables", command)
+    monkeypatch.setattr(client, "_variables", command)
     found_in(runs(), Violation.ANOTHER, [Violation.GONE])
 
 

@@ -16,9 +16,8 @@ from haproc.replicate.apply.doubts import Doubts, about
 from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.tasks import Task
 from haproc.replicate.queue.turns import Turns
-from haproc.replicate.queue.units import Intent, Unit
+from haproc.replicate.queue.units import Intent, Task, Unit
 from tests.simulation.broken import batch_formed_anew
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import insert, simulate

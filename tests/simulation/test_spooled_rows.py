@@ -18,7 +18,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows
-from haproc.route.retry_ids import may_be_made_again
+from haproc.route.model import may_be_made_again
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused

@@ -16,7 +16,7 @@ import pytest
 
 from dmq import decode
 from haproc.classify.names import STAGING_SCHEMA
-from haproc.engine import staging
+from haproc.engine import pieces
 from haproc.engine.lane import SparkLane
 from haproc.engine.statement import SparkPlan
 from haproc.failure import RequestError
@@ -234,7 +234,7 @@ def same_table_again(patch: pytest.MonkeyPatch) -> None:
     """Gather into a table of the operation's own, whoever does and however often."""
 
     def named(offset: int, epoch: int, attempt: int) -> str:
-        return f"{staging.CATALOG}.{STAGING_SCHEMA}.r_{offset}"
+        return f"{pieces.CATALOG}.{STAGING_SCHEMA}.r_{offset}"
 
     async def nothing(self: StagingTables) -> None:
         self._cleaned.set()
@@ -242,7 +242,7 @@ def same_table_again(patch: pytest.MonkeyPatch) -> None:
     def tolerant(plan: Any) -> str:
         return text_of(plan).replace("CREATE TABLE staging_", "CREATE TABLE IF NOT EXISTS staging_")
 
-    patch.setattr(staging, "staging_name", named)
+    patch.setattr(pieces, "staging_name", named)
     patch.setattr(StagingTables, "clean", nothing)
     patch.setattr(connect, "text_of", tolerant)
 

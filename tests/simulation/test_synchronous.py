@@ -15,7 +15,7 @@ from haproc.failure import FailureKind, RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from haproc.replicate.queue.readiness import Readiness
+from haproc.replicate.queue.turns import Readiness
 from haproc.replicate.records.operation import FailureReport, Operation
 from tests.simulation.directed import CREATE, Stage, ddl, parallel, story
 from tests.simulation.life import Life

@@ -19,8 +19,8 @@ import pytest
 
 from dmq import Cursor, MemoryKeyValueStore, Record, encode
 from dmq.sqlite import SqliteLog
-from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
+from haproc.config.sections import Limits
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
 from haproc.node.member import World, build_member

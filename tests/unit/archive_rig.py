@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dmq import KeyValueStore, Log
-from haproc.config.archive import Archive
-from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
+from haproc.config.sections import Archive, Limits
 from haproc.membership.peers import PeerUnavailableError
+from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.archive.pages import Pages
-from haproc.replicate.archive.position import ArchivePosition
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 

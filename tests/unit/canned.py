@@ -16,9 +16,9 @@ from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.membership.messages import Beat, ClusterReport
+from haproc.membership.state import Beat, ClusterReport
 from haproc.replicate.archive.pages import Page
-from haproc.replicate.queue.revoked import Fate, Revoked
+from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.route.classifying import with_bound
 from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
 from haproc.route.offload import Inline

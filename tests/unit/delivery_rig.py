@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
+from dmq.memory import MemoryKeys, MemoryKeyValueStore
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
-from haproc.doors.connect.handles import Key
+from haproc.doors.connect.errors import Key
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.engine.errors import EngineError
 from haproc.failure import RequestError

@@ -12,20 +12,16 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from haproc.config.archive import Archive
-from haproc.config.limits import Limits
 from haproc.config.model import Address, ClusterConfig, Config, Timeouts, User
+from haproc.config.sections import Archive, Limits
 from haproc.doors.apps import client_app, operator_app
-from haproc.doors.clients.operations_door import keep
-from haproc.doors.clients.verify_door import attest
+from haproc.doors.clients.archive_door import attest, keep
 from haproc.doors.http.connections import no_shortcut
 from haproc.doors.http.listener import Listener
-from haproc.doors.operators.forwarded import Forwarded
+from haproc.doors.operators.clients import SessionsService, attend, supervise
+from haproc.doors.operators.clusters import admit
 from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.doors.operators.jobs import supervise
-from haproc.doors.operators.members import admit
-from haproc.doors.operators.sessions import SessionsService, attend
-from haproc.doors.operators.settings import tell
+from haproc.doors.operators.peers import Forwarded, tell
 from haproc.engine.interface import EngineAddress
 from haproc.jobs.service import JobService
 from haproc.metrics import Metrics

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from dmq.memory import MemoryLog, MemoryStore
-from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
+from haproc.config.sections import Limits
 from haproc.engine.interface import Applied, Column, Settings, TransactionMarker
 from haproc.engine.statement import Statement
 from haproc.replicate.member.core import Core

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from dmq import LogUnavailableError
-from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
+from dmq.memory import MemoryKeys, MemoryKeyValueStore
 from haproc.config.jobs import Jobs
 from haproc.config.model import Config
 from haproc.failure import log_unavailable
-from haproc.jobs.book import Book
+from haproc.jobs.book import Book, JobTokens
 from haproc.jobs.relay import Relay
 from haproc.jobs.runner import Around, Runner
 from haproc.jobs.service import JobService
-from haproc.jobs.tokens import JobTokens
 from tests.unit.door_rig import make_config
 
 PATIENCE_S = 30.0

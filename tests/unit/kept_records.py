@@ -11,10 +11,8 @@ from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
-from haproc.membership.roster import Member
-from haproc.replicate.records.contents import Checksums, Skip, Verify
-from haproc.replicate.records.failures import ApplicationFailure
-from haproc.replicate.records.fence import Fence
+from haproc.membership.peers import Member
+from haproc.replicate.records.contents import Checksums, Fence, Skip, Verify
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     Claim,
@@ -25,6 +23,7 @@ from haproc.replicate.records.operation import (
     Operation,
 )
 from haproc.replicate.records.rows import (
+    ApplicationFailure,
     ComputedPlan,
     Filling,
     Part,

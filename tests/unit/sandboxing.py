@@ -19,9 +19,7 @@ from typing import Any
 
 from haproc.config.jobs import Isolation, Jobs
 from haproc.jobs.isolation import user_of
-from haproc.jobs.process import Plan, Running
-from haproc.jobs.sandbox import homes_of
-from haproc.jobs.working_folder import make_folder, remove_folder
+from haproc.jobs.process import Plan, Running, homes_of, make_folder, remove_folder
 
 CHECKOUT = Path(__file__).parents[2]
 NOBODY = "nobody"

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
+from dmq.memory import MemoryKeys, MemoryKeyValueStore
 from haproc import protos
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import (
@@ -26,11 +26,9 @@ from haproc.engine.interface import (
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
-from haproc.sessions.blobs import Blobs
-from haproc.sessions.durable import SessionStore
-from haproc.sessions.listing import Listing
+from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.sessions import Sessions, Surroundings
-from haproc.sessions.upkeep import Upkeep
+from haproc.sessions.upkeep import Listing, Upkeep
 
 DEFAULTS = Settings()
 

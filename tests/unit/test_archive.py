@@ -10,18 +10,14 @@ import pyarrow as pa
 import pytest
 
 from dmq import Cursor, Log
-from dmq.key_value_memory import MemoryKeyValueStore
-from dmq.memory import MemoryLog, MemoryStore
-from haproc.config.archive import Archive
+from dmq.memory import MemoryKeyValueStore, MemoryLog, MemoryStore
+from haproc.config.sections import Archive
 from haproc.engine.statement import ArrowRows, SparkPlan
 from haproc.failure import RequestError
-from haproc.replicate.archive.fates import APPLIED, ArchivedStatus, Ending, Fates
+from haproc.replicate.archive.account import APPLIED, ArchivedStatus, ArchivePosition, Ending, Fates
 from haproc.replicate.archive.pages import Page, Pages
-from haproc.replicate.archive.position import ArchivePosition
-from haproc.replicate.log_state.claims import Claims
-from haproc.replicate.records.contents import Skip
-from haproc.replicate.records.failures import ApplicationFailure
-from haproc.replicate.records.fence import Fence
+from haproc.replicate.log_state.members import Claims
+from haproc.replicate.records.contents import Fence, Skip
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
@@ -31,7 +27,7 @@ from haproc.replicate.records.operation import (
     Operation,
     to_record,
 )
-from haproc.replicate.records.rows import Rows
+from haproc.replicate.records.rows import ApplicationFailure, Rows
 from tests.unit.archive_rig import pages_of
 from tests.unit.canned import arrow
 from tests.unit.operations import computed, insert, update
@@ -213,7 +209,7 @@ def test_fates_of_too_many_keep_the_first_and_say_so() -> None:
 async def test_pages_of_too_many_fates_tell_all_of_them(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.replicate.archive.fates.KNOWN_MAX", 8)
+    monkeypatch.setattr("haproc.replicate.archive.account.KNOWN_MAX", 8)
     monkeypatch.setattr(Fates.__init__, "__defaults__", (8,))
     ops: list[Operation] = [insert(str(n), "t") for n in range(30)]
     await fill(log, *ops, *(FailureReport(n, "b", 99, WRONG) for n in range(30)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from haproc.config.cache import Cache
+from haproc.config.sections import Cache
 from haproc.engine.interface import Observed
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned

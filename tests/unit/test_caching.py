@@ -12,22 +12,21 @@ from typing import Any, ClassVar
 import pytest
 
 from haproc.classify.model import Classified, Kind, OperationClass
-from haproc.config.cache import Cache
 from haproc.config.model import Consistency
+from haproc.config.sections import Cache
 from haproc.engine.interface import Chunk, Settings
 from haproc.membership.state import State
-from haproc.replicate.log_state.written import Written, defines
+from haproc.replicate.log_state.definitions import Written, defines
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import Progress
 from haproc.route import caching
-from haproc.route.caching import Caching, NoCounts
+from haproc.route.caching import Caching, NoCounts, Reading
 from haproc.route.classifying import Understood
 from haproc.route.kept_answers import OVERHEAD_BYTES, KeptAnswer, KeptAnswers, Key, key_of
 from haproc.route.model import Answer, Freshness, HaReport, Request, SentSql
-from haproc.route.repeatable import Reading
 from haproc.route.ruling import always
 from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, update
 
@@ -81,7 +80,7 @@ class Member:
         self.sent: list[Sent] = []
         self.repeatable = True
 
-    # -- stands for haproc.route.repeatable
+    # -- stands for haproc.route.caching
 
     async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
         since = self.schedule.done_below(defines)
@@ -481,7 +480,7 @@ def end_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def definitions_ignored(patch: pytest.MonkeyPatch) -> None:
     """Take notice of the tables alone that a record names."""
-    patch.setattr("haproc.replicate.log_state.written.defines", lambda op: False)
+    patch.setattr("haproc.replicate.log_state.definitions.defines", lambda op: False)
 
 
 def writes_seen_when_applied(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from haproc.classify.names import Context
 from haproc.engine.placeholder import placeholder
-from haproc.pin.called import Called, called
+from haproc.pin.plan_parts import Called, called
 from tests.unit.recorded_plans import recorded
 
 CONTEXT = Context("cat", "db")

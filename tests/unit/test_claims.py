@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haproc.replicate.log_state.claims import Claims
+from haproc.replicate.log_state.members import Claims
 
 
 def test_record_before_and_after_a_newer_claim_is_told_apart() -> None:

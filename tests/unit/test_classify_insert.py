@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from haproc.classify.insert import combined_signature, plain_insert
 from haproc.classify.model import InsertShape
-from haproc.classify.moments import may_write_time_of_day
 from haproc.classify.names import Context
+from haproc.classify.tokens import may_write_time_of_day
 from tests.readings.classified import classified
 
 # A literal and the letter of its type.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.classify.paths import Paths, place_of
+from haproc.classify.allowed import Paths, place_of
 from tests.readings.classified import classified
 from tests.unit.path_lists import ALLOWED, PREFIXES, REFUSED
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from haproc.classify.described import described
 from haproc.classify.model import OperationClass
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, parse_rules
@@ -19,12 +18,13 @@ from haproc.classify.session_settings import (
     RESERVED,
     TRAVELLING,
     Group,
+    assigned,
     is_own,
     refusal,
     reserved,
     travels,
 )
-from haproc.classify.settings import assigned
+from haproc.classify.showing import described
 from haproc.cli.report import report, under
 from tests.readings.classified import classified
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from haproc.cli import logs
+from haproc.cli import nodes
 
 
 def record(name: str, text: str, at_s: float, *arguments: object) -> logging.LogRecord:
@@ -19,7 +19,7 @@ def record(name: str, text: str, at_s: float, *arguments: object) -> logging.Log
 
 
 def test_outage_of_kafka_is_one_line_and_one_more_in_a_while() -> None:
-    one_line = logs.KafkaInOneLine(again_after_s=60)
+    one_line = nodes.KafkaInOneLine(again_after_s=60)
     first = record("kafka.net.manager", "failed:\n %s", 100.0, "refused")
     assert one_line.filter(first)
     assert first.getMessage() == "the Kafka client says: failed: refused"
@@ -34,14 +34,14 @@ def test_outage_of_kafka_is_one_line_and_one_more_in_a_while() -> None:
 def test_traceback_of_the_kafka_client_becomes_the_errors_name() -> None:
     made = record("kafka.net.transport", "Error receiving", 1.0)
     made.exc_info = (OSError, OSError("reset"), None)
-    assert logs.KafkaInOneLine().filter(made)
+    assert nodes.KafkaInOneLine().filter(made)
     assert logging.Formatter().format(made) == (
         "the Kafka client says: Error receiving: OSError: reset"
     )
 
 
 def test_other_messages_are_never_left_out() -> None:
-    one_line = logs.KafkaInOneLine()
+    one_line = nodes.KafkaInOneLine()
     for _ in range(3):
         assert one_line.filter(record("haproc.node.node", "the same", 1.0))
         assert one_line.filter(record("kafkaesque", "the same", 1.0))
@@ -62,7 +62,7 @@ def fresh_root() -> Iterator[logging.Logger]:
 def test_kafka_client_never_logs_at_debug(
     fresh_root: logging.Logger, level: str, kafka: str
 ) -> None:
-    logs.set_up(level)
+    nodes.set_up(level)
     assert fresh_root.level == logging.getLevelName(level)
     parser = logging.getLogger("kafka.protocol.parser")
     assert parser.getEffectiveLevel() == logging.getLevelName(kafka)
@@ -75,7 +75,7 @@ async def test_what_nobody_handled_is_logged_without_its_text(
         raise ValueError("Bearer ann-token")
 
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(logs.unhandled)
+    loop.set_exception_handler(nodes.unhandled)
     task = asyncio.create_task(fail())
     await asyncio.wait({task})
     del task

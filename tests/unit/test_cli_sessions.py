@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from haproc.cli import sessions
+from haproc.cli import clients
 from haproc.cli.main import _parser
 from haproc.cli.queue import Asker, AskError
 from haproc.config.model import Address, Config
@@ -35,7 +35,7 @@ async def test_sessions_are_listed_and_closed_by_whichever_haproc_answers(
         here = replace(here, peer=Address("127.0.0.1", rig.listener.port))
         config = replace(rig.config, clusters=(away, here))
         async with Asker(config) as asker:
-            assert await sessions.list_sessions(asker, _options(config, "list")) == 0
+            assert await clients.list_sessions(asker, _options(config, "list")) == 0
             shown = capsys.readouterr().out.splitlines()
             assert shown[0].split() == [
                 "USER",
@@ -47,11 +47,11 @@ async def test_sessions_are_listed_and_closed_by_whichever_haproc_answers(
                 "USED",
             ]
             assert shown[1].split()[:4] == ["ann", "s1", "b", "1"]
-            await sessions.list_sessions(asker, _options(config, "list", "--json"))
+            await clients.list_sessions(asker, _options(config, "list", "--json"))
             assert json.loads(capsys.readouterr().out)["total"] == 1
             close = _options(config, "close", "s1", "--user", "ann")
-            assert await sessions.close(asker, close) == 0
+            assert await clients.close(asker, close) == 0
             with pytest.raises(AskError, match="no open session"):
-                await sessions.close(asker, close)
+                await clients.close(asker, close)
             with pytest.raises(AskError):
-                await sessions.close(asker, _options(config, "close", "s1", "--cluster", away.name))
+                await clients.close(asker, _options(config, "close", "s1", "--cluster", away.name))

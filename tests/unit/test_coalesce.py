@@ -10,7 +10,7 @@ import pytest
 
 from haproc.classify.bounds import Bounds, check_shape
 from haproc.classify.model import InsertShape, Kind, OperationClass
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ROWS_MAX, ArrowRows, SqlText
 from haproc.replicate.member.core import batch_limits

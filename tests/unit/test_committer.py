@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from haproc.replicate.member.store import Committer
+from haproc.replicate.member.core import Committer
 from tests.simulation.clock import run
 
 COMMIT_S = 1.0

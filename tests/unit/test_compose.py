@@ -19,10 +19,9 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import ArrowRows
-from haproc.replicate.compose.changes import Change, Changed, Inserted
 from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
-from haproc.replicate.compose.terms import Cell, Own
+from haproc.replicate.compose.terms import Cell, Change, Changed, Inserted, Own
 from haproc.replicate.compose.window import ComposedWindow
 from haproc.replicate.records.operation import Operation
 from tests.simulation.merging import executed, sqlite_text

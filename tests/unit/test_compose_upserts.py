@@ -11,10 +11,9 @@ import pytest
 
 from haproc.engine.interface import Column
 from haproc.engine.statement import SqlText
-from haproc.replicate.compose.changes import Change, Merged
 from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
-from haproc.replicate.compose.terms import Cell, Given, Own
+from haproc.replicate.compose.terms import Cell, Change, Given, Merged, Own
 from haproc.replicate.compose.window import ComposedWindow
 from tests.windows import operation
 

@@ -10,16 +10,16 @@ import pytest
 
 from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import SqlText
-from haproc.replicate.compose.changes import Change
 from haproc.replicate.compose.reading import change_of
-from haproc.replicate.log_state.peer_success import PeerSuccess
+from haproc.replicate.compose.terms import Change
+from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.queue import composing
 from haproc.replicate.queue.coalesce import BatchKey, BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.records.progress import Progress
+from haproc.replicate.records.rows import ApplicationFailure
 from haproc.replicate.records.votes import FailureVote
 from tests.unit.operations import ddl
 from tests.windows import operation

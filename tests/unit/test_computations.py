@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from haproc.engine.interface import Settings
-from haproc.replicate.apply.queries import settings_of_query
+from haproc.replicate.apply.materialise import settings_of_query
 from haproc.replicate.log_state.computations import (
     Computations,
     RowsLocation,
     exhausted,
     responsible,
 )
-from haproc.replicate.records.failures import ApplicationFailure
-from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, Rows
+from haproc.replicate.records.rows import ApplicationFailure, ComputedPlan, Passed, QueryWrite, Rows
 from tests.unit.kept_records import INSERT
 
 RING = ("a", "b", "c")

@@ -12,7 +12,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.config.limits import Limits
 from haproc.config.load import ConfigError, load, load_text
 from haproc.config.model import (
     Address,
@@ -24,6 +23,7 @@ from haproc.config.model import (
     Trim,
     Writes,
 )
+from haproc.config.sections import Limits
 
 CONF = Path(__file__).parents[2] / "conf"
 ENVIRON = {

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dmq.errors import LogUnavailableError
-from dmq.key_value_memory import MemoryKeyValueStore
+from dmq.log import LogUnavailableError
+from dmq.memory import MemoryKeyValueStore
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import RUNNING, Deliveries
-from haproc.doors.connect.handles import Key, OperationState
+from haproc.doors.connect.errors import Key, OperationState
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.responses import ResultPosition, Way, id_text, packed, read_id
 from haproc.engine.errors import EngineError, ErrorKind

@@ -24,7 +24,7 @@ from haproc.doors.connect.errors import (
 from haproc.engine.errors import EngineError, ErrorKind, RelayedError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy, refused
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
-from haproc.replicate.records.failures import ApplicationFailure
+from haproc.replicate.records.rows import ApplicationFailure
 from haproc.route.answering import rejected
 from haproc.spark_error import Context, details
 

@@ -13,13 +13,13 @@ from unittest.mock import AsyncMock
 import pyarrow as pa
 import pytest
 
-from dmq.key_value_memory import MemoryKeys, MemoryKeyValueStore
+from dmq.memory import MemoryKeys, MemoryKeyValueStore
 from haproc import protos
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import expressions
 from haproc.classify.plans.reading import Does, PlanFindings
-from haproc.config.limits import Limits
 from haproc.config.model import Reads
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
 from haproc.doors.connect.execute import Executing, PlanRequest

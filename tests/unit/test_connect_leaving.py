@@ -14,7 +14,7 @@ from pyspark.sql.connect.client.retries import extract_retry_delay
 from haproc.config.model import Address, Connect
 from haproc.doors.connect.figures import Figures
 from haproc.doors.connect.server import ConnectListener
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 
 CLIENTS = 4
 CLOSINGS = 4

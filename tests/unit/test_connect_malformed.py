@@ -6,9 +6,9 @@ import pytest
 
 from haproc import protos
 from haproc.classify.model import RefusedError
-from haproc.doors.connect.artifacts import files_of
 from haproc.doors.connect.calls import check_id
-from haproc.doors.connect.configuring import checked
+from haproc.doors.connect.messages import files_of
+from haproc.doors.connect.options import checked
 from haproc.failure import ErrorClass, RequestError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from haproc.config.model import Consistency, Reads
 from haproc.doors.connect.options import Said, defaults, in_force, read, said_in
-from haproc.jobs.environment import ring_variables
+from haproc.jobs.model import ring_variables
 
 
 @pytest.mark.parametrize(

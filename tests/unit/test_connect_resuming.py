@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haproc.doors.connect.responses import START, Kind, ResultPosition
-from haproc.doors.connect.resuming import Followed, Following, merged
+from haproc.doors.connect.responses import START, Followed, Following, Kind, ResultPosition, merged
 from haproc.failure import ErrorClass, RequestError
 from tests.unit.spark_responses import Client, Response, complete, metrics, result, rows, schema
 

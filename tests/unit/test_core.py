@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dmq.memory import MemoryLog, MemoryStore
-from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
+from haproc.config.sections import Limits
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 

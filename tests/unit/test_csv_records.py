@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.files import LoadFile, form_of
-from haclient.records import BOM, CsvRecords, pieces
+from haclient.files import BOM, CsvRecords, LoadFile, form_of, pieces
 from haproc.engine.interface import Column
 from haproc.route.rows import lines
 from haproc.route.rows.csv_lines import Records

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dmq import Cursor
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.log_state.claims import Claims
-from haproc.replicate.log_state.cursors import StoredCursors
+from haproc.replicate.log_state.members import Claims, StoredCursors
 from haproc.replicate.records.progress import Progress, to_cursor
 
 

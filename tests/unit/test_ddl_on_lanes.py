@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from haproc.classify.model import Kind
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, PRESENT, Applied, Named
 from haproc.engine.statement import SqlText, Statement

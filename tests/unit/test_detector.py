@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from haproc.config.model import Membership
-from haproc.membership.detector import Detector
+from haproc.membership.view import Detector
 
 RULES = Membership()
 SEND_S, CHECK_S = RULES.heartbeat_interval_s, RULES.check_interval_s

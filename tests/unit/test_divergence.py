@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.agree.majority import is_odd
+from haproc.replicate.agree.findings import is_odd
 
 OK, NO = "applied", "failed X 42000"
 

@@ -16,9 +16,9 @@ from haproc.config.hosts import is_loopback
 from haproc.config.load import load_text
 from haproc.config.model import Config, StateWay
 from haproc.config.redis import parse_redis_url
-from haproc.engine import plugin
+from haproc.engine import server
 from haproc.ring.runtime import KAFKA_JARS
-from haproc.ring.spark_settings import CATALOG_OPTIONS, MESSAGE_BYTES_MAX, server_settings
+from haproc.ring.settings import CATALOG_OPTIONS, MESSAGE_BYTES_MAX, spark_server_settings
 
 DOCKER = Path(__file__).parents[2] / "docker"
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
@@ -135,10 +135,10 @@ def test_copied_files_exist_and_are_sent_to_the_build() -> None:
 def test_spark_settings_that_change_meaning_are_those_of_local_rings() -> None:
     lines = (DOCKER / "spark-connect.conf").read_text().splitlines()
     conf = dict(line.split() for line in lines if line and not line.startswith("#"))
-    local = server_settings("a", Path("/data"), 15002, 2)
+    local = spark_server_settings("a", Path("/data"), 15002, 2)
     for key, value in conf.items():
         if key != "spark.connect.grpc.binding.address":
             assert local[key] == value, key
-    assert conf.keys() >= {plugin.EXTENSION_SETTING, plugin.READER_SETTING}
+    assert conf.keys() >= {server.EXTENSION_SETTING, server.READER_SETTING}
     assert conf["spark.connect.grpc.maxInboundMessageSize"] == str(MESSAGE_BYTES_MAX)
     assert " ".join(CATALOG_OPTIONS) in (DOCKER / "spark-connect").read_text()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from haproc.config.limits import Limits
 from haproc.config.model import User
+from haproc.config.sections import Limits
 from haproc.doors.clients.statement_request import FIELDS, read_statement
 from haproc.doors.http.access import Credentials
 from haproc.doors.status import Readiness

@@ -15,7 +15,7 @@ from haproc.config.model import Address
 from haproc.doors.clients.door import ClientDoor
 from haproc.doors.http.listener import Listener
 from haproc.membership.state import State
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 
 RETRY_S = 0.02
 

@@ -15,7 +15,7 @@ import uvloop
 from haproc.config.model import User
 from haproc.doors.http import connections
 from haproc.doors.http.connections import ThrottledWarning
-from haproc.membership.links import HEARTBEAT_PATH, TAKEN
+from haproc.membership.connections import HEARTBEAT_PATH, TAKEN
 from tests.unit.canned import Canned
 from tests.unit.door_rig import STATEMENTS, Rig, door
 from tests.unit.test_doors_access import ERROR_FIELDS

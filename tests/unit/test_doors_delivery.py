@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import OperationClass
-from haproc.config.limits import Limits
 from haproc.config.model import User
+from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
@@ -25,7 +25,7 @@ NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) 
 async def test_result_inline_in_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
+    monkeypatch.setattr("haproc.statements.store.CHUNK_BYTES", 1)
     async with door(tmp_path) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         answer = await rig.post(statement="MANY", request_id="r", format=format)
@@ -65,7 +65,7 @@ async def test_result_small_chunks_gathered_into_one(tmp_path: Path, format: str
 async def test_result_external_links_served_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
+    monkeypatch.setattr("haproc.statements.store.CHUNK_BYTES", 1)
     async with door(tmp_path) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         answer = await rig.post(statement="MANY", format=format, disposition="EXTERNAL_LINKS")
@@ -191,7 +191,7 @@ async def test_kept_results_spill_to_files_and_are_cleaned(
     async with door(tmp_path) as rig:
         assert not list(folder.parent.rglob("*behind"))
         monkeypatch.setattr(rig.app[REGISTRY].store, "_memory_bytes_max", 10)
-        monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
+        monkeypatch.setattr("haproc.statements.store.CHUNK_BYTES", 1)
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         await rig.post(statement="MANY", request_id="r")
         assert len(list(folder.iterdir())) == 1

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from haproc.doors.http import half_closed
-from haproc.doors.http.half_closed import INTERIM
+from haproc.doors.http import connections
+from haproc.doors.http.connections import INTERIM
 from tests.unit.canned import Canned
 from tests.unit.door_rig import STATEMENTS, Rig, door, until
 from tests.unit.test_doors_connections import connection, rest_of
@@ -69,7 +69,7 @@ async def test_request_that_did_not_come_in_full_is_not_begun(tmp_path: Path) ->
 async def test_client_that_is_gone_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(half_closed, "PROBES_S", (0.05, 0.05))
+    monkeypatch.setattr(connections, "PROBES_S", (0.05, 0.05))
     async with door(tmp_path) as rig:
         held(rig, "SELECT 1")
         async with connection(rig, asking("SELECT 1")):
@@ -81,7 +81,7 @@ async def test_client_that_is_gone_is_noticed(
 async def test_client_that_waits_is_sent_interim_answers_if_it_knows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    monkeypatch.setattr(half_closed, "PROBES_S", (0.01, 0.01))
+    monkeypatch.setattr(connections, "PROBES_S", (0.01, 0.01))
     async with door(tmp_path) as rig:
         hold = held(rig, "SELECT 1")
         told, writer = await half_closed_at(rig, asking("SELECT 1", version))

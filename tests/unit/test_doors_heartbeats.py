@@ -13,9 +13,8 @@ import pytest
 import uvloop
 
 from haproc.doors.operators.heartbeats import BODY_BYTES_MAX
-from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
-from haproc.membership.messages import Beat, ClusterReport
-from haproc.membership.state import State
+from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
+from haproc.membership.state import Beat, ClusterReport, State
 from tests.unit.door_rig import STATEMENTS, Rig, door
 
 BEAT = Beat("b", "2", 7, ("a", "c"), True, State.READY)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from haproc.engine.arrow import retyped
 from haproc.engine.interface import Column
-from haproc.statements.collect import _json_joined
 from haproc.statements.json_rows import dumps, rows_of, texts
-from haproc.statements.spark_types import columns_of, head_of, manifest_column, text_of
+from haproc.statements.plain_arrow import columns_of, head_of, manifest_column, text_of
+from haproc.statements.store import _json_joined
 from tests.unit.test_haclient_values import YEAR_MONTHS
 
 UTC = dt.UTC

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from haproc.config.model import Address
 from haproc.doors.http.listener import Listener
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from tests.unit.door_rig import STATEMENTS, door
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from jsonschema import Draft202012Validator
 
-from haproc.config.limits import Limits
 from haproc.config.model import User
+from haproc.config.sections import Limits
 from haproc.failure import FailureKind, RequestError
 from tests.unit.canned import Canned, chunks_of, stream_of
 from tests.unit.door_rig import STATEMENTS, Rig, door
@@ -32,7 +32,7 @@ def check(method: str, path: str, status: int, answer: Any) -> None:
 async def test_answers_of_statements_are_as_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, disposition: str
 ) -> None:
-    monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
+    monkeypatch.setattr("haproc.statements.store.CHUNK_BYTES", 1)
     async with door(tmp_path) as rig:
         table = pa.table({"n": [1, None], "d": pa.array([None, 1], pa.decimal128(5, 2))})
         rig.service.table["T"] = Canned(chunks_of(table, table))

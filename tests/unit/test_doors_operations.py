@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from haproc.config.archive import Archive
 from haproc.config.check import check
 from haproc.config.model import User
+from haproc.config.sections import Archive
 from tests.unit.canned import CannedArchive
 from tests.unit.door_rig import door, make_config
 

@@ -13,8 +13,7 @@ import pytest
 
 from haproc.config.model import Address, Config
 from haproc.membership import drift
-from haproc.membership.http_peers import HttpPeers
-from haproc.membership.peer_doors import PeerDoors
+from haproc.membership.connections import HttpPeers, PeerDoors
 from haproc.membership.peers import Peers, PeerUnavailableError
 from haproc.sessions.journal import SqlEntry
 from tests.unit.door_rig import Rig, door, make_config

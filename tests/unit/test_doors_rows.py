@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.classify.model import OperationClass
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.engine.interface import Column
 from haproc.failure import FailureKind, RequestError

@@ -10,12 +10,12 @@ import aiohttp
 import pytest
 
 from haproc.classify.model import OperationClass, RefusedError
-from haproc.config.limits import Limits
 from haproc.config.model import User
+from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import FailureKind, RequestError, WriteOutcome
-from haproc.replicate.queue.revoked import Fate
+from haproc.replicate.queue.facts import Fate
 from haproc.route.model import SentSql
 from tests.unit.canned import ONE, Canned
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, door, until
@@ -352,7 +352,7 @@ def test_rig_is_a_service() -> None:
     """The double keeps to the interface that the doors call."""
     from haproc.doors.operators.peers import PeerService
     from haproc.doors.status import StatusSource
-    from haproc.route.interface import Service
+    from haproc.route.model import Service
     from tests.unit.canned import CannedPeers, CannedService, CannedStatus
 
     service: Service = CannedService()

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from haproc.classify.model import OperationClass
 from haproc.doors.apps import REGISTRY
+from haproc.engine.arrow import FrameError, continuation, joined, opening
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.frames import FrameError, continuation, joined, opening
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Answer, HaReport, Request
 from haproc.route.streams import Collected
-from haproc.statements.cut import Cutter
+from haproc.statements.request import Cutter
 from tests.unit.canned import ONE, Canned, chunks_of
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
 
@@ -149,9 +149,9 @@ async def test_stream_slow_reader_holds_the_cluster_back(tmp_path: Path) -> None
 async def test_stream_stalled_reader_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.doors.clients.streamed.STALL_S", 0.2)
+    monkeypatch.setattr("haproc.doors.clients.answers.STALL_S", 0.2)
     monkeypatch.setattr(
-        "haproc.doors.clients.streamed.StreamedAnswers.__init__.__defaults__", (0.2,)
+        "haproc.doors.clients.answers.StreamedAnswers.__init__.__defaults__", (0.2,)
     )
     async with door(tmp_path) as rig:
         rig.service.table["BIG"] = Canned(chunks_of(*BIG))

@@ -25,7 +25,7 @@ from haproc.doors.http.listener import Listener
 from haproc.doors.status import Readiness
 from haproc.failure import FailureKind, RequestError
 from haproc.metrics import Metrics
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from tests.unit.canned import CannedService, CannedStatus
 from tests.unit.door_rig import make_config
 

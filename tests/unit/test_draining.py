@@ -13,15 +13,14 @@ import pytest
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.cli import queue
 from haproc.cli.main import _parser
-from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
+from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.doors.status import Readiness
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.membership.clusters import ClusterView
-from haproc.membership.draining import refusal
-from haproc.membership.state import State
-from haproc.node.maintenance import Maintenance, drained_file
+from haproc.membership.state import State, refusal
+from haproc.node.doors import Maintenance, drained_file
 from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity

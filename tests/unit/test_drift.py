@@ -14,7 +14,7 @@ from haproc.membership import drift
 from haproc.membership.drift import Difference, compare, read, tellable, to_look_up
 from haproc.membership.peers import PeerUnavailableError
 from haproc.metrics import Metrics
-from haproc.node.drift_watch import DriftWatch
+from haproc.node.status import DriftWatch
 
 KEY = "ring-secret"
 CACHE = "spark.sql.filesourceTableRelationCacheSize"

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.engine import confs
+from haproc.engine.confs import POOL, READING_POOL, pool_of, pool_of_lane, pool_of_rows
 from haproc.engine.interface import Settings, TransactionMarker
-from haproc.engine.pools import POOL, READING_POOL, pool_of, pool_of_lane, pool_of_rows
 
 _names = st.sampled_from(["a", "b", "c", "d"])
 _wanted = st.dictionaries(_names, st.sampled_from(["1", "2"]))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from haproc import protos
 from haproc.engine import failure
-from haproc.engine.errors import ErrorKind
-from haproc.engine.status import (
+from haproc.engine.errors import (
     CHAIN_MAX,
+    ErrorKind,
     Link,
     kind_of_chain,
     kind_of_code,

@@ -11,12 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from haproc.engine.asking import QueryStream
 from haproc.engine.channel import Channel, EngineLimits
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import SESSION_CHANGED, EngineError, ErrorKind
 from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession
-from haproc.engine.status import SESSION_CHANGED
-from haproc.engine.stream import QueryStream
 from haproc.engine.tasks import Phase
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.membership.envelope import BYTES_MAX, Envelope, Seal
+from haproc.membership.exchange import BYTES_MAX, Envelope, Seal
 
 SEAL = Seal("a-secret-of-usual-length", "sales")
 SAID = Envelope(

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.model import Membership
-from haproc.membership.detector import Detector
-from haproc.membership.envelope import Envelope
-from haproc.membership.exchange import SETTLE_INTERVALS, Exchange, Receipt, Way
+from haproc.membership.exchange import SETTLE_INTERVALS, Envelope, Exchange, Receipt, Way
+from haproc.membership.view import Detector
 
 RULES = Membership()
 INTERVAL_S = RULES.heartbeat_interval_s

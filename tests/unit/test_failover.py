@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.breaker import CLOSED, Breaker
+from haclient.choosing import CLOSED, Breaker
 from haclient.exceptions import Outcome
 from haclient.failover import (
     PATIENCE_PROBES_MAX,

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from haproc.replicate.log_state.claims import Claims
 from haproc.replicate.log_state.failure_votes import FailureVotes
+from haproc.replicate.log_state.members import Claims
 from haproc.replicate.records.operation import Claim
 from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 from tests.simulation.violations import found_by

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from haproc.node.faults import VARIABLE, FaultError, trace_from
+from haproc.node.node import VARIABLE, FaultError, trace_from
 from haproc.replicate.member.steps import Step, no_trace
 
 ROOT = Path(__file__).parents[2]
 VICTIM = """
 import asyncio, os
-from haproc.node.faults import trace_from
+from haproc.node.node import trace_from
 from haproc.replicate.member.steps import Step
 trace = trace_from(os.environ)
 for step in (Step.APPLY_BEFORE, Step.APPLY_AFTER, Step.APPLY_BEFORE, Step.APPLY_AFTER):

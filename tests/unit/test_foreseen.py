@@ -8,7 +8,7 @@ from typing import Any
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Named, Sort
-from haproc.replicate.apply.foreseen import AGE_MS_MAX, LOOKS_MAX, Foreseen
+from haproc.replicate.apply.doubts import AGE_MS_MAX, LOOKS_MAX, Foreseen
 from haproc.replicate.member.core import Core
 from tests.simulation.clock import run
 from tests.unit.draining_rig import NullEngine, member

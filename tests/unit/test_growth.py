@@ -27,7 +27,7 @@ from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.rules import Rules
 from haproc.classify.tokens import LexicalError, tokenize
-from haproc.pin.model import Moment
+from haproc.pin.literals import Moment
 from haproc.pin.parameters import bind, expand_rows, parse_parameters
 from haproc.pin.plan_parts import input_of, with_input
 from haproc.route.plan_questions import condition_questions, input_question

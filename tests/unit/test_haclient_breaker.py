@@ -1,11 +1,11 @@
-"""One server's circuit (haclient/breaker.py)."""
+"""One server's circuit (haclient/choosing.py)."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.breaker import CLOSED, Breaker
+from haclient.choosing import CLOSED, Breaker
 
 FIRST_S, LONGEST_S = 2.0, 60.0
 

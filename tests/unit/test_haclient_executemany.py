@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import haclient
+from haclient.parameters import as_rows
 from haclient.statements import ValueInsert, value_insert
-from haclient.value_rows import as_rows
 from tests.unit.haclient_server import Server, answering, failing
 from tests.unit.test_haclient_connection import Open, connect, run, servers, settle
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import haclient
-from haclient.freshness import NOTHING_SEEN, SeenOffsets
+from haclient.settings import NOTHING_SEEN, SeenOffsets
 
 answers_s = st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.integers(0, 50)))
 

@@ -1,10 +1,10 @@
-"""When a query is sent to a second server (haclient/hedging.py)."""
+"""When a query is sent to a second server (haclient/choosing.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from haclient.hedging import P95, RECENT, RECENT_MIN, Hedging, is_hedgeable
+from haclient.choosing import P95, RECENT, RECENT_MIN, Hedging, is_hedgeable
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 import haclient
 from haclient import cli, files
-from haclient.files import FileKind, Loaded, LoadFile, form_of
-from haclient.load import Bar
-from haclient.records import CsvRecords, pieces
+from haclient.files import CsvRecords, FileKind, Loaded, LoadFile, form_of, pieces
+from haclient.subcommands import Bar
 from tests.unit.haclient_server import Server, answering, failing
 from tests.unit.test_haclient_connection import UNAVAILABLE, Open, connect, servers, settle
 

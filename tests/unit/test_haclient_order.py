@@ -1,4 +1,4 @@
-"""The order policies: evenness by enumeration, no flapping by Hypothesis (haclient/order.py)."""
+"""The order policies: evenness by enumeration, no flapping by Hypothesis (haclient/choosing.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.order import (
+from haclient.choosing import (
     NEARER_S,
     NEARER_SHARE,
     Order,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from haclient.protocol import NotReached
 from haclient.settings import Server, make_settings
 from haclient.sync.transport import Transport
-from haclient.wire import NotReached
 
 
 @pytest.fixture

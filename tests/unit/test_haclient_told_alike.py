@@ -11,10 +11,10 @@ import pytest
 
 from haclient.failover import AttemptEnd
 from haclient.protocol import end_of, failure
-from haclient.spark_connect.errors import ChannelError, said_by
+from haclient.spark_connect.calls import ChannelError, said_by
 from haclient.spark_connect.status import UNAVAILABLE, failed
 from haproc.doors.connect.errors import DETAILS, CallEnd, told
-from haproc.doors.http.errors import body_of
+from haproc.doors.http.bodies import body_of
 from haproc.doors.http.statuses import status_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 

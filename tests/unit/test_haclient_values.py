@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 
 import haclient
 from haclient import columns, parameters
-from haclient.far import date_text
-from haclient.frames import BrokenStream, Frames, read_whole
+from haclient.arrow import BrokenStream, Frames, Rows, read_whole
+from haclient.columns import date_text
 from haclient.output import text
 from haclient.request_ids import new_request_id, request_id
-from haclient.rows import Rows
 from haclient.settings import parse_servers
 from haclient.statements import Split, is_row_insert, split
 from haproc.pin.parameters import bind, parse_parameters
-from haproc.statements.moments import timestamp_text as server_text
+from haproc.statements.variant import timestamp_text as server_text
 from tests.unit.haclient_server import arrow
 
 ZURICH = dt.timezone(dt.timedelta(hours=2))

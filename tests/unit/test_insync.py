@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.model import Membership
-from haproc.membership.detector import Detector
-from haproc.membership.insync import IN_SYNC_STATES, ClusterProgress, high_watermark, places
-from haproc.membership.judgement import PeerStatus
-from haproc.membership.messages import Beat, ClusterReport, Own
-from haproc.membership.state import HOPELESS, SERVING, State
-from haproc.membership.view import Peer
+from haproc.membership.clusters import IN_SYNC_STATES, ClusterProgress, high_watermark, places
+from haproc.membership.state import HOPELESS, SERVING, Beat, ClusterReport, Own, State
+from haproc.membership.view import Detector, Peer, PeerStatus
 
 LAG_MAX = 10
 

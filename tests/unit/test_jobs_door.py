@@ -19,8 +19,7 @@ from haproc.config.jobs import Jobs
 from haproc.config.model import Address, User
 from haproc.doors.apps import client_app
 from haproc.doors.http.listener import Listener
-from haproc.jobs.here import JobsHere
-from haproc.jobs.scheduler import Scheduler
+from haproc.jobs.here import JobsHere, Scheduler
 from haproc.metrics import Metrics
 from tests.unit.canned import CannedService
 from tests.unit.door_rig import CannedStatus, make_config

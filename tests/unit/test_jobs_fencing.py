@@ -18,8 +18,8 @@ import pytest
 
 from haproc.config.model import Reads
 from haproc.failure import ErrorClass, RequestError
+from haproc.jobs.book import AttemptAuthorization, fence_name, new_token
 from haproc.jobs.model import JobAttempt
-from haproc.jobs.tokens import AttemptAuthorization, fence_name, new_token
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.route.model import Answer, Request, SentPlan, SentRows, SentSql
 from tests.unit.door_rig import until

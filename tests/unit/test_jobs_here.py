@@ -13,9 +13,8 @@ from haproc.jobs.model import Role
 from haproc.jobs.records import FILES
 from haproc.jobs.request import Upload
 from haproc.membership.members import Members
-from haproc.membership.messages import Beat
-from haproc.membership.roster import Neighbour
-from haproc.membership.state import State
+from haproc.membership.peers import Neighbour
+from haproc.membership.state import Beat, State
 from tests.unit.job_rig import Haproc, Ring
 
 RULES = Membership(heartbeat_interval_s=0.02, check_interval_s=0.02, window_s=0.8)

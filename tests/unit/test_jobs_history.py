@@ -16,17 +16,8 @@ from haproc.jobs.keeping import (
     forgettable,
     steps,
 )
-from haproc.jobs.log import (
-    LINE_BYTES_MAX,
-    Tail,
-    lines_of,
-    page,
-    piece_bytes,
-    piece_key,
-    spans,
-    total,
-)
 from haproc.jobs.model import (
+    LATE_MAX_S,
     BatchState,
     Ending,
     Event,
@@ -39,9 +30,26 @@ from haproc.jobs.model import (
     Role,
     Submission,
     job_of,
+    leads,
+    request_id,
+    slot,
 )
-from haproc.jobs.records import GRACE_MS, event_of, file_key, left_over, submission_of, to_bytes
-from haproc.jobs.schedules import LATE_MAX_S, leads, request_id, slot
+from haproc.jobs.records import (
+    GRACE_MS,
+    LINE_BYTES_MAX,
+    Tail,
+    event_of,
+    file_key,
+    left_over,
+    lines_of,
+    page,
+    piece_bytes,
+    piece_key,
+    spans,
+    submission_of,
+    to_bytes,
+    total,
+)
 
 PROGRAM = JobFile(Role.PROGRAM, "p.py", 3, "00")
 ASKED = Submission(

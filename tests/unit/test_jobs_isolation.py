@@ -24,7 +24,7 @@ import pytest
 from haproc.config.jobs import Isolation, Jobs
 from haproc.jobs import isolation
 from haproc.jobs.isolation import IsolationError, check_isolation
-from haproc.jobs.working_folder import remove_folder
+from haproc.jobs.process import remove_folder
 from tests.unit.sandboxing import (
     CHECKOUT,
     Trial,

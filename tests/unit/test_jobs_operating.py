@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from haproc.cli import jobs
+from haproc.cli import clients
 from haproc.cli.main import _parser
 from haproc.cli.queue import Asker, AskError
 from haproc.config.jobs import Jobs, Schedule
 from haproc.config.model import Address, Config
-from haproc.jobs.scheduler import Scheduler
+from haproc.jobs.here import Scheduler
 from haproc.metrics import Metrics
 from tests.unit.door_rig import door, until
 from tests.unit.job_rig import Haproc, Ring
@@ -130,7 +130,7 @@ async def test_schedule_that_cannot_be_submitted_is_tried_again_and_stops_no_oth
 async def test_schedule_is_left_to_the_haproc_that_leads(
     scheduled: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.jobs.scheduler.LOOK_S", 0.001)
+    monkeypatch.setattr("haproc.jobs.here.LOOK_S", 0.001)
     a, looks = Haproc(scheduled, "a"), 0
 
     def leads() -> bool:
@@ -174,36 +174,36 @@ async def test_jobs_of_all_users_are_listed_shown_told_and_ended(
         done = await haproc.submit("print('one'); print('two')", "ann", name="count")
         await haproc.ended(done)
         waits = await haproc.submit("import time; time.sleep(100)", "bob")
-        assert await jobs.list_jobs(asker, options(config, "list")) == 0
+        assert await clients.list_jobs(asker, options(config, "list")) == 0
         head, first, second = capsys.readouterr().out.splitlines()
         assert head.split()[:4] == ["JOB", "USER", "NAME", "STATE"]
         assert first.split()[:6] == [str(done), "ann", "count", "success", "a", "1"]
         assert second.split()[:3] == [str(waits), "bob", "program.py"]
-        await jobs.list_jobs(asker, options(config, "list", "--json", "--limit", "1"))
+        await clients.list_jobs(asker, options(config, "list", "--json", "--limit", "1"))
         assert json.loads(capsys.readouterr().out)["total"] == 2
-        await jobs.list_jobs(asker, options(config, "list", "--start", "1"))
+        await clients.list_jobs(asker, options(config, "list", "--start", "1"))
         assert "1 of 2; --start and --limit show others" in capsys.readouterr().out
-        assert await jobs.show(asker, options(config, "show", str(done))) == 0
+        assert await clients.show(asker, options(config, "show", str(done))) == 0
         shown = capsys.readouterr().out.splitlines()
         assert "state: success" in shown and "exit_code: 0" in shown and shown[-1] == "  two"
-        assert await jobs.log(asker, options(config, "log", str(done))) == 0
+        assert await clients.log(asker, options(config, "log", str(done))) == 0
         assert capsys.readouterr().out == "one\ntwo\n"
-        assert await jobs.kill(asker, options(config, "kill", str(waits))) == 0
+        assert await clients.kill(asker, options(config, "kill", str(waits))) == 0
         assert (await haproc.shown(waits))["state"] == "killed"
         assert (await haproc.shown(waits))["haproc"]["why"] == "killed by an operator"
         assert haproc.ring.fenced == [waits]
         with pytest.raises(AskError, match="there is no job 999"):
-            await jobs.show(asker, options(config, "show", "999"))
+            await clients.show(asker, options(config, "show", "999"))
 
 
 async def test_log_of_a_job_is_told_whole_page_by_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "PAGE", 3)
+    monkeypatch.setattr(clients, "PAGE", 3)
     async with operated(tmp_path) as (haproc, config), Asker(config) as asker:
         job = await haproc.submit("for n in range(10): print(n)")
         await haproc.ended(job)
-        await jobs.log(asker, options(config, "log", str(job)))
+        await clients.log(asker, options(config, "log", str(job)))
         assert capsys.readouterr().out.split() == [str(n) for n in range(10)]
 
 
@@ -212,7 +212,7 @@ async def test_operators_door_asks_for_the_rings_secret(tmp_path: Path) -> None:
         job = await haproc.submit("import time; time.sleep(100)")
         wrong = replace(config, secret="another")
         async with Asker(wrong) as asker:
-            for call in (jobs.show, jobs.log, jobs.kill):
+            for call in (clients.show, clients.log, clients.kill):
                 with pytest.raises(AskError, match="ring's secret"):
                     await call(asker, options(wrong, call.__name__, str(job)))
         assert (await haproc.shown(job))["state"] != "killed"

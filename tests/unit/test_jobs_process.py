@@ -15,8 +15,7 @@ import pytest
 from haproc.config.jobs import Isolation
 from haproc.jobs.inside import NICE
 from haproc.jobs.model import Outcome
-from haproc.jobs.process import End, Plan, Running
-from haproc.jobs.working_folder import make_folder, remove_folder
+from haproc.jobs.process import End, Plan, Running, make_folder, remove_folder
 
 ENOUGH_S = 30.0
 

@@ -13,8 +13,8 @@ import pytest
 
 from haproc.config.model import Address, Config, Connect
 from haproc.jobs.relay import DoorAddress, Relay, doors_of
-from haproc.ring.access import make_access
-from haproc.ring.ports import free_port
+from haproc.ring.making import make_access
+from haproc.ring.process import free_port
 from tests.unit.door_rig import make_config
 
 PATIENCE_S = 10.0

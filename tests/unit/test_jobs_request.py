@@ -9,14 +9,13 @@ import pytest
 
 from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError
-from haproc.jobs.environment import environment, remote_url, ring_variables
-from haproc.jobs.folders import read_files
-from haproc.jobs.model import Job, Role
+from haproc.jobs.model import Job, Role, environment, remote_url, ring_variables
 from haproc.jobs.request import (
     PROGRAM_BYTES_MAX,
     Upload,
     check_program,
     memory_bytes,
+    read_files,
     submission,
     wanted,
 )

@@ -13,9 +13,9 @@ from dmq import LogUnavailableError
 from haproc.config.jobs import Jobs
 from haproc.failure import ErrorClass, RequestError
 from haproc.jobs import runner
+from haproc.jobs.book import new_token
 from haproc.jobs.model import JobAttempt, Kill
 from haproc.jobs.records import LOGS
-from haproc.jobs.tokens import new_token
 from tests.unit.door_rig import until
 from tests.unit.job_rig import Haproc, Ring
 

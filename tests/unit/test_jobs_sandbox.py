@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from haproc.config.errors import ConfigError
 from haproc.config.load import load_text
+from haproc.config.tree import ConfigError
 from haproc.jobs.model import Outcome
-from haproc.jobs.process import end_of
-from haproc.jobs.sandbox import homes_of, sandboxed
+from haproc.jobs.process import end_of, homes_of, sandboxed
 
 FOLDER = Path("/srv/haproc/state/jobs/a/1-1")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haproc.membership.judgement import Evidence, PeerStatus, isolated, standing_of
+from haproc.membership.view import Evidence, PeerStatus, isolated, standing_of
 
 HEARD, UNREACHABLE, DOWN = PeerStatus.HEARD, PeerStatus.UNREACHABLE, PeerStatus.DOWN
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dmq.kafka_recent import Recent
+from dmq.kafka_reader import Recent
 
 
 def values(*offsets: int) -> list[tuple[int, bytes]]:

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dmq import KafkaOptions, open_log
-from dmq.errors import LogCorruptError, LogError, LogUnavailableError
-from dmq.interface import CURSOR_NOTE_BYTES_MAX, Cursor
+from dmq.kafka import from_metadata, to_metadata
 from dmq.kafka_clients import Clients, secrets
-from dmq.kafka_cursors import from_metadata, to_metadata
 from dmq.kafka_topic import STORE, KafkaUrl, check_options, faults, needed, parse_url
+from dmq.log import CURSOR_NOTE_BYTES_MAX, Cursor, LogCorruptError, LogError, LogUnavailableError
 
 OPTIONS = KafkaOptions()
 SINGLE = KafkaOptions(replication_factor=1, min_insync_replicas=1)

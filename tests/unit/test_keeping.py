@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from haproc.replicate.apply.keeping import Keeping
+from haproc.replicate.apply.materialise import Keeping
 
 
 class Log:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmq.changes import CHANGES_MAX, Changes
-from dmq.errors import LogCorruptError, UnknownVersionError
-from dmq.key_value_index import CACHED_VALUE_BYTES_MAX, UNOWNED_KEPT_S, Cache, Index
-from dmq.key_value_parts import (
+from dmq.key_value_index import (
+    CACHED_VALUE_BYTES_MAX,
+    UNOWNED_KEPT_S,
+    Cache,
     Head,
+    Index,
     Manifest,
     head_message,
     joined,
@@ -23,6 +24,8 @@ from dmq.key_value_parts import (
     read_stored,
     small_message,
 )
+from dmq.log import LogCorruptError, UnknownVersionError
+from dmq.waiting import CHANGES_MAX, Changes
 
 ID = bytes(range(16))
 

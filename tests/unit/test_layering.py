@@ -87,8 +87,6 @@ REPLICATE_ORDER = (
     "trim",
     "archive",
     "reader",
-    "beginning",
-    "catch_up_estimator",
     "catching_up",
     "writes",
     "operators",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from haproc.classify.model import OperationClass
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.failure import RequestError
 from haproc.route.model import Request, SentSql

@@ -14,12 +14,11 @@ import pytest
 import uvloop
 
 from haproc.config.model import Address, Config, Membership
-from haproc.membership.judgement import PeerStatus
-from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, Links
+from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, Links
 from haproc.membership.members import Members, until_tick
-from haproc.membership.messages import Beat, Own
-from haproc.membership.roster import Member
-from haproc.membership.state import State
+from haproc.membership.peers import Member
+from haproc.membership.state import Beat, Own, State
+from haproc.membership.view import PeerStatus
 from tests.alone import NoLines
 from tests.unit.door_rig import door, make_config
 

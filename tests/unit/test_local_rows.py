@@ -23,19 +23,19 @@ from haproc.classify.plans.commands import read_opened, read_plan
 from haproc.classify.plans.parsing import opened
 from haproc.classify.rules import Rules
 from haproc.classify.tokens import tokenize
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import SparkPlan
 from haproc.replicate.log_state.definitions import redefined_by
 from haproc.replicate.records.operation import Operation
 from haproc.route.classifying import Classifying, Understood
-from haproc.route.local_rows import has_texts, local_rows
 from haproc.route.making import Making
 from haproc.route.model import Request, SentPlan
 from haproc.route.offload import Inline
 from haproc.route.plans import Taken
 from haproc.route.ruling import Ruling
+from haproc.route.stand_in import has_texts, local_rows
 from haproc.sessions.journal import ArtifactEntry
 from tests.unit.recorded_plans import recorded
 from tests.unit.test_connect_execute import _read as read_at_door

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dmq import LogUnavailableError
-from haproc.route.log_end import LogEnd
+from haproc.route.attempts import LogEnd
 
 
 class Log:

@@ -16,8 +16,7 @@ from haproc.classify.names import Context
 from haproc.config.model import Reads
 from haproc.engine.interface import Column
 from haproc.engine.placeholder import placeholder, with_rows
-from haproc.pin.called import called
-from haproc.pin.plan_parts import input_of
+from haproc.pin.plan_parts import called, input_of
 from haproc.route import making
 from haproc.route.model import Request, SentRows
 from haproc.route.offload import Offload

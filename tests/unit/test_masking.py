@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from haproc.classify.masking import CUT, masked, masked_insert
+from haproc.classify.showing import CUT, masked, masked_insert
 from haproc.classify.tokens import LexicalError, TokenKind, literals, tokenize
 
 STATEMENTS = Path(__file__).with_name("statements.txt").read_text().splitlines()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from haproc.classify.insert import plain_insert
-from haproc.classify.moments import is_moment, is_time_of_day
 from haproc.classify.names import Context
+from haproc.classify.tokens import is_moment, is_time_of_day
 
 
 @pytest.mark.parametrize("text", ["12:30", "1:2", "T12", "T1:2", " \x01T12:30:00 Japan", "\x7f1:2"])

@@ -8,7 +8,7 @@ import pytest
 
 from haproc.classify.model import Kind
 from haproc.engine.statement import SparkPlan, SqlText
-from haproc.replicate.log_state.named import names_all
+from haproc.replicate.log_state.definitions import names_all
 from tests.unit.operations import insert, table_as, table_ddl
 
 

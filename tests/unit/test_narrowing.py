@@ -15,15 +15,15 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.reading.judge import JudgedQuery
-from haproc.reading.model import Facts
+from haproc.reading.tree import Facts
 from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
+from haproc.route.caching import Narrowing
 from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
-from haproc.route.narrowing import Narrowing
 from haproc.route.readings import judged_query
 from tests.unit.made_readings import files, said, table, view
 from tests.unit.operations import ddl, insert, table_as, table_ddl, unknown_tables

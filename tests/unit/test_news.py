@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from haproc.replicate.member.news import News
+from haproc.replicate.member.condition import News
 
 
 async def test_until_what_holds_already_returns_at_once() -> None:

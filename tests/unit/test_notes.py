@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.queue.notes import Notes
+from haproc.replicate.queue.facts import Notes
 from haproc.replicate.records.progress import JUDGING_MAX, Progress
 
 

@@ -18,18 +18,18 @@ from haproc.config.model import Consistency
 from haproc.config.tree import parse
 from haproc.doors import openapi
 from haproc.doors.clients import rows_door, statement_request
-from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
+from haproc.doors.http.reading import AGE_MAX_S, ID_PATTERN
 from haproc.doors.http.statuses import CODE_OF_STATUS
-from haproc.doors.operators import queue, sessions
+from haproc.doors.operators import clients, queue
 from haproc.failure import FailureKind, WriteOutcome
 from haproc.jobs import request as job_request
 from haproc.jobs import service as jobs
 from haproc.jobs.model import BatchState, Outcome
 from haproc.membership.exchange import Way
-from haproc.pin.model import Treatment
+from haproc.pin.literals import Treatment
 from haproc.replicate.agree.findings import Finding
 from haproc.replicate.archive.pages import ROWS_MAX
-from haproc.replicate.queue.revoked import Fate
+from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.standing import Position
 from haproc.route.model import Fanout
 from haproc.route.rows.forms import FormKind
@@ -198,7 +198,7 @@ def test_openapi_bounds_are_those_of_the_product() -> None:
     rows = parameters("get", "/api/ha/operations", "query")["rows"]
     assert rows["maximum"] == rows["default"] == ROWS_MAX
     assert parameters("get", "/batches", "query")["size"]["default"] == jobs.PAGE_DEFAULT
-    for path, module in (("/ha/v1/queue", queue), ("/ha/v1/sessions", sessions)):
+    for path, module in (("/ha/v1/queue", queue), ("/ha/v1/sessions", clients)):
         limit = parameters("get", path, "query")["limit"]
         assert (limit["maximum"], limit["default"]) == (module.PAGE_MAX, module.PAGE_DEFAULT)
 

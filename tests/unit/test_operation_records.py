@@ -19,9 +19,8 @@ from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
-from haproc.membership.roster import Member
-from haproc.replicate.records.failures import ApplicationFailure
-from haproc.replicate.records.fence import Fence
+from haproc.membership.peers import Member
+from haproc.replicate.records.contents import Fence
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     SYNCHRONOUS,
@@ -35,6 +34,7 @@ from haproc.replicate.records.operation import (
     to_record,
 )
 from haproc.replicate.records.rows import (
+    ApplicationFailure,
     Passed,
     Rows,
 )

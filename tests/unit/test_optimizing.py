@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import OperationClass
-from haproc.config.optimize import Optimize, OptimizeRule
+from haproc.config.sections import Optimize, OptimizeRule
 from haproc.failure import FailureKind, RequestError
 from haproc.route.model import Answer, HaReport, Request, SentSql
 from haproc.route.optimizing import USER, Optimizing, commits_since, rule_of

@@ -19,7 +19,7 @@ from haproc.replicate.queue.outcomes import (
     Outcomes,
     OutcomeStatus,
 )
-from haproc.replicate.records.failures import MESSAGE_CHARACTERS_MAX, ApplicationFailure
+from haproc.replicate.records.rows import MESSAGE_CHARACTERS_MAX, ApplicationFailure
 from tests.simulation.clock import run
 from tests.unit.canned import stream_of
 from tests.unit.operations import insert, update

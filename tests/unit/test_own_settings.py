@@ -9,7 +9,7 @@ import pytest
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.engine.interface import Settings
-from haproc.pin.model import Treatment
+from haproc.pin.literals import Treatment
 from haproc.reading.cut import Cut
 from haproc.reading.judge import Judged
 from haproc.reading.settled import alike, unsettled

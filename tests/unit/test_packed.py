@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from haproc import protos
-from haproc.engine import packed
-from haproc.engine.packed import FEW, TOGETHER
+from haproc.engine import placeholder
+from haproc.engine.placeholder import FEW, TOGETHER
 from haproc.engine.remote import plan_bytes, plan_of
 from haproc.engine.statement import ArrowRows
 from haproc.offloop import LARGE_BYTES
 
-MAKE = packed.make
+MAKE = placeholder.make
 
 
 def stream_of(table: pa.Table, rows_per_batch: int = 1 << 20) -> bytes:
@@ -28,7 +28,7 @@ def stream_of(table: pa.Table, rows_per_batch: int = 1 << 20) -> bytes:
 
 def relation_of(rows: bytes, names: Sequence[str] | None = None) -> Any:
     relation = protos.relations.Relation()
-    packed.make(relation, rows, names)
+    placeholder.make(relation, rows, names)
     return relation
 
 
@@ -80,7 +80,7 @@ async def test_plan_of_many_rows_is_made_in_a_thread(monkeypatch: pytest.MonkeyP
         made_in.append(threading.current_thread())
         MAKE(*arguments)
 
-    monkeypatch.setattr(packed, "make", seen)
+    monkeypatch.setattr(placeholder, "make", seen)
     for count in (1, LARGE_BYTES // 8 + 1):
         statement = ArrowRows("t", stream_of(pa.table({"a": range(count)})))
         assert await plan_bytes(statement) == plan_of(statement).SerializeToString()

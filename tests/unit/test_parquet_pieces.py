@@ -19,16 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.engine.interface import Column
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.route.model import Fitted
 from haproc.route.offload import Worker, WorkerDiedError
-from haproc.route.parquet_pieces import WORKER, ParquetPieces
 from haproc.route.parquet_worker import MEMORY_BYTES_MAX
 from haproc.route.rows.forms import Form, FormKind
-from haproc.route.spooled import PARQUET_FITS_MAX, SpooledBody, Spools
+from haproc.route.spooled import PARQUET_FITS_MAX, WORKER, ParquetPieces, SpooledBody, Spools
 
 PARQUET = Form(FormKind.PARQUET)
 COLUMNS = [Column("n", "bigint"), Column("s", "string"), Column("l", "array<int>")]

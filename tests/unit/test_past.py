@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.log_state.past import MARGIN_S, Past
+from haproc.replicate.log_state.idempotency_window import MARGIN_S, Past
 
 RECORDS = 10
 UNIX_MS = 1_790_000_000_000

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from haproc.classify.model import RefusedError
-from haproc.pin.model import Moment
-from haproc.pin.moment import clock_literal, zone_of
+from haproc.pin.literals import Moment, clock_literal, zone_of
 
 NOW = datetime(2026, 3, 1, 23, 30, 0, 123456, UTC)
 

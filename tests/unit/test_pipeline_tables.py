@@ -8,10 +8,10 @@ import pytest
 
 from haproc.classify.model import Kind
 from haproc.pipeline import tables
-from haproc.pipeline.report import BY, query
+from haproc.pipeline.tables import BY, query
 from haproc.pipeline.usage import Span, summed
 from haproc.pipeline.verify import rows
-from haproc.replicate.archive.showing import SCHEMA
+from haproc.replicate.archive.columns import OWN_SCHEMA_PREFIX
 from tests.readings.classified import classified
 
 
@@ -38,7 +38,7 @@ def test_usage_is_a_query_of_the_archive() -> None:
 def test_tables_of_the_pipeline_are_those_that_the_archive_leaves_out(sql: str, table: str) -> None:
     found = classified(sql)
     assert found.writes == {table}
-    assert table.startswith(SCHEMA)
+    assert table.startswith(OWN_SCHEMA_PREFIX)
 
 
 def test_verification_is_a_row_for_each_cluster_and_for_each_table_on_it() -> None:

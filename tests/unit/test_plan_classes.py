@@ -9,9 +9,9 @@ import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc import protos
+from haproc.classify.allowed import Paths
 from haproc.classify.model import Classified, Kind, OperationClass, Recognised, RefusedError
 from haproc.classify.names import Context
-from haproc.classify.paths import Paths
 from haproc.classify.plans.classifying import classify_plan, unparsed
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.parsing import parse

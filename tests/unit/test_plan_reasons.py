@@ -12,7 +12,7 @@ import pytest
 from haproc import protos
 from haproc.classify.plans import relations
 from haproc.classify.plans.commands import read_plan
-from haproc.classify.plans.delta_messages import DeltaRelation
+from haproc.classify.plans.delta import DeltaRelation
 from haproc.pin.plan_parts import inlined, input_of, with_input
 from haproc.reading import frames
 from haproc.route.plans import hidden_of

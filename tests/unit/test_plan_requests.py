@@ -9,13 +9,13 @@ import pytest
 from haproc import protos
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
-from haproc.classify.plans import analysis
-from haproc.classify.plans.analysis import read_analysis
+from haproc.classify.plans import commands
 from haproc.classify.plans.classifying import classify_plan
+from haproc.classify.plans.commands import read_analysis
 from haproc.classify.plans.reading import Does
 from haproc.classify.rules import Rules
-from haproc.doors.connect.analyzing import plans_of
 from haproc.doors.connect.execute import _opened
+from haproc.doors.connect.messages import plans_of
 from haproc.failure import ErrorClass
 from tests.unit.recorded_plans import recorded
 
@@ -24,13 +24,13 @@ def asked(kind: str, relation: Any) -> Any:
     request = protos.base.AnalyzePlanRequest()
     message = getattr(request, kind)
     message.SetInParent()
-    for place in analysis.EXPLAINED.get(kind, ()):
+    for place in commands.EXPLAINED.get(kind, ()):
         target = getattr(message, place)
         (target if place == "relation" else target.root).CopyFrom(relation)
     return request
 
 
-@pytest.mark.parametrize("kind", sorted(analysis.EXPLAINED))
+@pytest.mark.parametrize("kind", sorted(commands.EXPLAINED))
 def test_read_analysis_of_what_writes_is_refused_whatever_is_asked(kind: str) -> None:
     dropped = recorded(lambda s: s.catalog.dropTable("t")).root
     nested = protos.relations.Relation()
@@ -45,14 +45,14 @@ def test_read_analysis_of_what_writes_is_refused_whatever_is_asked(kind: str) ->
     assert caught.value.error_class == ErrorClass.NESTED_WRITE  # whatever Spark makes of it
 
 
-@pytest.mark.parametrize("kind", sorted(analysis.EXPLAINED))
+@pytest.mark.parametrize("kind", sorted(commands.EXPLAINED))
 def test_read_analysis_of_a_query_tells_what_it_reads(kind: str) -> None:
     reading = read_analysis(asked(kind, recorded(lambda s: s.table("a.b").collect()).root))
     assert (reading.does, reading.names) == (Does.QUERIES, {("a", "b")})
     assert reading.kind is (Kind.CACHE if kind in ("persist", "unpersist") else Kind.EXPLAIN)
 
 
-@pytest.mark.parametrize("kind", sorted(analysis.PLAIN))
+@pytest.mark.parametrize("kind", sorted(commands.PLAIN))
 def test_read_analysis_of_no_plan_queries(kind: str) -> None:
     assert read_analysis(asked(kind, None)).does is Does.QUERIES
 
@@ -67,7 +67,7 @@ def test_read_analysis_of_a_command_is_refused() -> None:
 
 def test_every_question_that_there_is_is_decided_about() -> None:
     questions = protos.base.AnalyzePlanRequest.DESCRIPTOR.oneofs_by_name["analyze"].fields
-    assert {each.name for each in questions} == {*analysis.EXPLAINED, *analysis.PLAIN}
+    assert {each.name for each in questions} == {*commands.EXPLAINED, *commands.PLAIN}
 
 
 def test_dataframe_that_create_table_gave_means_its_table() -> None:

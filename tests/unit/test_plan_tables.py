@@ -19,14 +19,12 @@ from haproc.classify.plans import (
     commands,
     delta,
     expressions,
-    models,
     parsing,
     relations,
 )
-from haproc.classify.plans.analysis import read_analysis
 from haproc.classify.plans.classifying import classify_plan
-from haproc.classify.plans.commands import read_plan
-from haproc.classify.plans.delta_messages import DeltaRelation
+from haproc.classify.plans.commands import read_analysis, read_plan
+from haproc.classify.plans.delta import DeltaRelation
 from haproc.classify.plans.reading import Does
 from haproc.classify.rules import Rules
 from haproc.failure import ErrorClass
@@ -69,7 +67,7 @@ def test_every_expression_that_there_is_is_decided_about() -> None:
 def test_every_command_for_models_that_there_is_is_decided_about() -> None:
     commands_of = protos.commands.Command.DESCRIPTOR.fields_by_name["ml_command"].message_type
     names = {each.name for each in commands_of.oneofs_by_name["command"].fields}
-    assert names == {*models.HOLDING, *models.FILES}
+    assert names == {*relations.HOLDING, *relations.FILES}
 
 
 # -- what may do more is found wherever it stands ---------------------------------------------

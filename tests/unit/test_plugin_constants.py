@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from haproc.classify import options, paths
+from haproc.classify import allowed
 from haproc.classify.names import OWN_SCHEMAS, PATH_FORMATS, STAGING_SCHEMA
-from haproc.engine.plugin import SOURCES
+from haproc.engine.server import SOURCES
 
 
 def constant(source: str, name: str) -> str:
@@ -22,7 +22,7 @@ def test_formats_whose_names_are_paths_are_the_same() -> None:
 
 
 def test_names_of_options_are_told_by_the_same_patterns() -> None:
-    for name, pattern in (("LOCATING", paths._LOCATING), ("OF_FORMATS", options._OF_FORMATS)):
+    for name, pattern in (("LOCATING", allowed._LOCATING), ("OF_FORMATS", allowed._OF_FORMATS)):
         said = re.search(r'"(.*)"', constant("Files.java", name))
         assert said is not None
         assert said[1].replace("\\\\", "\\") == pattern.pattern

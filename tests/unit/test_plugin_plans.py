@@ -14,8 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from haproc import protos
 from haproc.engine import failure
 from haproc.engine.errors import EngineError, ErrorKind, NoQueryError
-from haproc.engine.plugin_plans import reading_plan
-from haproc.engine.statement import SparkPlan, SqlText
+from haproc.engine.statement import SparkPlan, SqlText, reading_plan
 from haproc.failure import ErrorClass
 
 ARGUMENT = "java.lang.IllegalArgumentException"

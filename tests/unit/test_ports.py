@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from haproc.ring import ports
+from haproc.ring import process
 
 HOST = "127.0.0.1"
 
@@ -22,15 +22,15 @@ def server() -> socket.socket:
 
 
 def test_free_ports_are_different_and_nothing_listens_there() -> None:
-    found = ports.free_ports(20)
+    found = process.free_ports(20)
     assert len(set(found)) == 20
-    assert all(ports.wait_free(HOST, port) for port in found)
+    assert all(process.wait_free(HOST, port) for port in found)
 
 
 def test_free_ports_are_among_those_of_servers_and_not_taken_twice() -> None:
-    found = [ports.free_port() for _ in range(50)]
+    found = [process.free_port() for _ in range(50)]
     assert len(set(found)) == 50
-    assert set(found) <= set(ports.ports_of_servers())
+    assert set(found) <= set(process.ports_of_servers())
 
 
 @pytest.mark.parametrize(
@@ -49,19 +49,19 @@ def test_ports_of_servers_are_below_those_that_outgoing_connections_get(
     file = tmp_path / "ip_local_port_range"
     if outgoing is not None:
         file.write_text(outgoing)
-    assert ports.ports_of_servers(file) == servers
+    assert process.ports_of_servers(file) == servers
 
 
 def test_wait_free_where_something_goes_on_listening_is_false(
     server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports, "_FREE_WITHIN_S", 0.2)
+    monkeypatch.setattr(process, "_FREE_WITHIN_S", 0.2)
     with server:
-        assert not ports.wait_free(HOST, server.getsockname()[1])
+        assert not process.wait_free(HOST, server.getsockname()[1])
 
 
 def test_wait_free_waits_for_a_process_that_is_going(server: socket.socket) -> None:
     closing = threading.Timer(0.2, server.close)
     closing.start()
-    assert ports.wait_free(HOST, server.getsockname()[1])
+    assert process.wait_free(HOST, server.getsockname()[1])
     closing.join()

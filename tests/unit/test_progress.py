@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dmq import Cursor, LogCorruptError
-from dmq.entries import check_cursor
-from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from dmq.log import CURSOR_NOTE_BYTES_MAX, check_cursor
 from haproc.membership.state import Cause, Divergence, Undecided
 from haproc.replicate.apply.doubts import BEFORE_CHARACTERS_MAX
-from haproc.replicate.queue.unmarked import UNMARKED_MAX
+from haproc.replicate.queue.turns import UNMARKED_MAX
 from haproc.replicate.records.progress import (
     JUDGING_MAX,
     SPAN_MAX,

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from haproc.classify.allowed import Paths
 from haproc.classify.model import Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
-from haproc.classify.paths import Paths
 from haproc.classify.tokens import tokenize
 from haproc.reading.anatomy import Anatomy, anatomy
 from haproc.reading.cut import Cut, cut
-from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES
+from haproc.reading.limits import ANALYZED, EFFECTS, PARSED, QUERIES
 from haproc.reading.names import Uses
 from haproc.reading.tree import Reading, read
 from tests.readings.golden import recorded as spark_says

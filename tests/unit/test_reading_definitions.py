@@ -8,11 +8,10 @@ import pytest
 
 from haproc.classify.model import RefusedError
 from haproc.classify.names import Context
-from haproc.pin.model import Moment, Treatment
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.definitions import function_queries, queries, schemas
 from haproc.reading.judge import Judged, judge, judge_definition, with_part
-from haproc.reading.model import Facts
-from haproc.reading.tree import Node, Reading, TextRange, UnreadableError
+from haproc.reading.tree import Facts, Node, Reading, TextRange, UnreadableError
 from tests.readings import corpus
 from tests.readings.golden import part
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from haproc.pin.model import Moment
+from haproc.pin.literals import Moment
 from haproc.reading.exact import examine
-from haproc.reading.model import Facts, Finding, Remedy
-from haproc.reading.tree import Node, Reading, TextRange, read
-from haproc.reading.words import examine_words
+from haproc.reading.settled import examine_words
+from haproc.reading.tree import Facts, Finding, Node, Reading, Remedy, TextRange, read
 from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "readings" / "exact.json.gz"

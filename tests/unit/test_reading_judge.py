@@ -10,7 +10,7 @@ import pytest
 
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
-from haproc.pin.model import Moment, Treatment
+from haproc.pin.literals import Moment, Treatment
 from haproc.reading.cut import cut
 from haproc.reading.judge import (
     Definition,
@@ -19,8 +19,7 @@ from haproc.reading.judge import (
     judge,
     judge_definition,
 )
-from haproc.reading.model import Facts
-from haproc.reading.tree import UNASKED, Node, Reading
+from haproc.reading.tree import UNASKED, Facts, Node, Reading
 from tests.readings.golden import CORPUS, part, recorded
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

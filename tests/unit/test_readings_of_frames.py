@@ -17,8 +17,8 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.route.offload import Inline
 from haproc.route.plan_questions import input_question, shape_of
 from haproc.route.planning import Planning
-from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
+from haproc.route.shared_sessions import ReadingSessions
 from tests.unit.recorded_plans import recorded
 
 

@@ -19,12 +19,12 @@ import pytest
 
 from dmq import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
-from haproc.config.limits import Limits
 from haproc.config.model import Address, ClusterConfig, Config, Consistency, Reads
+from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY, client_app, operator_app
 from haproc.doors.http.listener import Listener
-from haproc.doors.operators.forwarded import Forwarded
 from haproc.doors.operators.heartbeats import HeartbeatDoor
+from haproc.doors.operators.peers import Forwarded
 from haproc.engine.interface import (
     Applied,
     EngineAddress,
@@ -35,11 +35,10 @@ from haproc.engine.interface import (
 )
 from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
-from haproc.membership.http_peers import HttpPeers
-from haproc.membership.peer_doors import PeerDoors
+from haproc.membership.connections import HttpPeers, PeerDoors
 from haproc.metrics import Metrics
 from haproc.node.member import World, build_member, build_sessions
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from haproc.route import reads as reads_module
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Candidate

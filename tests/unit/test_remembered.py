@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haproc.route.remembered import Remembered
+from haproc.route.kept_answers import Remembered
 
 
 def test_least_recently_used_goes_first() -> None:

@@ -1,4 +1,4 @@
-"""What clients are told of a cluster's error (haproc/route/failing.py)."""
+"""What clients are told of a cluster's error (haproc/route/streams.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from haproc.engine.errors import EngineError, ErrorKind, NoQueryError
 from haproc.engine.failure import CallFailure
 from haproc.failure import ErrorClass, FailureKind, WriteOutcome
-from haproc.route.failing import request_error
+from haproc.route.streams import request_error
 from haproc.spark_error import NO_DETAILS, Details
 
 

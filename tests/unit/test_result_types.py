@@ -11,15 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from haproc.doors.connect.answers import schema_of
 from haproc.doors.connect.digests import RowDigest
-from haproc.doors.connect.schemas import schema_of
 from haproc.engine.arrow import as_numbers, retyped, stream_of
 from haproc.failure import RequestError
 from haproc.statements.json_rows import rows_of
-from haproc.statements.moments import date_text, timestamp_text
-from haproc.statements.plain_arrow import NOTE, readable
-from haproc.statements.spark_types import text_of
-from haproc.statements.variant import json_of
+from haproc.statements.plain_arrow import NOTE, readable, text_of
+from haproc.statements.variant import date_text, json_of, timestamp_text
 from tests.unit.test_haclient_values import YEAR_MONTHS as STREAM
 
 YEAR_MONTHS = pa.ipc.open_stream(base64.b64decode(STREAM)).schema.field("a").type

@@ -8,10 +8,9 @@ import pytest
 
 from haproc.cli.main import main
 from haproc.config.jobs import Isolation
-from haproc.ring.access import CERTIFICATE, token_file
-from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
-from haproc.ring.spark_settings import properties
+from haproc.ring.making import CERTIFICATE, token_file
+from haproc.ring.settings import RingError, properties
 
 
 def make(folder: Path, log: LogChoice, clusters: int = 2, base_port: int = 7000) -> LocalRing:

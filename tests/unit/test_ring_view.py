@@ -7,10 +7,8 @@ from pathlib import Path
 
 from haproc.config.model import Config, Membership
 from haproc.membership.clusters import ClusterView, cluster_views
-from haproc.membership.judgement import PeerStatus
-from haproc.membership.messages import Beat, ClusterReport, Own
-from haproc.membership.state import State
-from haproc.membership.view import RingView
+from haproc.membership.state import Beat, ClusterReport, Own, State
+from haproc.membership.view import PeerStatus, RingView
 from tests.unit.door_rig import make_config
 
 RULES = Membership()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from haproc.cli import rolling
+from haproc.cli import rings
 from haproc.cli.queue import Asker, AskError
-from haproc.cli.rolling import Turns, turns_of
+from haproc.cli.rings import Turns, turns_of
 from haproc.failure import ErrorClass, refused
 from tests.unit.door_rig import door
 from tests.unit.test_doors_queue import config_of
@@ -55,11 +55,11 @@ async def test_drain_waits_until_the_cluster_has_heard_that_another_one_serves(
             rig.drains.error = None
 
         async with Asker(config_of(rig)) as asker:
-            await asyncio.gather(rolling._drain(asker, "a", 10.0), heard())
+            await asyncio.gather(rings._drain(asker, "a", 10.0), heard())
             assert rig.drains.drained
             rig.drains.error = refused(ErrorClass.NOT_NOW, "a is RECOVERING")
             with pytest.raises(AskError, match="a is RECOVERING"):
-                await rolling._drain(asker, "a", 0.2)
+                await rings._drain(asker, "a", 0.2)
 
 
 async def test_drain_that_is_refused_for_another_reason_does_not_wait(tmp_path: Path) -> None:
@@ -67,4 +67,4 @@ async def test_drain_that_is_refused_for_another_reason_does_not_wait(tmp_path: 
         rig.drains.error = refused(ErrorClass.BAD_REQUEST, "this is another HAProc")
         async with Asker(config_of(rig)) as asker:
             with pytest.raises(AskError, match="another HAProc"):
-                await asyncio.wait_for(rolling._drain(asker, "a", 60.0), 5)
+                await asyncio.wait_for(rings._drain(asker, "a", 60.0), 5)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.model import Address
-from haproc.membership.roster import (
+from haproc.membership.peers import (
     Enrolled,
     Member,
     disagreement,

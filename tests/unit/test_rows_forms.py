@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from haproc.engine.frames import joined
+from haproc.engine.arrow import joined
 from haproc.engine.interface import Column
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.rows import lines

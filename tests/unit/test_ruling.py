@@ -15,12 +15,12 @@ import pytest
 from haproc import protos
 from haproc.classify.model import Kind, OperationClass, RefusedError, WriteConcern
 from haproc.classify.names import Context
-from haproc.classify.plans.delta_messages import DeltaCommand
+from haproc.classify.plans.delta import DeltaCommand
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import RequestError
-from haproc.reading.touched import explained, touches
+from haproc.reading.summary import explained, touches
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record

@@ -19,7 +19,7 @@ from haproc.classify.rules import Rule, parse_rules
 from haproc.engine.interface import Settings
 from haproc.failure import ErrorClass, RequestError
 from haproc.reading.names import expression_classes
-from haproc.reading.touched import touches
+from haproc.reading.summary import touches
 from haproc.reading.tree import Node, Reading, read
 from haproc.route.classifying import Classifying
 from haproc.route.model import Request, SentPlan, SentSql

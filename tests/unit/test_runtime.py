@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from haproc.ring import network, runtime
+from haproc.ring import runtime
 
 
 def _java_that_says(folder: Path, version: str) -> Path:
@@ -86,7 +86,7 @@ def test_proxies_become_java_options(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("no_proxy", "localhost,.example")
-    assert network.java_options(tmp_path, java_trusts_only_its_own_list=False) == [
+    assert runtime.java_options(tmp_path, java_trusts_only_its_own_list=False) == [
         "-Dhttps.proxyHost=proxy.example",
         "-Dhttps.proxyPort=3128",
         "-Dhttp.nonProxyHosts=localhost|*.example",
@@ -95,7 +95,7 @@ def test_proxies_become_java_options(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_key_store_has_one_entry_per_certificate() -> None:
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)[:2] or [b"der"]
-    store = network.key_store(certificates)
+    store = runtime.key_store(certificates)
     assert store[:4] == b"\xfe\xed\xfe\xed"
     assert int.from_bytes(store[8:12], "big") == len(certificates)
     assert all(certificate in store for certificate in certificates)

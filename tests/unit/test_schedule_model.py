@@ -30,10 +30,10 @@ from hypothesis.stateful import (
 )
 
 from dmq import Cursor
-from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from dmq.log import CURSOR_NOTE_BYTES_MAX
 from haproc.classify.model import Kind
 from haproc.engine.interface import ABSENT, Column
-from haproc.replicate.log_state.peer_success import PeerSuccess
+from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit

@@ -10,11 +10,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from haproc.replicate.queue.readiness import Readiness
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.turns import Turns
+from haproc.replicate.queue.turns import Readiness, Turns, Unmarked
 from haproc.replicate.queue.units import Unit
-from haproc.replicate.queue.unmarked import Unmarked
 from haproc.replicate.records.operation import Operation
 from tests.simulation.violations import found_by
 from tests.unit.test_schedule_model import Life

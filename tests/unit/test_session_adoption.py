@@ -18,7 +18,7 @@ from haproc.sessions.durable import SessionStore
 from haproc.sessions.effects import effect_of_sql
 from haproc.sessions.journal import ArtifactEntry, ConfEntry, Kept, SettingsEntry, SqlEntry
 from haproc.sessions.ownership import Adoption, Key, Numbered
-from haproc.sessions.rebuilding import rebuilding
+from haproc.sessions.upkeep import rebuilding
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 
 SALES = replace(DEFAULTS, schema="sales")

@@ -12,12 +12,11 @@ import pytest
 
 from haproc import protos
 from haproc.engine import confs
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import SESSION_CHANGED, EngineError, ErrorKind
 from haproc.engine.interface import Fresh, Settings
 from haproc.engine.remote import RemoteSession
 from haproc.engine.session import SparkSession
 from haproc.engine.statement import SqlText
-from haproc.engine.status import SESSION_CHANGED
 from haproc.sessions.client import LEAVING_ATTEMPTS_MAX, ClientSession
 
 THEIRS = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.shuffle.partitions", "7"),))

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from haproc import protos
-from haproc.doors.connect import configuring
+from haproc.doors.connect import options
 from haproc.engine.interface import Settings
 from haproc.failure import RequestError
 from haproc.sessions.client import ClientSession
-from haproc.sessions.confs import with_confs
-from haproc.sessions.journal import ConfEntry, SettingsEntry
+from haproc.sessions.journal import ConfEntry, SettingsEntry, with_confs
 from tests.unit import session_rig
 
 DEFAULTS = Settings(time_zone="UTC")
@@ -87,14 +86,14 @@ def operation(**said: Any) -> Any:
 
 def test_what_a_builder_sets_counts_as_far_as_spark_took_it() -> None:
     sets = {OWN: "true", "spark.sql.caseSensitive": "true", "spark.sql.warehouse.dir": "/x"}
-    asked = configuring.checked(operation(sets={**sets, "haproc.fanout": "serial"}, silent=True))
-    entry = configuring.entry(asked)
+    asked = options.checked(operation(sets={**sets, "haproc.fanout": "serial"}, silent=True))
+    entry = options.entry(asked)
     assert entry is not None
     assert "spark.sql.caseSensitive" not in dict(entry.sets)  # it is reserved
     held = {OWN: "true", "spark.sql.warehouse.dir": "/own"}
-    assert configuring.taken(entry, held).sets == ((OWN, "true"), ("haproc.fanout", "serial"))
+    assert options.taken(entry, held).sets == ((OWN, "true"), ("haproc.fanout", "serial"))
     with pytest.raises(RequestError, match="it changes what a name means"):
-        configuring.checked(operation(sets=sets))
+        options.checked(operation(sets=sets))
 
 
 def test_reserved_setting_is_not_modifiable_whatever_spark_says() -> None:
@@ -103,6 +102,6 @@ def test_reserved_setting_is_not_modifiable_whatever_spark_says() -> None:
     for key in (OWN, "spark.sql.caseSensitive"):
         said.pairs.add(key=key, value="true")
     told = protos.base.ConfigResponse.FromString(
-        configuring.answer(asked, said.SerializeToString(), {})
+        options.answer(asked, said.SerializeToString(), {})
     )
     assert [pair.value for pair in told.pairs] == ["true", "false", "true"]

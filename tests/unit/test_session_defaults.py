@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from haproc.classify.model import Kind
-from haproc.config.errors import ConfigError
 from haproc.config.load import load_text
 from haproc.config.model import Config
+from haproc.config.tree import ConfigError
 from haproc.engine.confs import wanted
 from haproc.engine.interface import Settings
 from haproc.membership import drift
-from haproc.sessions.confs import settings_after, with_confs
+from haproc.sessions.journal import settings_after, with_confs
 from tests.unit.test_config_load import BASE, ENVIRON
 
 GIVEN = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from haproc.engine.interface import Column, Settings
-from haproc.sessions.earlier import as_now
+from haproc.sessions.durable import as_now
 from haproc.sessions.journal import (
     ArtifactEntry,
     Effect,

@@ -17,7 +17,7 @@ from haproc.classify.rules import Rule, Rules
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
-from haproc.reading.touched import Touches
+from haproc.reading.summary import Touches
 from haproc.route import session_statements
 from haproc.route.classifying import Classifying
 from haproc.route.offload import Inline

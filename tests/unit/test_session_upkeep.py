@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.failure import ErrorClass, RequestError
-from haproc.sessions.blobs import GRACE_MS, Copy
+from haproc.sessions.durable import GRACE_MS, Copy
 from haproc.sessions.journal import ArtifactEntry, SqlEntry, shown
 from haproc.sessions.upkeep import CLOSED_KEPT_MS, deletable
 from tests.unit.session_rig import Ring

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.config.limits import Limits
 from haproc.config.model import User
+from haproc.config.sections import Limits
 from haproc.config.shares import Denied, Shares, user_max
 from haproc.failure import RequestError
 from haproc.statements import registry as registry

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.doors.apps import REGISTRY, SPOOLS
 from haproc.doors.http import bodies

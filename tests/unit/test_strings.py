@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.classify.strings import adjacent, decoded
-from haproc.classify.tokens import tokenize
+from haproc.classify.tokens import adjacent, decoded, tokenize
 from tests.readings.classified import classified
 from tests.unit.string_literals import LITERALS
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from haproc.node.faults import VARIABLE, trace_from
+from haproc.node.node import VARIABLE, trace_from
 from tests.fault.torture.plan import Deed, Fault, Mode, Scheme, Target, plan
 
 CLUSTERS = ("a", "b", "c")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from haproc.ring.ports import free_port
+from haproc.ring.process import free_port
 from tests.fault.torture.plan import Mode
 from tests.fault.torture.proxy import DELAY_S, Proxies
 

@@ -7,7 +7,7 @@ import pytest
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
-from haproc.route.unforeseen import as_told, of_query
+from haproc.route.answering import as_told, of_query
 
 _BUGS = (KeyError("k"), ValueError("v"), RecursionError(), AssertionError())
 _OF_THE_HOST = (OSError(28, "no space left on device"), MemoryError(), TimeoutError())

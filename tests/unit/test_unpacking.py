@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.doors.http.unpacking import PIECE_BYTES, Unpacking
+from haproc.doors.http.reading import PIECE_BYTES, Unpacking
 from haproc.failure import RequestError
 
 TEXT = b"".join(b"%d," % number for number in range(50_000))

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.engine.interface import TableState
+from haproc.replicate.agree.comparing import Verifier
 from haproc.replicate.agree.findings import Finding, compare
-from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.records.contents import Checksums, Verify
 
 WORDS = {"=": Finding.EQUAL, "x": Finding.DIFFERENT, "?": Finding.UNDECIDED}

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.config.limits import Limits
 from haproc.config.model import User
+from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.config.wait_queue import WaitQueue
 from haproc.doors.apps import REGISTRY

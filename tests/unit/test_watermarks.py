@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from haproc.classify.model import Kind
-from haproc.replicate.member.news import News
-from haproc.replicate.member.watermarks import Watermarks
+from haproc.replicate.member.condition import News
+from haproc.replicate.member.core import Watermarks
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.progress import Progress

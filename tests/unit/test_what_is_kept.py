@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from haproc.classify.model import Kind
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.replicate.records.operation import Operation
 from tests.simulation.clock import run

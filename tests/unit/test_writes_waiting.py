@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from haproc.config.limits import Limits
+from haproc.config.sections import Limits
 from tests.unit.door_rig import WAIT_S, until
 from tests.unit.test_reads_between_doors import QUERY, HAProc, Pair, pair
 

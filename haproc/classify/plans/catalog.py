@@ -1,22 +1,59 @@
-"""Calls of ``spark.catalog``: a plan's relation each, whatever they do.
-
-Those that only look may stand anywhere. Any other one is run by Spark as soon as it meets it, below
-other relations and where a plan is only to be explained, too: it has to be a plan's root.
-"""
+"""Calls of ``spark.catalog``: a plan's relation each, and DataFrames that a call gave."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from google.protobuf.message import Message
+
+from haproc.classify.allowed import check_property, locates
 from haproc.classify.model import Kind
 from haproc.classify.names import FILE_SOURCES, refuse_global
-from haproc.classify.options import check_property
-from haproc.classify.paths import locates
-from haproc.classify.plans import refusals
-from haproc.classify.plans.members import members
-from haproc.classify.plans.names import name_in
+from haproc.classify.plans import parsing
+from haproc.classify.plans.parsing import members, name_in
 from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
+
+# DataFrames that ``spark.catalog.createTable`` gave: that call again, in what is made of them.
+#
+# Spark remembers in its session that it made the call, and takes the table that it gave. HAProc
+# makes it on every cluster, by the log, so what stands below other relations, or is only asked
+# about, means the table and nothing else: where that is not there, Spark says so.
+
+
+_CREATES: Final = members("create_table create_external_table")
+
+
+def as_tables(message: Any) -> bool:
+    """Put reads of tables in the place of calls that made them; return whether any was there."""
+    if message.DESCRIPTOR.full_name == "spark.connect.Relation":
+        kind = message.WhichOneof("rel_type") == "catalog" and message.catalog.WhichOneof(
+            "cat_type"
+        )
+        if kind in _CREATES:
+            name = getattr(message.catalog, kind).table_name
+            message.read.named_table.unparsed_identifier = name
+            return True
+    found = False
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if isinstance(value, Message):
+            parts = [value]
+        elif field.message_type.GetOptions().map_entry:
+            parts = [part for part in value.values() if isinstance(part, Message)]
+        else:
+            parts = list(value)
+        for part in parts:
+            found = as_tables(part) or found
+    return found
+
+
+# Calls of ``spark.catalog``: a plan's relation each, whatever they do.
+#
+# Those that only look may stand anywhere. Any other one is run by Spark as soon as it meets it,
+# below other relations and where a plan is only to be explained, too: it has to be a plan's root.
+
 
 _CATALOG: Final = "spark_catalog"
 READING: Final = members(
@@ -33,7 +70,7 @@ def read_nested(message: Any, found: PlanFindings) -> None:
     """Take a call that stands inside another plan; RefusedError unless it only looks."""
     kind = message.WhichOneof("cat_type")
     if kind not in READING:
-        raise refusals.nested(f"spark.catalog's {kind}")
+        raise parsing.nested(f"spark.catalog's {kind}")
     _look(getattr(message, kind), found)
 
 
@@ -45,7 +82,7 @@ def read_root(message: Any) -> PlanReading:
         _look(getattr(message, kind), found)
         return found.reading(Does.QUERIES, Kind.SHOW)
     if kind not in TOLD:
-        raise refusals.unknown(f"the call {kind} of spark.catalog")
+        raise parsing.unknown(f"the call {kind} of spark.catalog")
     return TOLD[kind](getattr(message, kind))
 
 
@@ -71,7 +108,7 @@ def _written(kind: Kind, name: str, found: PlanFindings | None = None) -> PlanRe
 
 def _create_table(message: Any) -> PlanReading:
     if message.source and message.source.lower() not in FILE_SOURCES:
-        raise refusals.source(message.source, "a table of")
+        raise parsing.source(message.source, "a table of")
     found = PlanFindings()
     if message.path:
         found.paths.add(message.path)

@@ -17,7 +17,7 @@ from haproc.classify.names import (
     refuse_own_schema,
     target,
 )
-from haproc.classify.plans import refusals
+from haproc.classify.plans import parsing
 from haproc.classify.plans.reading import Does, PlanReading, SqlPart
 from haproc.classify.rules import Rules
 from haproc.failure import ErrorClass
@@ -53,7 +53,7 @@ def classify_plan(
     for part in _parts(reading):
         found = _classified(part, known, context, rules, bounds)
         if isinstance(found, Unparsed) or found.operation_class is not OperationClass.QUERY:
-            raise refusals.nested(f"the statement {part.text[:60]!r}")
+            raise parsing.nested(f"the statement {part.text[:60]!r}")
     read, text = _read(reading, context, rules), text_of(reading)
     if reading.sql is None:
         return _decided(reading, read, text, context, rules, override, there)

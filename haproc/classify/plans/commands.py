@@ -1,19 +1,196 @@
-"""What a plan does: its root or command, each kind that there is in a table."""
+"""What a plan does: its root or command, its writes, and requests beside plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from haproc import protos
+from haproc.classify.allowed import check_property, check_write_option, locates
 from haproc.classify.model import Kind, RefusedError
-from haproc.classify.names import refuse_global
-from haproc.classify.plans import catalog, delta, expressions, models, refusals, writes
-from haproc.classify.plans.names import name_in
-from haproc.classify.plans.parsing import opened
-from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
+from haproc.classify.names import FILE_SOURCES, refuse_global
+from haproc.classify.plans import catalog, delta, expressions, parsing, relations
+from haproc.classify.plans.parsing import members, name_in, opened
+from haproc.classify.plans.reading import Does, Mode, PlanFindings, PlanReading
 from haproc.classify.plans.relations import has_sql, sql_of, walk
 from haproc.failure import ErrorClass
+
+# ``df.write`` and ``df.writeTo``: what is written, how, and under which options.
+
+
+_V1: Any = protos.commands.WriteOperation
+_V2: Any = protos.commands.WriteOperationV2
+_SAVE: Final = {
+    _V1.SAVE_MODE_UNSPECIFIED: Mode.SAVE_ERROR,
+    _V1.SAVE_MODE_ERROR_IF_EXISTS: Mode.SAVE_ERROR,
+    _V1.SAVE_MODE_IGNORE: Mode.SAVE_IGNORE,
+    _V1.SAVE_MODE_APPEND: Mode.SAVE_APPEND,
+    _V1.SAVE_MODE_OVERWRITE: Mode.SAVE_OVERWRITE,
+}
+_WRITE_TO: Final = {
+    _V2.MODE_CREATE: Mode.CREATE,
+    _V2.MODE_REPLACE: Mode.REPLACE,
+    _V2.MODE_CREATE_OR_REPLACE: Mode.CREATE_OR_REPLACE,
+    _V2.MODE_APPEND: Mode.APPEND,
+    _V2.MODE_OVERWRITE: Mode.OVERWRITE,
+    _V2.MODE_OVERWRITE_PARTITIONS: Mode.OVERWRITE_PARTITIONS,
+}
+KINDS: Final = {
+    **dict.fromkeys(Mode, Kind.CREATE_TABLE_AS),
+    Mode.INSERT: Kind.INSERT,
+    Mode.APPEND: Kind.INSERT,
+    Mode.INSERT_OVERWRITE: Kind.INSERT_OVERWRITE,
+    Mode.OVERWRITE: Kind.INSERT_OVERWRITE,
+    Mode.OVERWRITE_PARTITIONS: Kind.INSERT_OVERWRITE,
+}
+_CREATING: Final = frozenset(mode for mode, kind in KINDS.items() if kind is Kind.CREATE_TABLE_AS)
+_EVOLVING: Final = frozenset({"mergeschema", "overwriteschema"})
+_CONDITION: Final = "replacewhere"
+
+
+def save(message: Any, found: PlanFindings) -> PlanReading:
+    """Return the reading of ``df.write``: of a query where it goes nowhere (``noop``)."""
+    expressions.check(message, found)
+    if message.WhichOneof("save_type") != "table":
+        return _save_elsewhere(message, found)
+    if message.source and message.source.lower() not in FILE_SOURCES:
+        raise parsing.source(message.source, "a table of")
+    if message.mode not in _SAVE:
+        raise parsing.unknown(f"a save mode {message.mode}")
+    mode = _SAVE[message.mode]
+    table = message.table
+    if table.save_method == _V1.SaveTable.TABLE_SAVE_METHOD_INSERT_INTO:
+        mode = Mode.INSERT_OVERWRITE if mode is Mode.SAVE_OVERWRITE else Mode.INSERT
+    elif table.save_method != _V1.SaveTable.TABLE_SAVE_METHOD_SAVE_AS_TABLE:
+        raise parsing.unknown(f"a way to save into a table, {table.save_method}")
+    return _written(message, mode, table.table_name, found)
+
+
+def write_to(message: Any, found: PlanFindings) -> PlanReading:
+    """Return the reading of ``df.writeTo``."""
+    if message.provider and message.provider.lower() not in FILE_SOURCES:
+        raise parsing.source(message.provider, "a table of")
+    if message.mode not in _WRITE_TO:
+        raise parsing.unknown(f"a mode of writeTo, {message.mode}")
+    for key in message.table_properties:
+        check_property(key.lower())
+    return _written(message, _WRITE_TO[message.mode], message.table_name, found)
+
+
+def _written(message: Any, mode: Mode, table: str, found: PlanFindings) -> PlanReading:
+    _take_options(message.options, mode, found)
+    expressions.take(message, found)
+    evolves = message.with_schema_evolution or any(
+        key.lower() in _EVOLVING and value.lower() != "false"
+        for key, value in message.options.items()
+    )
+    return found.reading(
+        Does.WRITES,
+        KINDS[mode],
+        target=name_in(table, "is written"),
+        mode=mode,
+        kind_if_there=Kind.INSERT if mode is Mode.SAVE_APPEND else None,
+        evolves=evolves,
+    )
+
+
+def merge(message: Any, found: PlanFindings) -> PlanReading:
+    """Return the reading of ``df.mergeInto``."""
+    expressions.take(message, found)
+    return found.reading(
+        Does.WRITES,
+        Kind.MERGE,
+        target=name_in(message.target_table_name, "is merged into"),
+        evolves=message.with_schema_evolution,
+    )
+
+
+def _take_options(options: Any, mode: Mode, found: PlanFindings) -> None:
+    for key, value in options.items():
+        name = key.lower()
+        if mode in _CREATING and locates(key):
+            found.paths.add(value)
+        elif mode in _CREATING and name.startswith("delta."):
+            check_property(name)
+        elif name == _CONDITION:
+            found.expressions.append(value)
+        elif name not in _EVOLVING:
+            check_write_option(name)
+
+
+def _save_elsewhere(message: Any, found: PlanFindings) -> PlanReading:
+    """``save()``: to a path, or to a source that keeps what it is given, or nowhere."""
+    path = message.path if message.WhichOneof("save_type") == "path" else ""
+    path = path or next((v for key, v in message.options.items() if locates(key)), "")
+    if message.source.lower() == "noop" and not path:
+        return found.reading(Does.QUERIES, Kind.SELECT)
+    if not message.source or message.source.lower() in FILE_SOURCES:
+        raise parsing.files(f"save({path!r}) writes files")
+    raise RefusedError(
+        ErrorClass.SOURCE,
+        f"save() to {message.source[:80]!r} writes to another system, from one cluster or from all",
+        "write to a table; what another system should get, send to it from your program",
+    )
+
+
+# Requests beside plans: AnalyzePlan, which explains some.
+#
+# To explain a plan Spark has to analyse it, and what writes by a relation writes while it is
+# analysed. So all that is to be explained must only read, whatever is asked of it.
+
+
+EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(members("schema explain tree_string is_local is_streaming"), ("plan",)),
+    **dict.fromkeys(members("input_files semantic_hash"), ("plan",)),
+    "same_semantics": ("target_plan", "other_plan"),
+    "persist": ("relation",),
+    "unpersist": ("relation",),
+    "get_storage_level": ("relation",),
+}
+"""What is asked about plans or relations, and where these stand."""
+PLAIN: Final = members("spark_version ddl_parse json_to_ddl")
+"""What is asked about no plan."""
+
+
+def read_analysis(request: Any) -> PlanReading:
+    """Return what an AnalyzePlanRequest, parsed by `parsing.parse`, reads.
+
+    Always QUERIES: RefusedError if any of its plans could do more. Its kind is EXPLAIN, or CACHE
+    for the hints that keep rows in memory (persist, unpersist).
+    """
+    asked = request.WhichOneof("analyze")
+    found = PlanFindings()
+    if asked in PLAIN:
+        return found.reading(Does.QUERIES, Kind.EXPLAIN)
+    if asked not in EXPLAINED:
+        raise parsing.unknown(f"the question {asked}")
+    message = getattr(request, asked)
+    for place in EXPLAINED[asked]:
+        explained = getattr(message, place)
+        _take(explained if place == "relation" else _root_to_analyze(explained, asked), found)
+    kind = Kind.CACHE if asked in ("persist", "unpersist") else Kind.EXPLAIN
+    return found.reading(Does.QUERIES, kind)
+
+
+def _root_to_analyze(plan: Any, asked: str) -> Any:
+    plan = opened(plan)
+    kind = plan.WhichOneof("op_type")
+    if kind == "command":
+        raise parsing.nested(f"a command whose {asked} is asked for")
+    if kind != "root":
+        raise parsing.unknown("neither a query nor a command")
+    return plan.root
+
+
+def _take(relation: Any, found: PlanFindings) -> None:
+    if relation.WhichOneof("rel_type") == "catalog":
+        catalog.read_nested(relation.catalog, found)
+        return
+    walk(relation, found)
+    expressions.check(relation, found)
+
+
+# What a plan does: its root or command, each kind that there is in a table.
 
 
 def read_plan(plan: Any, data: bytes | None = None) -> PlanReading:
@@ -32,13 +209,13 @@ def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
     if kind == "root":
         return _root(plan.root, data)
     if kind != "command":
-        raise refusals.unknown("neither a query nor a command")
+        raise parsing.unknown("neither a query nor a command")
     command = plan.command
     does = command.WhichOneof("command_type")
     if does in REFUSED:
         raise REFUSED[does]()
     if does not in TOLD:
-        raise refusals.unknown(f"the command {does}")
+        raise parsing.unknown(f"the command {does}")
     return TOLD[does](getattr(command, does))
 
 
@@ -60,7 +237,7 @@ def _sql_command(message: Any) -> PlanReading:
     """A SQL text by itself, or with the DataFrames that it reads."""
     command, message = message, _in_todays_form(message)
     if not has_sql(message):
-        raise refusals.unknown("a SQL command without a text")
+        raise parsing.unknown("a SQL command without a text")
     found = PlanFindings()
     for each in message.with_relations.references:
         walk(each, found)
@@ -98,7 +275,7 @@ def _view(message: Any) -> PlanReading:
 def _function(message: Any) -> PlanReading:
     kind = message.WhichOneof("function")
     if kind not in ("python_udf", "python_udtf"):
-        raise refusals.jvm_code(f"the function {message.function_name[:100]}")
+        raise parsing.jvm_code(f"the function {message.function_name[:100]}")
     found = PlanFindings(user_code=True)
     name = (message.function_name,)
     return found.reading(Does.CHANGES_SESSION, Kind.TEMPORARY_VIEW, target=name)
@@ -142,7 +319,7 @@ def _models(message: Any) -> PlanReading:
     found = PlanFindings()
     walk(message, found)
     expressions.check(message, found)
-    return models.read_command(message, found)
+    return relations.read_command(message, found)
 
 
 TOLD: Final[dict[str, Callable[[Any], PlanReading]]] = {
@@ -151,9 +328,9 @@ TOLD: Final[dict[str, Callable[[Any], PlanReading]]] = {
     "register_function": _function,
     "register_table_function": _function,
     "get_resources_command": _resources,
-    "write_operation": _writes(writes.save),
-    "write_operation_v2": _writes(writes.write_to),
-    "merge_into_table_command": _writes(writes.merge, "source_table_plan"),
+    "write_operation": _writes(save),
+    "write_operation_v2": _writes(write_to),
+    "merge_into_table_command": _writes(merge, "source_table_plan"),
     "checkpoint_command": _checkpoint,
     "remove_cached_remote_relation_command": _forget,
     "ml_command": _models,
@@ -186,11 +363,11 @@ def _profile() -> RefusedError:
 
 
 REFUSED: Final[dict[str, Callable[[], RefusedError]]] = {
-    "write_stream_operation_start": lambda: refusals.streaming("writeStream starts a stream"),
-    "streaming_query_command": lambda: refusals.streaming("a command for a stream"),
-    "streaming_query_manager_command": lambda: refusals.streaming("spark.streams asks for streams"),
-    "streaming_query_listener_bus_command": lambda: refusals.streaming("a listener of streams"),
-    "register_data_source": lambda: refusals.source("of your own", "a data source"),
+    "write_stream_operation_start": lambda: parsing.streaming("writeStream starts a stream"),
+    "streaming_query_command": lambda: parsing.streaming("a command for a stream"),
+    "streaming_query_manager_command": lambda: parsing.streaming("spark.streams asks for streams"),
+    "streaming_query_listener_bus_command": lambda: parsing.streaming("a listener of streams"),
+    "register_data_source": lambda: parsing.source("of your own", "a data source"),
     "create_resource_profile_command": _profile,
     "execute_external_command": _external,
     "pipeline_command": _pipeline,

@@ -1,10 +1,4 @@
-"""From bytes to protocol buffers, bounded, and with nothing in them that is not known here.
-
-Spark goes into a plan by recursion, as into a statement (`haproc.classify.bounds`), so how deep it
-may nest is bounded here, for queries, too. What a newer client sends in fields that the messages of
-this version do not have would be passed over, here but perhaps not by Spark: a message that holds
-any is refused.
-"""
+"""Plans as messages: parsed within bounds, their members and names, and why one is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +8,113 @@ import pyarrow as pa
 
 from haproc import protos, wire
 from haproc.classify.model import RefusedError
-from haproc.classify.plans import refusals
+from haproc.classify.names import parts_of
 from haproc.failure import ErrorClass
+
+# Members of the protocol's messages, as the tables of this package list them.
+
+
+def members(text: str) -> frozenset[str]:
+    """Return the names in a text, of which each is a field in one of Spark Connect's choices."""
+    return frozenset(text.split())
+
+
+# Why a plan is not run, and what to do instead.
+
+
+def unknown(what: str) -> RefusedError:
+    """Return the error of a plan with a part that HAProc does not know."""
+    return RefusedError(
+        ErrorClass.PLAN_UNKNOWN,
+        f"the plan holds {what}, which HAProc does not know: what it would do can't be told",
+        "use a PySpark of the version that HAProc was made for, or write it as SQL",
+    )
+
+
+def streaming(what: str) -> RefusedError:
+    """Return the error of whatever has to do with streams."""
+    return RefusedError(
+        ErrorClass.STREAMING,
+        f"{what}: a stream runs on one cluster's server, beside the order of writes",
+        "read the source in a program of your own and write each batch with df.write, which every "
+        "cluster applies",
+    )
+
+
+def nested(what: str) -> RefusedError:
+    """Return the error of what has an effect and stands where only queries may."""
+    return RefusedError(
+        ErrorClass.NESTED_WRITE,
+        f"{what} stands inside another plan, where only what reads may stand",
+        "run it by itself first, and go on from its result",
+    )
+
+
+def files(what: str) -> RefusedError:
+    """Return the error of a write to files."""
+    return RefusedError(
+        ErrorClass.PATH,
+        f"{what}: files belong to no table of the ring, so whether a write was applied could not "
+        "be told",
+        "write to a table by its name: df.write.saveAsTable(…), df.writeTo(…), insertInto(…)",
+    )
+
+
+def source(name: str, use: str) -> RefusedError:
+    """Return the error of a data source that is not one of files."""
+    return RefusedError(
+        ErrorClass.SOURCE,
+        f"HAProc doesn't know what {use} {name[:80]!r} reads or writes",
+        "read it in your program and give its rows to spark.createDataFrame; tables are of delta, "
+        "or another format of files",
+    )
+
+
+def jvm_code(what: str) -> RefusedError:
+    """Return the error of code in the JVM."""
+    return RefusedError(
+        ErrorClass.JVM_CODE,
+        f"{what} runs code in Spark's own process that HAProc cannot look into",
+        "write the function in Python or SQL",
+    )
+
+
+def unreadable_name(text: str, use: str) -> RefusedError:
+    """Return the error of a text that names nothing, where a name stands."""
+    return RefusedError(
+        ErrorClass.TABLE_NAME,
+        f"{text[:100]!r}, which {use}, is not a name",
+        "write [catalog.][schema.]name, and parts with other signs in them in `backquotes`",
+    )
+
+
+def hiding(function: str) -> RefusedError:
+    """Return the error of a function that runs what its arguments name."""
+    return RefusedError(
+        ErrorClass.UNCLASSIFIED,
+        f"{function}() runs arbitrary code",
+        "write a function in Python or SQL",
+    )
+
+
+# Names in plans: texts, as SQL would write them.
+
+
+def name_in(text: str, use: str) -> tuple[str, ...]:
+    """Return the parts of a table's name; RefusedError, which says its use, if the text is none."""
+    parts = parts_of(text)
+    if parts is None:
+        raise unreadable_name(text, use)
+    return parts
+
+
+# From bytes to protocol buffers, bounded, and with nothing in them that is not known here.
+#
+# Spark goes into a plan by recursion, as into a statement (`haproc.classify.bounds`), so how deep
+# it may nest is bounded here, for queries, too. What a newer client sends in fields that the
+# messages of this version do not have would be passed over, here but perhaps not by Spark: a
+# message that holds any is refused.
+
 
 DEPTH_MAX = 400
 """Messages inside each other: 198 steps of a DataFrame or calls of functions, two for each."""
@@ -40,7 +139,7 @@ def opened(plan: Any) -> Any:
         return plan
     packed = plan.compressed_operation
     if packed.compression_codec != protos.base.COMPRESSION_CODEC_ZSTD:
-        raise refusals.unknown(f"a compression of kind {packed.compression_codec}")
+        raise unknown(f"a compression of kind {packed.compression_codec}")
     data = _decompressed(packed.data)
     whole = protos.base.Plan()
     if packed.op_type == _Compressed.OP_TYPE_RELATION:
@@ -48,7 +147,7 @@ def opened(plan: Any) -> Any:
     elif packed.op_type == _Compressed.OP_TYPE_COMMAND:
         whole.command.CopyFrom(parse(protos.commands.Command, data))
     else:
-        raise refusals.unknown(f"a compressed plan of kind {packed.op_type}")
+        raise unknown(f"a compressed plan of kind {packed.op_type}")
     return whole
 
 
@@ -64,7 +163,7 @@ def _parsed(kind: Any, data: bytes) -> Any:
 def _check_known(kind: Any, data: bytes, known: Any) -> None:
     """Refuse unless the sizes differ only because another writer spelt the same otherwise."""
     if _parsed(kind, data).ByteSize() != known.ByteSize():
-        raise refusals.unknown("a field of a newer version of Spark Connect")
+        raise unknown("a field of a newer version of Spark Connect")
 
 
 def _decompressed(data: bytes) -> bytes:

@@ -1,9 +1,4 @@
-"""The relations of a plan: each one that there is, and what it reads.
-
-Every relation that Spark Connect knows stands in one of the tables below; what stands in none is
-refused. Relations are gone through with a stack of our own, however deep they nest. Nothing goes
-into expressions here: no relation can stand in one (a test holds the messages to that).
-"""
+"""The relations of a plan, and those of models of ``pyspark.ml``: what each one reads."""
 
 from __future__ import annotations
 
@@ -12,16 +7,89 @@ from functools import cache
 from typing import Any, Final
 
 from haproc import protos
+from haproc.classify.allowed import check_read_option, locates
 from haproc.classify.bounds import COLUMNS_MAX
-from haproc.classify.model import RefusedError
+from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import PATH_FORMATS
-from haproc.classify.options import check_read_option
-from haproc.classify.paths import locates
-from haproc.classify.plans import catalog, delta, expressions, models, refusals
-from haproc.classify.plans.members import members
-from haproc.classify.plans.names import name_in
-from haproc.classify.plans.reading import PlanFindings, SqlPart
+from haproc.classify.plans import catalog, delta, expressions, parsing
+from haproc.classify.plans.parsing import members, name_in
+from haproc.classify.plans.reading import Does, PlanFindings, PlanReading, SqlPart
 from haproc.failure import ErrorClass
+
+# Models of ``pyspark.ml``: what one server's session keeps, and whoever asks for it.
+#
+# A model is gone with the server that fitted it. What reads or writes one as files is refused, and
+# so is whatever runs a text or a class that only its parameters name.
+
+
+HOLDING: Final = members(
+    """
+    fit fetch delete evaluate clean_cache get_cache_info create_summary get_model_size
+    """
+)
+FILES: Final = members("write read")
+_OWN: Final = "org.apache.spark.ml."
+_RUNS_SQL: Final = "SQLTransformer"
+
+
+def read_relation(message: Any, found: PlanFindings) -> None:
+    """Take a model's relation: what it transforms stands below it."""
+    kind = message.WhichOneof("ml_type")
+    if kind == "transform":
+        _take_operator(message.transform, found)
+    elif kind == "fetch":
+        found.handles.add(message.fetch.obj_ref.id)
+    else:
+        raise parsing.unknown(f"a relation of models, {kind}")
+
+
+def _take_operator(message: Any, found: PlanFindings) -> None:
+    if message.WhichOneof("operator") == "obj_ref":
+        found.handles.add(message.obj_ref.id)
+    else:
+        _check_operator(message.transformer)
+
+
+def _check_operator(operator: Any) -> None:
+    """Refuse an operator that is not Spark's own, or runs a SQL text of its parameters."""
+    if not operator.name.startswith(_OWN):
+        raise parsing.jvm_code(f"the operator {operator.name[:100]!r}")
+    if operator.name.endswith(_RUNS_SQL):
+        raise RefusedError(
+            ErrorClass.HIDDEN_STATEMENT,
+            "SQLTransformer hides the statement that it runs",
+            "write spark.sql(…, df=df) on the DataFrame that it would transform",
+        )
+
+
+def read_command(message: Any, found: PlanFindings) -> PlanReading:
+    """Return what a command for models does; what it reads has been taken."""
+    kind = message.WhichOneof("command")
+    if kind in FILES:
+        raise RefusedError(
+            ErrorClass.MODEL_FILES,
+            f"a model's {kind} goes to files of one cluster",
+            "keep what you need of the model in your program, or fit it anew",
+        )
+    if kind not in HOLDING:
+        raise parsing.unknown(f"a command for models, {kind}")
+    if kind == "fit":
+        _check_operator(message.fit.estimator)
+    elif kind == "evaluate":
+        _check_operator(message.evaluate.evaluator)
+    elif kind == "fetch":
+        found.handles.add(message.fetch.obj_ref.id)
+    elif kind in ("create_summary", "get_model_size"):
+        found.handles.add(getattr(message, kind).model_ref.id)
+    return found.reading(Does.HOLDS, Kind.CACHE)
+
+
+# The relations of a plan: each one that there is, and what it reads.
+#
+# Every relation that Spark Connect knows stands in one of the tables below; what stands in none is
+# refused. Relations are gone through with a stack of our own, however deep they nest. Nothing goes
+# into expressions here: no relation can stand in one (a test holds the messages to that).
+
 
 _RELATION = protos.relations.Relation.DESCRIPTOR.full_name
 
@@ -57,10 +125,10 @@ _TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"
 COMPUTED_RANGE: Final = "range of computed values"
 """Named among a plan's relations: the rest of them are the protocol's."""
 REFUSED: Final = {
-    "common_inline_user_defined_data_source": lambda: refusals.source(
+    "common_inline_user_defined_data_source": lambda: parsing.source(
         "of your own", "a data source"
     ),
-    "unknown": lambda: refusals.unknown("a relation called unknown"),
+    "unknown": lambda: parsing.unknown("a relation called unknown"),
 }
 
 
@@ -82,7 +150,7 @@ def _entered(relation: Any, found: PlanFindings) -> Any:
     """Take what this relation says of itself, and return the message that says it."""
     kind = relation.WhichOneof("rel_type")
     if kind is None:
-        raise refusals.unknown("a relation that is empty, or of a kind that is new")
+        raise parsing.unknown("a relation that is empty, or of a kind that is new")
     message = getattr(relation, kind)
     found.relations.add(kind)
     if kind in COLUMNS:
@@ -96,7 +164,7 @@ def _entered(relation: Any, found: PlanFindings) -> Any:
     if kind in REFUSED:
         raise REFUSED[kind]()
     if kind not in TOLD:
-        raise refusals.unknown(f"the relation {kind}")
+        raise parsing.unknown(f"the relation {kind}")
     TOLD[kind](message, found)
     return message
 
@@ -165,14 +233,14 @@ def _bears(descriptor: Any) -> bool:
 
 def _read(message: Any, found: PlanFindings) -> None:
     if message.is_streaming:
-        raise refusals.streaming("readStream reads a stream")
+        raise parsing.streaming("readStream reads a stream")
     kind = message.WhichOneof("read_type")
     if kind == "named_table":
         _named(message.named_table, found)
     elif kind == "data_source":
         _data_source(message.data_source, found)
     else:
-        raise refusals.unknown("a read of no kind that there is")
+        raise parsing.unknown("a read of no kind that there is")
 
 
 def _named(message: Any, found: PlanFindings) -> None:
@@ -182,7 +250,7 @@ def _named(message: Any, found: PlanFindings) -> None:
 
 def _data_source(message: Any, found: PlanFindings) -> None:
     if message.format and message.format.lower() not in PATH_FORMATS:
-        raise refusals.source(message.format, "the data source")
+        raise parsing.source(message.format, "the data source")
     found.names_known = False
     found.paths.update(message.paths)
     _take_options(message.options, found)
@@ -198,7 +266,7 @@ def _take_options(options: Any, found: PlanFindings) -> None:
 
 def _changes(message: Any, found: PlanFindings) -> None:
     if message.is_streaming:
-        raise refusals.streaming("a stream of changes")
+        raise parsing.streaming("a stream of changes")
     _named(message, found)
 
 
@@ -233,7 +301,7 @@ TOLD: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "relation_changes": _changes,
     "unresolved_table_valued_function": _table_function,
     "catalog": catalog.read_nested,
-    "ml_relation": models.read_relation,
+    "ml_relation": read_relation,
     "cached_remote_relation": _remote,
     "cached_local_relation": _cached,
     "chunked_cached_local_relation": _chunked,

@@ -1,18 +1,68 @@
-"""What other products' clients ask first: who answers here, who they are, where statements run.
-
-The paths are Livy's (``/``, ``/version``) and Databricks' (``Me``, ``warehouses``). Of their
-answers there is what this ring can say: it is the one warehouse, under its name.
-"""
+"""What clients ask beside statements: who answers here, and what would become of a statement."""
 
 from __future__ import annotations
+
+import uuid
+from typing import Final
 
 from aiohttp import web
 
 from haproc import __version__
 from haproc.config.model import Config
+from haproc.doors.http import reading
 from haproc.doors.http.access import USER
-from haproc.doors.http.bodies import json_response
+from haproc.doors.http.bodies import check_json, json_response, read_body
 from haproc.doors.status import StatusSource
+from haproc.route.model import Request, SentSql, Service
+from haproc.statements.request_admission import RequestAdmission
+
+# The door that tells what would become of a statement, for `haproc classify --server`.
+
+
+PATH: Final = "/api/ha/classify"
+FIELDS: Final = ("statement", "catalog", "schema", "session_id", "tree")
+
+
+class ClassifyDoor:
+    """The handler."""
+
+    def __init__(
+        self, config: Config, service: Service, request_admission: RequestAdmission
+    ) -> None:
+        self._config = config
+        self._service = service
+        self._request_admission = request_admission
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.post(PATH, self.classify)]
+
+    async def classify(self, request: web.Request) -> web.Response:
+        """Tell it; what would be refused is told, too."""
+        check_json(request)
+        limits = self._config.limits
+        given = reading.parse_object(await read_body(request, limits.statement_body_bytes_max))
+        reading.no_unknown(given, FIELDS)
+        asked = Request(
+            id=uuid.uuid4().hex,
+            statement=SentSql(reading.needed_text(given, "statement")),
+            fingerprint="",
+            user=request[USER],
+            catalog=reading.text(given, "catalog"),
+            schema=reading.text(given, "schema"),
+            session_id=reading.identifier(given, "session_id"),
+            timeout_s=self._config.timeouts.statement_s,
+        )
+        tree = reading.flag(given, "tree")
+        async with self._request_admission.permit(request[USER]):
+            return json_response(dict(await self._service.shown(asked, tree=tree)))
+
+
+# What other products' clients ask first: who answers here, who they are, where statements run.
+#
+# The paths are Livy's (``/``, ``/version``) and Databricks' (``Me``, ``warehouses``). Of their
+# answers there is what this ring can say: it is the one warehouse, under its name.
+
 
 ME = "/api/2.0/preview/scim/v2/Me"
 WAREHOUSES = "/api/2.0/sql/warehouses"

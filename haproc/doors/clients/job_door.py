@@ -10,7 +10,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from haproc.config.jobs import UnknownFields
 from haproc.config.model import Config
-from haproc.doors.http import fields
+from haproc.doors.http import reading
 from haproc.doors.http.access import USER
 from haproc.doors.http.bodies import (
     HELD,
@@ -21,9 +21,8 @@ from haproc.doors.http.bodies import (
     read_body,
 )
 from haproc.failure import ErrorClass, refused
-from haproc.jobs.folders import too_large
 from haproc.jobs.model import Role
-from haproc.jobs.request import FIELDS, Upload
+from haproc.jobs.request import FIELDS, Upload, too_large
 from haproc.jobs.service import PAGE_DEFAULT, PAGE_MAX, JobService
 
 BATCHES: Final = "/batches"
@@ -73,12 +72,12 @@ class JobDoor:
                 body, uploads = await self._parts(request)
         else:
             check_json(request)
-            body = fields.parse_object(await read_body(request, BODY_BYTES_MAX))
+            body = reading.parse_object(await read_body(request, BODY_BYTES_MAX))
         if self._refuses:
-            fields.no_unknown(body, FIELDS)
+            reading.no_unknown(body, FIELDS)
         key = request.headers.get(IDEMPOTENCY_KEY)
         if key is not None:
-            fields.check_identifier(key, IDEMPOTENCY_KEY)
+            reading.check_identifier(key, IDEMPOTENCY_KEY)
         made = await jobs.submit(request[USER], body, uploads, key)
         location = {"Location": f"{BATCHES}/{made['id']}"}
         response = json_response(dict(made), 201)
@@ -104,7 +103,7 @@ class JobDoor:
                     if len(data) > most:
                         raise too_large()
                 if part.name == REQUEST_PART:
-                    body = fields.parse_object(bytes(data))
+                    body = reading.parse_object(bytes(data))
                     continue
                 role = _ROLES.get(part.name or "")
                 if role is None:
@@ -148,13 +147,13 @@ class JobDoor:
 
 def batch_id(request: web.Request) -> int:
     """Return the id in a request's path."""
-    return fields.whole_number(request.match_info["batch_id"], "the batch's id", 16)
+    return reading.whole_number(request.match_info["batch_id"], "the batch's id", 16)
 
 
 def page_of(request: web.Request) -> tuple[int | None, int]:
     """Return where a page begins, if that is said, and how long it may be."""
-    fields.no_unknown(request.query, ("from", "size"))
+    reading.no_unknown(request.query, ("from", "size"))
     start = request.query.get("from")
-    size = fields.whole_number(request.query.get("size", str(PAGE_DEFAULT)), "size")
-    first = None if start is None or start == "-1" else fields.whole_number(start, "from")
+    size = reading.whole_number(request.query.get("size", str(PAGE_DEFAULT)), "size")
+    first = None if start is None or start == "-1" else reading.whole_number(start, "from")
     return first, min(size, PAGE_MAX)

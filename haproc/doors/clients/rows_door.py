@@ -15,16 +15,16 @@ from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Config
 from haproc.doors.clients.answers import ha_block
 from haproc.doors.clients.statement_request import with_headers
-from haproc.doors.http import fields
+from haproc.doors.http import reading
 from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import (
+    ASKED,
     HELD,
     is_packed,
     json_response,
     read_body,
     stream_body,
 )
-from haproc.doors.http.errors import ASKED
 from haproc.doors.http.statuses import RequestedStatement
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Request, SentRows
@@ -87,13 +87,13 @@ class RowsDoor:
         """Return what is asked. Whether the rows fit the table is seen where it is their turn."""
         given = with_headers(_query(request), request.headers)
         form = _form(request, given)
-        own_id = fields.identifier(given, "request_id")
+        own_id = reading.identifier(given, "request_id")
         request_id = own_id or uuid.uuid4().hex
         request[ASKED] = RequestedStatement(request_id, own_id is not None)
         arrived_s = asyncio.get_running_loop().time()
-        age_s = fields.age(fields.seconds_in(given.get("age_s"), "age_s"))
-        timeout_s = fields.seconds_in(given.get("timeout_s"), "timeout_s")
-        timeout_s = fields.seconds(timeout_s, "timeout_s", TIMEOUT_MAX_S)
+        age_s = reading.age(reading.seconds_in(given.get("age_s"), "age_s"))
+        timeout_s = reading.seconds_in(given.get("timeout_s"), "timeout_s")
+        timeout_s = reading.seconds(timeout_s, "timeout_s", TIMEOUT_MAX_S)
         body, digest = await self._body(request, form)
         table, catalog, schema = (
             request.match_info["table"],
@@ -110,7 +110,7 @@ class RowsDoor:
             catalog=catalog,
             schema=schema,
             operation_class=OperationClass.ASYNCHRONOUS,
-            write_concern=fields.choice(given, "write_concern", WriteConcern),
+            write_concern=reading.choice(given, "write_concern", WriteConcern),
             timeout_s=timeout_s or self._config.timeouts.statement_s,
             age_s=age_s,
             arrived_s=arrived_s,
@@ -156,7 +156,7 @@ class RowsDoor:
 
 
 def _query(request: web.Request) -> dict[str, str]:
-    fields.no_unknown(request.query, PARAMETERS)
+    reading.no_unknown(request.query, PARAMETERS)
     given: dict[str, str] = {}
     for name, value in request.query.items():
         if name in given:

@@ -9,11 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from haproc.config.model import Config
-from haproc.doors.http import fields
+from haproc.doors.http import reading
 from haproc.doors.http.access import USER
 from haproc.doors.http.bodies import check_json, json_response, raw_json, read_body
 from haproc.failure import ErrorClass, refused
-from haproc.route.interface import Service
+from haproc.route.model import Service
 from haproc.route.offload import Texts
 from haproc.statements.request_admission import RequestAdmission
 
@@ -57,7 +57,7 @@ class SessionDoor:
 
     async def open(self, request: web.Request) -> web.Response:
         """Open the session, wherever it was."""
-        session_id = fields.check_identifier(request.match_info["session_id"], "the session's id")
+        session_id = reading.check_identifier(request.match_info["session_id"], "the session's id")
         check_json(request)
         body = await read_body(request, self._config.limits.statement_body_bytes_max)
         opening = await self._texts.run(request[USER], len(body), read_opening, body)
@@ -69,15 +69,15 @@ class SessionDoor:
 
     async def close(self, request: web.Request) -> web.Response:
         """Close the session; one that is not there counts as closed."""
-        session_id = fields.check_identifier(request.match_info["session_id"], "the session's id")
+        session_id = reading.check_identifier(request.match_info["session_id"], "the session's id")
         await self._service.close_session(session_id, request[USER])
         return raw_json(b"{}")
 
 
 def read_opening(body: bytes) -> Opening:
     """Return what a body says; raises RequestError."""
-    given = fields.parse_object(body) if body.strip() else {}
-    fields.no_unknown(given, ("begin_with", "statements"))
+    given = reading.parse_object(body) if body.strip() else {}
+    reading.no_unknown(given, ("begin_with", "statements"))
     if "statements" in given and "begin_with" in given:
         raise refused(ErrorClass.BAD_REQUEST, "give begin_with or statements, not both")
     if given.get("statements") is not None:
@@ -90,12 +90,12 @@ def _texts(given: Mapping[str, Any], name: str) -> list[str]:
     if statements is None:
         return []
     if not isinstance(statements, list):
-        raise fields.wrong(name, "a list of strings", statements)
+        raise reading.wrong(name, "a list of strings", statements)
     if len(statements) > STATEMENTS_MAX:
         raise refused(
             ErrorClass.BAD_REQUEST, f"a session begins with at most {STATEMENTS_MAX} statements"
         )
     for index, statement in enumerate(statements):
         if not isinstance(statement, str):
-            raise fields.wrong(f"{name}[{index}]", "a string", statement)
+            raise reading.wrong(f"{name}[{index}]", "a string", statement)
     return statements

@@ -13,23 +13,22 @@ from aiohttp import web
 from dmq import Json
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Config
-from haproc.doors.clients.answers import LINK_SECRET, RESULTS_PATH, Answers
+from haproc.doors.clients.answers import LINK_SECRET, RESULTS_PATH, Answers, StreamedAnswers
 from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
-from haproc.doors.clients.streamed import StreamedAnswers
-from haproc.doors.http import fields
+from haproc.doors.http import reading
 from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import (
     ARROW_STREAM,
+    ASKED,
     HELD,
     check_json,
     json_response,
     raw_json,
     read_body,
 )
-from haproc.doors.http.errors import ASKED
 from haproc.doors.http.statuses import STATEMENTS_PATH, RequestedStatement
 from haproc.failure import ErrorClass, FailureKind, refused
-from haproc.route.interface import Service
+from haproc.route.model import Service
 from haproc.route.offload import Texts
 from haproc.statements.execution import Execution
 from haproc.statements.registry import Registry
@@ -168,7 +167,7 @@ class StatementDoor:
 
 def _index(request: web.Request) -> int:
     text = request.match_info["chunk_index"]
-    index = fields.number_in(text, 9)
+    index = reading.number_in(text, 9)
     if index is None:
         raise refused(ErrorClass.STATEMENT_UNKNOWN, f"there is no chunk {text[:40]!r}")
     return index
@@ -179,7 +178,7 @@ def _concern(request: web.Request) -> WriteConcern | str:
     text = request.query.get("concern", "")
     if text in ("", DEFAULT_CONCERN):
         return text
-    found = fields.choice({"concern": text}, "concern", WriteConcern)
+    found = reading.choice({"concern": text}, "concern", WriteConcern)
     assert found is not None
     return found
 

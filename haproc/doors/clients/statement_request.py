@@ -1,8 +1,4 @@
-"""The body of ``POST /api/2.0/sql/statements`` as a value.
-
-Pure: bytes in, `StatementRequest` or RequestError out. Parameters pass through as they came; they
-are bound behind the door.
-"""
+"""The body of ``POST /api/2.0/sql/statements`` as a value, and how fresh its answer must be."""
 
 from __future__ import annotations
 
@@ -13,14 +9,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from haproc.classify.model import BUDGET_MAX_S, OperationClass, WriteConcern
-from haproc.config.model import Reads
-from haproc.doors.clients.freshness import FIELDS as FRESHNESS_FIELDS
-from haproc.doors.clients.freshness import HEADERS as FRESHNESS_HEADERS
-from haproc.doors.clients.freshness import read_freshness
-from haproc.doors.http import fields
+from haproc.config.model import Consistency, Reads
+from haproc.doors.http import reading
 from haproc.failure import ErrorClass, refused
 from haproc.pin.parameters import Given
-from haproc.route.model import Fanout, Request, SentSql
+from haproc.route.model import Fanout, Freshness, Request, SentSql
 from haproc.statements.request import (
     TIMEOUT_MAX_S,
     Delivery,
@@ -30,6 +23,64 @@ from haproc.statements.request import (
     StatementRequest,
     fingerprint_of,
 )
+
+# How fresh a query must be, from a request's fields and headers; what neither says is configured.
+#
+# A field counts before the header of its name. Values in, `Freshness` or RequestError out.
+
+
+FRESHNESS_FIELDS: Final = ("consistency", "acceptable_offset_lag", "after_offset", "seen")
+FRESHNESS_HEADERS: Final = {
+    "consistency": "HAProc-Consistency",
+    "acceptable_offset_lag": "HAProc-Acceptable-Offset-Lag",
+    "after_offset": "HAProc-After-Offset",
+}
+_SEEN_MAX: Final = 64
+"""As many clusters as a ring may have."""
+
+
+def read_freshness(
+    given: Mapping[str, Any], headers: Mapping[str, str], defaults: Reads
+) -> Freshness:
+    """Check and combine them; raises RequestError."""
+    told: dict[str, Any] = {
+        name: headers[header].strip()
+        for name, header in FRESHNESS_HEADERS.items()
+        if header in headers
+    }
+    for name in ("acceptable_offset_lag", "after_offset"):
+        if name in told:
+            told[name] = reading.whole_number(told[name], FRESHNESS_HEADERS[name], 19)
+    asked = {
+        **told,
+        **{name: given[name] for name in FRESHNESS_FIELDS if given.get(name) is not None},
+    }
+    level = reading.choice(asked, "consistency", Consistency)
+    lag_max = reading.offset(asked, "acceptable_offset_lag")
+    return Freshness(
+        level or defaults.consistency,
+        defaults.acceptable_offset_lag if lag_max is None else lag_max,
+        reading.offset(asked, "after_offset") or 0,
+        _seen(asked),
+    )
+
+
+def _seen(asked: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    value = asked.get("seen")
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise reading.wrong("seen", "an object", value)
+    if len(value) > _SEEN_MAX:
+        raise refused(ErrorClass.BAD_REQUEST, f"seen must name at most {_SEEN_MAX} clusters")
+    return tuple((name, reading.offset(value, name) or 0) for name in sorted(value))
+
+
+# The body of ``POST /api/2.0/sql/statements`` as a value.
+#
+# Pure: bytes in, `StatementRequest` or RequestError out. Parameters pass through as they came;
+# they are bound behind the door.
+
 
 _DEFAULTS: Final = Reads()
 _WAIT: Final = re.compile(r"([0-9]{1,2})s")
@@ -81,29 +132,29 @@ def read_statement(
     reads: Reads = _DEFAULTS,
 ) -> StatementRequest:
     """Check a body; raises RequestError."""
-    given = fields.parse_object(body)
-    fields.no_unknown(given, FIELDS)
+    given = reading.parse_object(body)
+    reading.no_unknown(given, FIELDS)
     given = with_headers(given, headers)
     statement = _statement(given)
-    fields.text(given, "warehouse_id")
+    reading.text(given, "warehouse_id")
     wait_s, on_wait_timeout = _waiting(given)
     fingerprint = fingerprint_of(user, {name: given.get(name) for name in _FINGERPRINTED})
     request = Request(
-        id=fields.identifier(given, "request_id") or _tagged_id(given) or made_id,
+        id=reading.identifier(given, "request_id") or _tagged_id(given) or made_id,
         statement=statement,
         fingerprint=fingerprint,
         user=user,
         catalog=_name(given, "catalog"),
         schema=_name(given, "schema"),
-        session_id=fields.identifier(given, "session_id"),
+        session_id=reading.identifier(given, "session_id"),
         freshness=read_freshness(given, headers, reads),
-        operation_class=fields.choice(given, "operation_class", OperationClass, _CLASSES),
-        fanout=fields.choice(given, "fanout", Fanout),
-        write_concern=fields.choice(given, "write_concern", WriteConcern),
-        apply_budget_s=fields.seconds(given.get("apply_budget_s"), "apply_budget_s", BUDGET_MAX_S),
-        timeout_s=fields.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
+        operation_class=reading.choice(given, "operation_class", OperationClass, _CLASSES),
+        fanout=reading.choice(given, "fanout", Fanout),
+        write_concern=reading.choice(given, "write_concern", WriteConcern),
+        apply_budget_s=reading.seconds(given.get("apply_budget_s"), "apply_budget_s", BUDGET_MAX_S),
+        timeout_s=reading.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
         or timeout_default_s,
-        age_s=fields.age(given.get("age_s")),
+        age_s=reading.age(given.get("age_s")),
         arrived_s=arrived_s,
         cache=_cache(given, headers),
     )
@@ -126,7 +177,7 @@ def _cache(given: Mapping[str, Any], headers: Mapping[str, str]) -> bool | None:
         value = {"true": True, "false": False}.get(said, said)
     if value is None or isinstance(value, bool):
         return value
-    raise fields.wrong("cache", "true or false", value)
+    raise reading.wrong("cache", "true or false", value)
 
 
 def _tagged_id(given: Mapping[str, Any]) -> str | None:
@@ -135,36 +186,36 @@ def _tagged_id(given: Mapping[str, Any]) -> str | None:
     if tags is None:
         return None
     if not isinstance(tags, list) or not all(isinstance(tag, dict) for tag in tags):
-        raise fields.wrong("query_tags", "a list of objects", tags)
+        raise reading.wrong("query_tags", "a list of objects", tags)
     values = [tag.get("value") for tag in tags if tag.get("key") == _ID_TAG]
     if len(values) > 1:
         raise refused(ErrorClass.BAD_REQUEST, f"query_tags has several {_ID_TAG}", "send one")
-    return fields.identifier({_ID_TAG: values[0]}, _ID_TAG) if values else None
+    return reading.identifier({_ID_TAG: values[0]}, _ID_TAG) if values else None
 
 
 def _delivery(given: Mapping[str, Any]) -> Delivery:
     return Delivery(
-        fields.choice(given, "format", Format) or Format.JSON_ARRAY,
-        fields.choice(given, "disposition", Disposition) or Disposition.INLINE,
-        fields.count(given, "row_limit"),
-        fields.count(given, "byte_limit"),
+        reading.choice(given, "format", Format) or Format.JSON_ARRAY,
+        reading.choice(given, "disposition", Disposition) or Disposition.INLINE,
+        reading.count(given, "row_limit"),
+        reading.count(given, "byte_limit"),
     )
 
 
 def _name(given: Mapping[str, Any], name: str) -> str | None:
-    value = fields.text(given, name)
+    value = reading.text(given, name)
     if value is not None and not value.strip():
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must not be empty")
     return value
 
 
 def _waiting(given: Mapping[str, Any]) -> tuple[float, OnWaitTimeout]:
-    asked = fields.text(given, "wait_timeout", "10s") or ""
+    asked = reading.text(given, "wait_timeout", "10s") or ""
     found = _WAIT.fullmatch(asked)
     wait_s = int(found[1]) if found else -1
     if wait_s != 0 and not 5 <= wait_s <= 50:
         raise refused(ErrorClass.BAD_REQUEST, 'wait_timeout must be "0s", or "5s" to "50s"')
-    on_timeout = fields.choice(given, "on_wait_timeout", OnWaitTimeout)
+    on_timeout = reading.choice(given, "on_wait_timeout", OnWaitTimeout)
     if wait_s == 0 and on_timeout is OnWaitTimeout.CANCEL:
         raise refused(
             ErrorClass.BAD_REQUEST, 'on_wait_timeout CANCEL contradicts wait_timeout "0s"'
@@ -174,7 +225,7 @@ def _waiting(given: Mapping[str, Any]) -> tuple[float, OnWaitTimeout]:
 
 def _statement(given: Mapping[str, Any]) -> SentSql:
     """Return the statement with its parameters as they came."""
-    text = fields.needed_text(given, "statement")
+    text = reading.needed_text(given, "statement")
     parameters, rows = given.get("parameters"), given.get("parameter_rows")
     if not parameters and rows is None:
         return SentSql(text)

@@ -22,8 +22,8 @@ from haproc.doors.http.access import Admission, Admitted
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
+from haproc.route.answering import as_told
 from haproc.route.model import Authorization
-from haproc.route.unforeseen import as_told
 from haproc.sessions.ownership import Key
 from haproc.statements.request_admission import Held, RequestAdmission
 

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from dmq.errors import LogError
 from dmq.key_value import KeyValueStore
+from dmq.log import LogError
 from haproc.config.shares import Shares
-from haproc.doors.connect.handles import (
+from haproc.doors.connect.errors import (
     Key,
     OperationState,
     abandoned,

@@ -23,14 +23,14 @@ from typing import Any, Final, Protocol
 from haproc import protos
 from haproc.classify.model import Kind, OperationClass, RefusedError
 from haproc.classify.plans import expressions
+from haproc.classify.plans.catalog import as_tables
 from haproc.classify.plans.commands import read_opened
-from haproc.classify.plans.created import as_tables
 from haproc.classify.plans.parsing import OPENED_BYTES_MAX, opened, parse
 from haproc.classify.plans.reading import Does, PlanReading
 from haproc.config.model import Config
-from haproc.doors.connect import answers, options, sql
+from haproc.doors.connect import answers, messages, options
 from haproc.doors.connect.calls import Call
-from haproc.doors.connect.handles import OperationState
+from haproc.doors.connect.errors import OperationState
 from haproc.engine.arrow import empty_stream
 from haproc.engine.interface import Chunk
 from haproc.engine.rewriting import fields_of, replaced_plan
@@ -40,9 +40,8 @@ from haproc.replicate.queue.outcomes import Known, OutcomeStatus
 from haproc.route.model import Answer, ReadPlan, Request, Sent, SentPlan, SentSql
 from haproc.route.offload import LARGE_PLAN, Texts, plan_work
 from haproc.route.planning import Planning
-from haproc.sessions.client import ClientSession
+from haproc.sessions.client import ClientSession, left_by_plan
 from haproc.sessions.journal import ConfEntry, Entry, SettingsEntry
-from haproc.sessions.looking import left_by_plan
 from haproc.sessions.sessions import Sessions
 from haproc.statements.registry import Registry
 from haproc.statements.request import fingerprint_of
@@ -332,26 +331,26 @@ class Executing:
                 reading.handles,
                 is_root,
             )
-        text, given = reading.sql.text, sql.given(reading.sql)
-        read = ReadPlan(sql.as_command(plan), reading) if given is None else None
+        text, given = reading.sql.text, messages.given(reading.sql)
+        read = ReadPlan(messages.as_command(plan), reading) if given is None else None
         if given is not None:
             size = len(text) + len(given.json)
             text = await self._texts.run(call.user, size, bound, text, given)
-            plan = sql.with_text(plan, text)
+            plan = messages.with_text(plan, text)
             packed = plan.SerializeToString(deterministic=True)
             request = replaced_plan(request, packed)
-        command, whole = sql.as_command(plan), packed
+        command, whole = messages.as_command(plan), packed
         if is_root:
             whole = command.SerializeToString(deterministic=True)
         return PlanRequest(
             request,
             packed,
-            SentPlan(whole, read) if sql.has_relations(command) else SentSql(text),
+            SentPlan(whole, read) if messages.has_relations(command) else SentSql(text),
             reading.does,
             reading.kind,
             reading.handles,
             is_root,
-            sql.plan_id(command),
+            messages.plan_id(command),
         )
 
 
@@ -387,12 +386,12 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
     if len(packed) > LARGE_PLAN:
         expressions.check_count(plan, most)
     try:
-        return packed, plan, read_opened(sql.as_command(plan))
+        return packed, plan, read_opened(messages.as_command(plan))
     except RefusedError as error:
         if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(plan):
             raise
     packed = plan.SerializeToString(deterministic=True)
-    return packed, plan, read_opened(sql.as_command(plan))
+    return packed, plan, read_opened(messages.as_command(plan))
 
 
 def _said(statement: Sent) -> options.Said | None:

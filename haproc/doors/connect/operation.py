@@ -17,19 +17,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from haproc.config.shares import Shares
-from haproc.doors.connect.handles import Key, OperationState, canceled, disconnected, not_available
+from haproc.doors.connect.errors import Key, OperationState, canceled, disconnected, not_available
 from haproc.doors.connect.responses import (
     COMPLETE,
     TAIL_BYTES_MAX,
+    Followed,
+    Following,
     Kind,
     RequestRead,
     ResultPosition,
     Way,
     id_text,
+    merged,
     packed,
     tail_of,
 )
-from haproc.doors.connect.resuming import Followed, Following, merged
 from haproc.engine.errors import EngineError
 from haproc.engine.rewriting import response_id
 from haproc.failure import RequestError, without_frames

@@ -1,35 +1,41 @@
-"""What a session asks of HAProc, not of Spark: settings below ``haproc.``, parameters of its URL.
-
-A parameter of an ``sc://`` URL that PySpark does not know (``haproc-consistency=…``) comes with
-every call as metadata; what the session set by name counts more.
-"""
+"""Config: settings of the session that Spark has, and those that are HAProc's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from haproc import protos, wire
+from haproc.classify import session_settings
 from haproc.classify.model import BUDGET_MAX_S, WriteConcern
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.config.model import Consistency, Reads
-from haproc.doors.http import fields
-from haproc.failure import ErrorClass, refused
+from haproc.doors.http import reading
+from haproc.failure import ErrorClass, RequestError, refused
+from haproc.route import streams
 from haproc.route.model import Fanout, Freshness
+from haproc.sessions.journal import ConfEntry
 from haproc.statements.request import TIMEOUT_MAX_S
+
+# What a session asks of HAProc, not of Spark: settings below ``haproc.``, parameters of its URL.
+#
+# A parameter of an ``sc://`` URL that PySpark does not know (``haproc-consistency=…``) comes with
+# every call as metadata; what the session set by name counts more.
+
 
 PREFIX: Final = "haproc."
 _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "haproc.consistency": lambda value, name: fields.choice({name: value}, name, Consistency),
-    "haproc.acceptable_offset_lag": lambda value, name: fields.whole_number(value, name, 19),
-    "haproc.after_offset": lambda value, name: fields.whole_number(value, name, 19),
-    "haproc.write_concern": lambda value, name: fields.choice({name: value}, name, WriteConcern),
-    "haproc.apply_budget_s": lambda value, name: fields.seconds(
-        fields.seconds_in(value, name), name, BUDGET_MAX_S
+    "haproc.consistency": lambda value, name: reading.choice({name: value}, name, Consistency),
+    "haproc.acceptable_offset_lag": lambda value, name: reading.whole_number(value, name, 19),
+    "haproc.after_offset": lambda value, name: reading.whole_number(value, name, 19),
+    "haproc.write_concern": lambda value, name: reading.choice({name: value}, name, WriteConcern),
+    "haproc.apply_budget_s": lambda value, name: reading.seconds(
+        reading.seconds_in(value, name), name, BUDGET_MAX_S
     ),
-    "haproc.fanout": lambda value, name: fields.choice({name: value}, name, Fanout),
-    "haproc.timeout_s": lambda value, name: fields.seconds(
-        fields.seconds_in(value, name), name, TIMEOUT_MAX_S
+    "haproc.fanout": lambda value, name: reading.choice({name: value}, name, Fanout),
+    "haproc.timeout_s": lambda value, name: reading.seconds(
+        reading.seconds_in(value, name), name, TIMEOUT_MAX_S
     ),
 }
 
@@ -40,7 +46,7 @@ _AGE: Final = "haproc-age-s"
 
 def age_s(metadata: Mapping[str, str]) -> float:
     """Return how long ago a request was first sent, as far as it says; raises RequestError."""
-    return fields.age(fields.seconds_in(metadata[_AGE], _AGE)) if _AGE in metadata else 0.0
+    return reading.age(reading.seconds_in(metadata[_AGE], _AGE)) if _AGE in metadata else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +151,172 @@ def read(found: Mapping[str, str]) -> Options:
         values.get("haproc.fanout"),
         values["haproc.timeout_s"],
     )
+
+
+# Config: settings of the session that Spark has, and those that are ours.
+#
+# A session may set what SET may. Settings below ``haproc.`` never reach Spark.
+
+
+_base = protos.base
+_COMPRESSION: Final = "spark.connect.session.planCompression.threshold"
+"""Asked for by clients that compress large plans: ours are not to, since they are read here."""
+_NEVER: Final = "-1"
+NOTHING_HELD: Final[Mapping[str, str]] = {}
+
+
+def reserved(operation: Any) -> list[str]:
+    """Return what an operation is to set and no session may change."""
+    if operation.WhichOneof("op_type") != "set" or operation.set.silent:
+        return []
+    return [pair.key for pair in operation.set.pairs if _is_reserved(pair.key)]
+
+
+def _is_reserved(key: str) -> bool:
+    return not is_option(key) and bool(session_settings.reserved(key))
+
+
+def asking(keys: Sequence[str]) -> bytes:
+    """Return the request that asks for the values of settings."""
+    request = _base.ConfigRequest()
+    request.operation.get_option.keys.extend(keys)
+    return bytes(request.SerializeToString())
+
+
+def setting(values: Mapping[str, str]) -> bytes:
+    """Return the request that sets settings."""
+    request = _base.ConfigRequest()
+    for key, value in values.items():
+        request.operation.set.pairs.add(key=key, value=value)
+    return bytes(request.SerializeToString())
+
+
+def values(response: bytes) -> dict[str, str]:
+    """Return the values in the answer to that."""
+    pairs = wire.parsed(_base.ConfigResponse, response).pairs
+    return {pair.key: pair.value for pair in pairs if pair.HasField("value")}
+
+
+def checked(operation: Any, held: Mapping[str, str] = NOTHING_HELD) -> Any:
+    """Return the operation with no more than a session may do; raises RequestError.
+
+    ``held``: the present values of what is `reserved`; to set one again changes nothing.
+
+    What is to be set silently (the settings of a builder) is passed over, like what Spark itself
+    does not let be set: see `taken`.
+    """
+    kind = operation.WhichOneof("op_type")
+    if kind is None:
+        raise refused(ErrorClass.BAD_REQUEST, "a Config request says nothing to do")
+    if kind == "unset":
+        for key in operation.unset.keys:
+            _check(key)
+    if kind != "set":
+        return operation
+    changed = _base.ConfigRequest.Operation()
+    changed.CopyFrom(operation)
+    del changed.set.pairs[:]
+    for pair in operation.set.pairs:
+        if is_option(pair.key):
+            check(pair.key, pair.value)
+        elif held.get(pair.key) == pair.value:
+            continue
+        elif not operation.set.silent:
+            _check(pair.key)
+        elif _is_reserved(pair.key):
+            continue
+        changed.set.pairs.append(pair)
+    return changed
+
+
+def _check(key: str) -> None:
+    if not is_option(key) and (error := session_settings.refusal(key)) is not None:
+        raise streams.refused(error)
+
+
+def taken(entry: ConfEntry, held: Mapping[str, str]) -> ConfEntry:
+    """Return what is changed by what was set silently, given the values that Spark has now."""
+    sets = (pair for pair in entry.sets if is_option(pair[0]) or pair in held.items())
+    return ConfEntry(tuple(sets))
+
+
+def for_spark(operation: Any) -> Any | None:
+    """Return what is left for Spark of a checked operation; None: nothing."""
+    kind = operation.WhichOneof("op_type")
+    inner = getattr(operation, kind)
+    if kind == "get_all":
+        return operation
+    left = _base.ConfigRequest.Operation()
+    left.CopyFrom(operation)
+    named = "pairs" if kind in ("set", "get_with_default") else "keys"
+    kept = [each for each in getattr(inner, named) if not is_option(_key(each))]
+    del getattr(getattr(left, kind), named)[:]
+    getattr(getattr(left, kind), named).extend(kept)
+    return left if kept else None
+
+
+def _key(item: Any) -> str:
+    return str(getattr(item, "key", item))
+
+
+def entry(operation: Any) -> ConfEntry | None:
+    """Return what a checked operation changes, for the session's journal; None: nothing."""
+    match operation.WhichOneof("op_type"):
+        case "set" if operation.set.pairs:
+            return ConfEntry(sets=tuple((each.key, each.value) for each in operation.set.pairs))
+        case "unset" if operation.unset.keys:
+            return ConfEntry(unsets=tuple(operation.unset.keys))
+        case _:
+            return None
+
+
+def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
+    """Return Spark's answer with ours in it; ``found`` are the options in force.
+
+    Raises RequestError for an option that has no value where one is asked for.
+    """
+    kind = operation.WhichOneof("op_type")
+    told = wire.parsed(_base.ConfigResponse, response)
+    if kind == "get_all":
+        _tell_all(operation.get_all, told, found)
+    elif kind in ("get", "get_option", "get_with_default", "is_modifiable"):
+        inner = getattr(operation, kind)
+        asked = inner.pairs if kind == "get_with_default" else inner.keys
+        theirs = iter(list(told.pairs))
+        pairs = [_pair(kind, each, found) or next(theirs) for each in asked]
+        del told.pairs[:]
+        told.pairs.extend(pairs)
+    for pair in told.pairs:
+        if kind == "is_modifiable" and _is_reserved(pair.key):
+            pair.value = "false"
+        elif pair.key == _COMPRESSION:
+            pair.value = _NEVER
+    return bytes(told.SerializeToString())
+
+
+def _tell_all(asked: Any, told: Any, found: Mapping[str, str]) -> None:
+    prefix = asked.prefix if asked.HasField("prefix") else ""
+    for key, value in found.items():
+        if key.startswith(prefix):
+            told.pairs.add(key=key.removeprefix(prefix), value=value)
+
+
+def _pair(kind: str, asked: Any, found: Mapping[str, str]) -> Any | None:
+    key = _key(asked)
+    if not is_option(key):
+        return None
+    pair = _base.KeyValue(key=key)
+    if kind == "is_modifiable":
+        pair.value = "true"
+    elif key in found:
+        pair.value = found[key]
+    elif kind == "get_with_default":
+        if asked.HasField("value"):
+            pair.value = asked.value
+    elif kind == "get":
+        raise _not_set(key)
+    return pair
+
+
+def _not_set(key: str) -> RequestError:
+    return refused(ErrorClass.BAD_REQUEST, f"the option {key[:100]} is not set", "set it first")

@@ -1,9 +1,4 @@
-"""The door's listener: a gRPC server while it is open.
-
-A gRPC server that was stopped does not begin again, so each opening makes a new one. Closing tells
-clients on their connections to go elsewhere (GOAWAY) and refuses new ones, while calls under way
-come to their end.
-"""
+"""The door's gRPC listener: its health service, and how it sends clients away before its end."""
 
 from __future__ import annotations
 
@@ -20,9 +15,111 @@ import grpc
 import grpc.aio
 
 from haproc.config.model import Address, Connect
+from haproc.doors.connect.calls import abort
+from haproc.doors.connect.errors import told
 from haproc.doors.connect.figures import Figures
-from haproc.doors.connect.health import health_handler
-from haproc.doors.connect.leaving import Handlers
+from haproc.engine.rewriting import fields_of
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+
+# gRPC's health service: whether this door takes new work.
+#
+# It asks for no token and tells nothing else, so that load balancers and clients may ask it before
+# they send anything. haclient asks it on each new connection.
+
+
+HEALTH: Final = "grpc.health.v1.Health"
+_SERVICE: Final = 1
+"""In a HealthCheckRequest: which service is asked for; empty, or missing: the server."""
+SERVICE: Final = b"spark.connect.SparkConnectService"
+SERVING: Final = b"\x08\x01"
+NOT_SERVING: Final = b"\x08\x02"
+"""HealthCheckResponses."""
+
+
+def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
+    """Return the handler; ``serves`` is asked at each call."""
+
+    async def check(request: bytes, context: Any) -> bytes:
+        try:
+            asked = b"".join(fields_of(request, _SERVICE)[-1:])
+        except ValueError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no health check")
+        if asked not in (b"", SERVICE):
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+        return SERVING if serves() else NOT_SERVING
+
+    method = grpc.unary_unary_rpc_method_handler(check)
+    return grpc.method_handlers_generic_handler(HEALTH, {"Check": method})
+
+
+# A server that is about to end sends its clients away first.
+#
+# gRPC ends a call that arrives just as its server shuts down with CANCELLED, which clients of
+# Spark Connect do not repeat: a program would see it. So for a moment, until no more calls come,
+# each is answered UNAVAILABLE, with a pause (`DRAINING_RETRY_S`) that is longer than that moment:
+# each client comes once, and finds the door closed when it comes again.
+
+
+_TURN_S: Final = 0.01
+_QUIET_TURNS: Final = 10
+_TURNS_MAX: Final = 50
+"""Half a second. Turns of the loop are counted, not time: calls that wait for a busy one are taken
+before its next turn."""
+
+
+class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The handlers of one server, until it sends its clients away."""
+
+    def __init__(self, handlers: grpc.GenericRpcHandler) -> None:
+        self._handlers = handlers
+        self._leaving = False
+        self._refused = 0
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return what answers a call; None for one that nobody here knows."""
+        handler = self._handlers.service(handler_call_details)
+        if handler is None or not self._leaving:
+            return handler
+        self._refused += 1
+        return _refusing(handler)
+
+    async def send_away(self) -> None:
+        """Refuse all new calls from now on; return once no more come, or after half a second."""
+        self._leaving = True
+        quiet = 0
+        for _ in range(_TURNS_MAX):
+            before = self._refused
+            await asyncio.sleep(_TURN_S)
+            quiet = quiet + 1 if self._refused == before else 0
+            if quiet == _QUIET_TURNS:
+                return
+
+
+def _refusing(handler: Any) -> Any:
+    """Return a handler of the same shape that sends its client elsewhere."""
+
+    async def refuse(_: Any, context: Any) -> None:
+        error = RequestError(
+            FailureKind.AVAILABILITY,
+            "this HAProc closes its door",
+            error_class=ErrorClass.DRAINING,
+            outcome=WriteOutcome.NOT_SENT,
+        )
+        await abort(context, told(error))
+
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler(refuse)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(refuse)
+    return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+# The door's listener: a gRPC server while it is open.
+#
+# A gRPC server that was stopped does not begin again, so each opening makes a new one. Closing
+# tells clients on their connections to go elsewhere (GOAWAY) and refuses new ones, while calls
+# under way come to their end.
+
 
 MESSAGE_BYTES_MAX: Final = 128 << 20
 """As Spark's own servers and clients have it."""

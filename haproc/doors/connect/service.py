@@ -18,20 +18,19 @@ import grpc
 from haproc import protos, wire
 from haproc.classify.plans.parsing import parse
 from haproc.config.model import Config
-from haproc.doors.connect import artifacts, configuring, options
-from haproc.doors.connect.analyzing import plans_of
+from haproc.doors.connect import messages, options
 from haproc.doors.connect.calls import Boundary, Call, check_id, text_of
 from haproc.doors.connect.delivery import Deliveries, Source
-from haproc.doors.connect.errors import Enriched
+from haproc.doors.connect.errors import Enriched, Key, OperationState
 from haproc.doors.connect.execute import Behind, Executing, check_still
 from haproc.doors.connect.figures import Figures
-from haproc.doors.connect.handles import Key, OperationState
-from haproc.engine.pools import POOL
+from haproc.doors.connect.messages import plans_of
+from haproc.engine.confs import POOL
 from haproc.engine.rewriting import to_client, with_operation
 from haproc.failure import ErrorClass, refused
 from haproc.route.offload import Texts, plan_work
-from haproc.sessions.blobs import PIECE_BYTES_MAX
 from haproc.sessions.client import ClientSession
+from haproc.sessions.durable import PIECE_BYTES_MAX
 from haproc.sessions.journal import ArtifactEntry, ConfEntry
 from haproc.statements.registry import Registry
 
@@ -169,15 +168,15 @@ class ConnectService:
     async def config(self, call: Call, request: bytes) -> bytes:
         """Read or change settings."""
         asked = parse(_base.ConfigRequest, request)
-        reserved, session = configuring.reserved(asked.operation), None
+        reserved, session = options.reserved(asked.operation), None
         held: Mapping[str, str] = {}
         if reserved:
             session = await self._session(call)
-            answer = await self._configured(session, configuring.asking(reserved))
-            held = configuring.values(answer)
-        operation = configuring.checked(asked.operation, held)
+            answer = await self._configured(session, options.asking(reserved))
+            held = options.values(answer)
+        operation = options.checked(asked.operation, held)
         session = session or await self._session(call)
-        left, entry = configuring.for_spark(operation), configuring.entry(operation)
+        left, entry = options.for_spark(operation), options.entry(operation)
         if left is not None:
             asked.operation.CopyFrom(left)
         relayed = asked.SerializeToString() if left is not None else None
@@ -187,7 +186,7 @@ class ConnectService:
             silent = operation.WhichOneof("op_type") == "set" and operation.set.silent
             response = await self._set(session, relayed, entry, silent=silent)
         found = self._executing.options_of(session, call.metadata)
-        return configuring.answer(operation, response, found) + to_client("Config", call.names)
+        return options.answer(operation, response, found) + to_client("Config", call.names)
 
     async def _set(
         self, session: ClientSession, relayed: bytes | None, entry: ConfEntry, *, silent: bool
@@ -195,15 +194,15 @@ class ConnectService:
         async with self._sessions.changing(session), session.settling:
             response = await self._configured(session, relayed, changes=True)
             if silent and relayed is not None:
-                asking = configuring.asking([key for key, _ in entry.sets])
-                held = configuring.values(await self._configured(session, asking))
-                entry = configuring.taken(entry, held)
+                asking = options.asking([key for key, _ in entry.sets])
+                held = options.values(await self._configured(session, asking))
+                entry = options.taken(entry, held)
             if entry.unsets:  # the value of this server's other sessions, and not Spark's own
                 back = await session.spark.untouched(entry.unsets)
-                asking = configuring.asking([*entry.unsets])
-                now = configuring.values(await self._configured(session, asking)).items()
+                asking = options.asking([*entry.unsets])
+                now = options.values(await self._configured(session, asking)).items()
                 if values := {k: v for k, v in back.items() if v is not None and (k, v) not in now}:
-                    setting = configuring.setting(values)
+                    setting = options.setting(values)
                     await self._configured(session, setting, changes=True)
             if entry != ConfEntry():
                 await self._sessions.record(session, entry)
@@ -235,13 +234,13 @@ class ConnectService:
                 )
             call.held.add(len(request))
             requests.append(request)
-        files = artifacts.files_of(requests, allow_jars=self._settings.allow_jars)
+        files = messages.files_of(requests, allow_jars=self._settings.allow_jars)
         session = await self._session(call)
         async with self._sessions.changing(session):
             response = await session.spark.relay.upload(
                 call.rpc, requests, timeout_s=CONTROL_S, changes=True
             )
-            for each in artifacts.arrived(files, wire.parsed(_base.AddArtifactsResponse, response)):
+            for each in messages.arrived(files, wire.parsed(_base.AddArtifactsResponse, response)):
                 blobs = [
                     await self._sessions.put_blob(session, piece)
                     for piece in each.pieces(PIECE_BYTES_MAX)

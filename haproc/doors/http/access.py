@@ -12,7 +12,7 @@ from multidict import CIMultiDictProxy
 
 from haproc.config.model import Config
 from haproc.failure import ErrorClass, refused
-from haproc.jobs.tokens import PREFIX
+from haproc.jobs.book import PREFIX
 from haproc.route.model import Authorization
 
 ANONYMOUS: Final = "anonymous"

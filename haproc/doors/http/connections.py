@@ -1,18 +1,4 @@
-"""The connections of one listener: how many, how long they may be silent, and what breaks them.
-
-A stranger can open connections, send parts of a request, and take nothing of an answer. None of
-that may keep others out, and nothing of it comes into the log: it may hold somebody's token.
-
-- A head must be there `HEAD_S` after its first byte, the first one of a connection after its
-  opening; between requests a connection may be idle for `KEEPALIVE_S`.
-- Who takes nothing of an answer for `STALL_S` is cut off.
-- Who sends no more is answered what it has asked in full, and nothing else (`half_closed`).
-- Where all places are taken, the connection that has waited longest without a request under way
-  gives up its own: of the user who has most of them; strangers count as one user. Only where every
-  place has a request under way is a new one told to go.
-- What is not HTTP is answered in the form of every other error, and told of in one line now and
-  then, without a word of it.
-"""
+"""The connections of one listener: how many, how long silent, half closed, and what breaks them."""
 
 from __future__ import annotations
 
@@ -27,10 +13,69 @@ from typing import Final, TypeAlias, cast
 from aiohttp import HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 
-from haproc.doors.http.errors import body_of
-from haproc.doors.http.half_closed import HalfClosed
+from haproc.doors.http.bodies import body_of
 from haproc.doors.http.statuses import status_of
 from haproc.failure import ErrorClass, RequestError, busy, refused
+
+# Connections whose client sends no more, while a request of theirs is under way.
+#
+# A client may shut down its sending side and wait for the answer, or be gone: the end of what it
+# sends looks the same. So it is answered; and until the answer begins it is sent an interim one
+# (``100 Continue``, which every client of HTTP/1.1 passes over) now and then. The system of a
+# client that is gone refuses the first, and the next write fails: the connection is lost then, and
+# what was under way for it is cancelled as always.
+
+
+PROBES_S: Final = (0.5, 0.5)
+"""When the first ones are sent: most requests are answered before."""
+PROBE_S: Final = 10.0
+"""And the others."""
+INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class HalfClosed:
+    """Asks a client now and then whether it is still there, when it takes an interim answer."""
+
+    def __init__(self, whole: int, transport: asyncio.Transport, takes: Callable[[], bool]) -> None:
+        self.whole = whole
+        """So many requests came on the connection in full."""
+        self._transport, self._takes = transport, takes
+        self._left = list(PROBES_S)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self) -> None:
+        """Ask it after a while, for as long as this is not ended."""
+        after_s = self._left.pop(0) if self._left else PROBE_S
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._ask)
+
+    def end(self) -> None:
+        """Ask it no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ask(self) -> None:
+        if not self._transport.is_closing():
+            if self._takes():
+                self._transport.write(INTERIM)
+            self.wait()
+
+
+# The connections of one listener: how many, how long they may be silent, and what breaks them.
+#
+# A stranger can open connections, send parts of a request, and take nothing of an answer. None of
+# that may keep others out, and nothing of it comes into the log: it may hold somebody's token.
+#
+# - A head must be there `HEAD_S` after its first byte, the first one of a connection after its
+#   opening; between requests a connection may be idle for `KEEPALIVE_S`.
+# - Who takes nothing of an answer for `STALL_S` is cut off.
+# - Who sends no more is answered what it has asked in full, and nothing else (`half_closed`).
+# - Where all places are taken, the connection that has waited longest without a request under way
+#   gives up its own: of the user who has most of them; strangers count as one user. Only where
+#   every place has a request under way is a new one told to go.
+# - What is not HTTP is answered in the form of every other error, and told of in one line now and
+#   then, without a word of it.
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -175,7 +220,7 @@ class Connection(web.RequestHandler):
             max_line_size=_LINE_BYTES_MAX,
             max_field_size=_LINE_BYTES_MAX,
             max_headers=_HEADERS_MAX,
-            auto_decompress=False,  # see haproc.doors.http.unpacking
+            auto_decompress=False,  # see haproc.doors.http.reading
         )
         self._door = door
         self._head: asyncio.TimerHandle | None = None

@@ -18,6 +18,7 @@ from typing import Final
 from aiohttp import web
 
 from haproc.config.model import Address
+from haproc.doors.http.bodies import CLUSTER, as_request_error, error_response
 from haproc.doors.http.connections import (
     CONNECTIONS_MAX,
     Connection,
@@ -26,7 +27,6 @@ from haproc.doors.http.connections import (
     Shortcut,
     no_shortcut,
 )
-from haproc.doors.http.errors import CLUSTER, as_request_error, error_response
 
 _BACKLOG: Final = 512
 _TURNS: Final = 6

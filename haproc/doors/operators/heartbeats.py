@@ -1,7 +1,7 @@
 """Heartbeats and reports from peers, under the ring's secret; the quick way in for them.
 
 Each peer sends ten heartbeats a second on one connection. `shortcut` takes in what
-`haproc.membership.links` writes before aiohttp reads it: it compares the whole head (secret
+`haproc.membership.connections` writes before aiohttp reads it: it compares the whole head (secret
 included) in constant time, reads the body, and gives the one answer. Anything else, whatever it is,
 is aiohttp's, where the usual handler authenticates, answers and explains. So both take the same,
 and only one of them is fast.
@@ -17,13 +17,12 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from haproc.config.model import Config
-from haproc.doors.http import fields
+from haproc.doors.http import reading
 from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import check_json, read_body
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
-from haproc.membership.messages import Beat, ClusterReport
-from haproc.membership.state import State
+from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
+from haproc.membership.state import Beat, ClusterReport, State
 
 BODY_BYTES_MAX: Final = 16 << 10
 """A ring of 64 clusters with names of 63 characters needs a third of that."""
@@ -68,7 +67,7 @@ class HeartbeatDoor:
         """Take in a heartbeat or a report."""
         self._credentials.user_of(request.headers)
         check_json(request)
-        body = fields.parse_object(await read_body(request, BODY_BYTES_MAX))
+        body = reading.parse_object(await read_body(request, BODY_BYTES_MAX))
         self.deliver(request.path, body)
         return web.Response(status=204)
 
@@ -98,7 +97,7 @@ class HeartbeatDoor:
             if len(data) < end or int(found[1]) > BODY_BYTES_MAX:
                 return 0
             try:
-                self.deliver(path, fields.parse_object(data[found.end() : end]))
+                self.deliver(path, reading.parse_object(data[found.end() : end]))
             except RequestError:
                 return 0  # the usual handler says why
             return end
@@ -111,7 +110,7 @@ class HeartbeatDoor:
         self._members.report(self.read_report(body))
 
     def _beat(self, body: Mapping[str, Any]) -> Beat:
-        fields.no_unknown(body, _BEAT_FIELDS)
+        reading.no_unknown(body, _BEAT_FIELDS)
         hears = body.get("hears")
         if not isinstance(hears, list) or not all(isinstance(name, str) for name in hears):
             raise refused(ErrorClass.BAD_REQUEST, "hears must be a list of strings")
@@ -123,8 +122,8 @@ class HeartbeatDoor:
 
     def read_report(self, body: Mapping[str, Any]) -> ClusterReport:
         """Return the report that a body holds; RequestError says why it is none."""
-        fields.no_unknown(body, _REPORT_FIELDS)
-        since = fields.identifier(body, "since")
+        reading.no_unknown(body, _REPORT_FIELDS)
+        since = reading.identifier(body, "since")
         if since is None:
             raise refused(ErrorClass.BAD_REQUEST, "since is needed")
         cluster, incarnation, epoch, state = self._sender(body)
@@ -133,15 +132,15 @@ class HeartbeatDoor:
         return ClusterReport(cluster, incarnation, epoch, state, since, cursor, log_end, lag)
 
     def _sender(self, body: Mapping[str, Any]) -> tuple[str, str, int, State]:
-        cluster = fields.text(body, "cluster") or ""
+        cluster = reading.text(body, "cluster") or ""
         if not self._members.knows(cluster):
             raise refused(
                 ErrorClass.BAD_REQUEST,
                 f"{cluster[:80]!r} is no peer of this HAProc",
                 "the configuration must be the same on every HAProc of the ring",
             )
-        incarnation = fields.identifier(body, "incarnation")
-        state = fields.choice(body, "state", State)
+        incarnation = reading.identifier(body, "incarnation")
+        state = reading.choice(body, "state", State)
         if incarnation is None or state is None:
             raise refused(ErrorClass.BAD_REQUEST, "incarnation and state are needed")
         return cluster, incarnation, _offset(body, "epoch"), state

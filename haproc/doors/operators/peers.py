@@ -1,18 +1,189 @@
-"""The doors between peers, under the ring's secret."""
+"""The doors between peers, under the ring's secret: forwarded queries and settings, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from aiohttp import web
 
 from dmq import Json
-from haproc.doors.http import fields
+from haproc.classify.model import OperationClass
+from haproc.config.model import Config
+from haproc.doors.clients.answers import STALL_S
+from haproc.doors.http import reading
 from haproc.doors.http.access import Credentials
-from haproc.doors.http.bodies import json_response, read_object
+from haproc.doors.http.bodies import (
+    CLUSTER,
+    as_request_error,
+    body_of,
+    check_json,
+    json_response,
+    read_body,
+    read_object,
+)
+from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
+from haproc.route import messages
+from haproc.route.forward import AFTER_HEADER, PATH
+from haproc.route.model import Answer, Request, SentSql
+from haproc.route.offload import Inline, Texts
 from haproc.statements.request import TIMEOUT_MAX_S
+from haproc.statements.request_admission import RequestAdmission
+
+# The door on which a HAProc tells how its Spark server is set, under the ring's secret.
+
+
+class SettingsService(Protocol):
+    """How the server is set."""
+
+    def settings(self) -> Mapping[str, Json]:
+        """Return the versions and settings that change results."""
+        ...
+
+
+def tell(app: web.Application, config: Config, service: SettingsService) -> None:
+    """Add the door to the operators' application."""
+    credentials = Credentials.of_peers(config)
+
+    async def settings(request: web.Request) -> web.Response:
+        credentials.user_of(request.headers)
+        return json_response(dict(service.settings()))
+
+    app.add_routes([web.get("/ha/v1/settings", settings, allow_head=False)])
+
+
+# The door through which peers have their clients' queries run here, under the clients' names.
+
+
+_FIELDS: Final = (
+    "request_id",
+    "statement",
+    "user",
+    "catalog",
+    "schema",
+    "operation_class",
+    "needed",
+    "timeout_s",
+)
+
+
+class QueryService(Protocol):
+    """What runs peers' queries."""
+
+    async def query_for_peer(self, request: Request, needed: int) -> Answer:
+        """Run a query here once ``needed`` records are applied; raises RequestError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """Who runs peers' queries, and how many may be under way together with clients' own."""
+
+    service: QueryService
+    request_admission: RequestAdmission
+    texts: Texts = field(default_factory=Inline)
+
+
+class ForwardedDoor:
+    """The handler."""
+
+    def __init__(self, forwarded: Forwarded, credentials: Credentials, bytes_max: int) -> None:
+        self._service = forwarded.service
+        self._request_admission = forwarded.request_admission
+        self._texts = forwarded.texts
+        self._credentials = credentials
+        self._bytes_max = bytes_max
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the route."""
+        return [web.post(PATH, self.query)]
+
+    async def query(self, request: web.Request) -> web.StreamResponse:
+        """Run a query and send its result as pieces."""
+        self._credentials.user_of(request.headers)
+        check_json(request)
+        body = await read_body(request, self._bytes_max)
+        asked, needed = await self._texts.run("", len(body), read_query, body)
+        # Its HAProc keeps a place for it meanwhile, and knows of others to ask.
+        async with self._request_admission.permit(asked.user, waits=False):
+            answer = await self._service.query_for_peer(asked, needed)
+            try:
+                return await _send(request, answer)
+            finally:
+                await answer.result.aclose()
+
+
+async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
+    after = str(answer.report.after_offset or 0)
+    response = web.StreamResponse(
+        headers={"Content-Type": messages.CONTENT_TYPE, AFTER_HEADER: after}
+    )
+    await response.prepare(request)
+    try:
+        async for chunk in _checked(answer):
+            await _write(response, messages.chunk_head(chunk))
+            await _write(response, chunk.data)
+        await _write(response, messages.end())
+    except _FailedError as failed:
+        told = as_request_error(failed.error, f"query for a peer {request.remote}", only_reads=True)
+        await _write(response, messages.error(body_of(told, request.app[CLUSTER])))
+    await response.write_eof()
+    return response
+
+
+class _FailedError(Exception):
+    """The result's own failure, told apart from that of the connection it is sent on."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def _checked(answer: Answer) -> AsyncIterator[Chunk]:
+    chunks = aiter(answer.result)
+    while True:
+        try:
+            chunk = await anext(chunks, None)
+        except Exception as error:
+            raise _FailedError(error) from error
+        if chunk is None:
+            return
+        yield chunk
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    async with asyncio.timeout(STALL_S):
+        await response.write(data)
+
+
+def read_query(body: bytes) -> tuple[Request, int]:
+    """Return what a peer asks, and how many records it needs; raises RequestError."""
+    given = reading.parse_object(body)
+    reading.no_unknown(given, _FIELDS)
+    statement, user = reading.needed_text(given, "statement"), reading.needed_text(given, "user")
+    request_id = reading.identifier(given, "request_id")
+    timeout_s = reading.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
+    needed = reading.offset(given, "needed")
+    if request_id is None or timeout_s is None or needed is None:
+        raise refused(ErrorClass.BAD_REQUEST, "request_id, needed and timeout_s are all needed")
+    request = Request(
+        id=request_id,
+        statement=SentSql(statement),
+        fingerprint="",
+        user=user,
+        catalog=reading.text(given, "catalog"),
+        schema=reading.text(given, "schema"),
+        operation_class=reading.choice(given, "operation_class", OperationClass),
+        timeout_s=timeout_s,
+    )
+    return request, needed
+
+
+# The doors between peers, under the ring's secret.
+
 
 LATENCIES_MAX: Final = 1 << 18
 """Offsets that one question may be about."""
@@ -65,9 +236,9 @@ class PeerDoor:
         """Run a synchronous operation now."""
         self._credentials.user_of(request.headers)
         body = await read_object(request, ("offset", "operation_id", "timeout_s"))
-        offset = fields.offset(body, "offset")
-        operation_id = fields.text(body, "operation_id")
-        timeout_s = fields.seconds(body.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
+        offset = reading.offset(body, "offset")
+        operation_id = reading.text(body, "operation_id")
+        timeout_s = reading.seconds(body.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
         if offset is None or operation_id is None or timeout_s is None:
             raise refused(
                 ErrorClass.BAD_REQUEST, "offset, operation_id and timeout_s are all needed"
@@ -77,15 +248,15 @@ class PeerDoor:
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell what became of an operation here."""
         self._credentials.user_of(request.headers)
-        offset = fields.whole_number(request.match_info["offset"], "an offset")
+        offset = reading.whole_number(request.match_info["offset"], "an offset")
         return json_response(dict(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
         """Tell what is applied here, once that is new to who asks."""
         self._credentials.user_of(request.headers)
-        fields.no_unknown(request.query, ("seen", "timeout_s"))
-        wait_s = fields.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
-        timeout_s = fields.seconds(wait_s, "timeout_s", TIMEOUT_MAX_S)
+        reading.no_unknown(request.query, ("seen", "timeout_s"))
+        wait_s = reading.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
+        timeout_s = reading.seconds(wait_s, "timeout_s", TIMEOUT_MAX_S)
         assert timeout_s is not None
         seen = request.query.get("seen", "")
         return json_response(dict(await self._peers.progress(seen, timeout_s)))
@@ -93,9 +264,9 @@ class PeerDoor:
     async def latencies(self, request: web.Request) -> web.Response:
         """Tell how long operations took here."""
         self._credentials.user_of(request.headers)
-        fields.no_unknown(request.query, ("start", "end"))
-        start = fields.whole_number(request.query.get("start", ""), "start")
-        end = fields.whole_number(request.query.get("end", ""), "end")
+        reading.no_unknown(request.query, ("start", "end"))
+        start = reading.whole_number(request.query.get("start", ""), "start")
+        end = reading.whole_number(request.query.get("end", ""), "end")
         if end - start > LATENCIES_MAX:
             raise refused(ErrorClass.BAD_REQUEST, f"at most {LATENCIES_MAX} offsets at a time")
         found = self._peers.latencies(start, end)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from dmq import Json
-from haproc.doors.http import fields
+from haproc.doors.http import reading
 from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import json_response, read_object
 
@@ -72,7 +72,7 @@ class QueueDoor:
     async def queue(self, request: web.Request) -> web.Response:
         """List the queue."""
         self._credentials.user_of(request.headers)
-        start, limit = fields.page(request.query, PAGE_DEFAULT, PAGE_MAX)
+        start, limit = reading.page(request.query, PAGE_DEFAULT, PAGE_MAX)
         return json_response(dict(self._service.queue(start, limit)))
 
     async def show(self, request: web.Request) -> web.Response:
@@ -105,7 +105,7 @@ class QueueDoor:
         """Begin a verification."""
         self._credentials.user_of(request.headers)
         body = await read_object(request, ("trusted",)) if request.can_read_body else {}
-        trusted = fields.needed_texts(body, ("trusted",))[0] if "trusted" in body else ""
+        trusted = reading.needed_texts(body, ("trusted",))[0] if "trusted" in body else ""
         return json_response(dict(await self._service.verify(trusted)))
 
     async def verification(self, request: web.Request) -> web.Response:
@@ -115,9 +115,9 @@ class QueueDoor:
 
 
 def _offset(request: web.Request) -> int:
-    return fields.whole_number(request.match_info["offset"], "an offset")
+    return reading.whole_number(request.match_info["offset"], "an offset")
 
 
 async def _texts(request: web.Request, *names: str) -> list[str]:
     """Return the texts of a body, all of which are needed."""
-    return fields.needed_texts(await read_object(request, names), names)
+    return reading.needed_texts(await read_object(request, names), names)

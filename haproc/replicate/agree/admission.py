@@ -17,7 +17,7 @@ from typing import Final
 from dmq import Json, LogError, TrimmedError
 from haproc.config.model import Address
 from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
-from haproc.membership.roster import Enrolled, Member, disagreement
+from haproc.membership.peers import Enrolled, Member, disagreement
 from haproc.membership.state import State
 from haproc.replicate.log_state.members import heard
 from haproc.replicate.member.core import Core

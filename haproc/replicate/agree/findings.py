@@ -1,11 +1,4 @@
-"""Which clusters hold the same, judged from the checksums that they put into the log.
-
-Table by table, the majority is right (`agree.majority`); where there is none, nobody is found to
-differ, unless an operator has said in the marker which cluster is to be trusted: then its tables
-are right, and until it has told them nothing is decided. A cluster that is known to differ has no
-vote while there is one that is not, and cannot be found equal without having been compared with
-another one.
-"""
+"""Which clusters hold the same, by the checksums in the log, and which ones are wrong."""
 
 from __future__ import annotations
 
@@ -15,8 +8,48 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from haproc.replicate.agree.majority import right_of
 from haproc.replicate.records.contents import Checksums
+
+# Which clusters are wrong when some of them differ: only a majority proves it.
+
+
+def right_of(votes: Iterable[str], absent: int) -> str | None:
+    """Return what is right; None where nothing proves it.
+
+    ``votes``: what each cluster that may vote has. ``absent``: how many may vote later. What all
+    have is right; where they differ, what more than half have, counting those that are absent: so
+    no later vote can turn it.
+    """
+    counts = Counter(votes)
+    if not counts:
+        return None
+    word, most = counts.most_common(1)[0]
+    alike = len(counts) == 1
+    return word if alike or 2 * most > counts.total() + absent else None
+
+
+def is_odd(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
+    """Whether this cluster is one that is proven to differ; in a tie nobody is.
+
+    ``outcomes`` holds a comparable word for each cluster whose outcome is known.
+    """
+    right = right_of(outcomes.values(), absent)
+    return right is not None and outcomes[me] != right
+
+
+def tied(outcomes: Mapping[str, str], absent: int) -> bool:
+    """Whether outcomes differ and nothing proves which of them is right."""
+    return right_of(outcomes.values(), absent) is None
+
+
+# Which clusters hold the same, judged from the checksums that they put into the log.
+#
+# Table by table, the majority is right (`agree.majority`); where there is none, nobody is found to
+# differ, unless an operator has said in the marker which cluster is to be trusted: then its tables
+# are right, and until it has told them nothing is decided. A cluster that is known to differ has
+# no vote while there is one that is not, and cannot be found equal without having been compared
+# with another one.
+
 
 ABSENT = "absent"
 """Stands for the checksum of a table that a cluster does not have."""

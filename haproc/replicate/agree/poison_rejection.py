@@ -28,12 +28,11 @@ from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, given_up_as
 from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
-from haproc.replicate.queue.trouble import Trouble
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus, Trouble
 from haproc.replicate.records.contents import Verify
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import Claim, DecisionKind, Message, Operation, from_record
+from haproc.replicate.records.rows import ApplicationFailure
 from haproc.replicate.records.votes import (
     ERROR_CHARACTERS_MAX,
     Abandon,

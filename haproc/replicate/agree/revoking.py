@@ -1,13 +1,4 @@
-"""Takes an operation back for whoever wants that: its sender, an operator, its time budget.
-
-Nobody can take back what a cluster has committed. So what came of it is one of three answers.
-
-- Where nobody can have committed it yet, because its rows are still to be computed, an error in
-  place of them is enough: the first one in the log counts.
-- Else a wish in the log is answered by every member (`replicate.agree.poison_rejection`), or by its
-  origin alone, if that is yet to decide about it. A member that is not heard cannot answer, and may
-  have applied it. So nothing is stopped for a wish that cannot be fulfilled: it is refused.
-"""
+"""Takes an operation back, and tells whether a rejection holds on every cluster."""
 
 from __future__ import annotations
 
@@ -16,15 +7,50 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
+from dmq import LogError
 from haproc.failure import ErrorClass, refused
 from haproc.replicate.agree.poison_rejection import WISH_S, PoisonRejection
 from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, taken_back
 from haproc.replicate.member.core import Core
+from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from haproc.replicate.queue.revoked import Fate, Revoked
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import DecisionKind, Operation
-from haproc.replicate.records.rows import Rows
+from haproc.replicate.records.rows import ApplicationFailure, Rows
+
+# Whether an operation that was rejected here is rejected on every cluster, now and later.
+#
+# That is so where the log says it: a *reject*, an error in place of the rows, an *abandon*. An
+# application error is only this cluster's own outcome: the others may not have come so far, and
+# succeed. It is final once every member has met one, durably. By the log alone: each member's
+# stored cursor is beyond the operation, and the process that stored it has reported the error, and
+# is the newest of its cluster. A report of an earlier one is not enough: that process may have
+# died before it stored its progress, and the next one may have succeeded where it failed.
+
+
+async def is_final(core: Core, offset: int, within_s: float) -> bool:
+    """Return whether it is certain that no cluster applies it; False where that is not known."""
+    known = core.outcomes.at(offset)
+    outcome = known.outcome if known is not None else None
+    if outcome is None or outcome.status is not OutcomeStatus.FAILED:
+        return outcome is not None and outcome.status is OutcomeStatus.REJECTED
+    try:
+        async with asyncio.timeout(within_s):
+            cursors = await core.own_log.once(core.log.cursors)
+            end = await core.own_log.once(core.log.end)
+            await core.watermarks.heard(end)
+    except (LogError, TimeoutError):
+        return False
+    counting = core.log_state.cursors.counting(cursors, end)
+    newest = dict(core.log_state.claims.before(end))
+    return all(
+        name in counting
+        and counting[name].has_done(offset)
+        and core.log_state.peer_success.failed(offset, name)
+        == cursors[name].epoch
+        == newest.get(name)
+        for name in core.members.order
+    )
+
 
 WITHIN_S: Final = WISH_S + 5.0
 """How long an answer is waited for: a wish is settled before that, where the log can be reached."""
@@ -32,7 +58,18 @@ _ENDED: Final = frozenset({OutcomeStatus.APPLIED, OutcomeStatus.FAILED})
 
 
 class Revoking:
-    """See the module."""
+    """Takes an operation back for whoever wants that: its sender, an operator, its time budget.
+
+    Nobody can take back what a cluster has committed. So what came of it is one of three
+    answers.
+
+    - Where nobody can have committed it yet, because its rows are still to be computed, an error
+      in place of them is enough: the first one in the log counts.
+    - Else a wish in the log is answered by every member (`replicate.agree.poison_rejection`), or
+      by its origin alone, if that is yet to decide about it. A member that is not heard cannot
+      answer, and may have applied it. So nothing is stopped for a wish that cannot be fulfilled:
+      it is refused.
+    """
 
     def __init__(self, core: Core, poison_rejection: PoisonRejection) -> None:
         self._core = core

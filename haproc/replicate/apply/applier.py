@@ -25,11 +25,10 @@ from haproc.replicate.apply.synchronous import FollowUp, Synchronous
 from haproc.replicate.log_state.definitions import NOTHING, redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
-from haproc.replicate.queue.trouble import Trouble
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus, Trouble
 from haproc.replicate.queue.units import MARKER, Intent, Unit
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import ApplicationFailure
 
 logger = logging.getLogger(__name__)
 

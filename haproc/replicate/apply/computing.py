@@ -22,41 +22,39 @@ from typing import Final, TypeAlias
 
 from dmq import RecordTooLargeError
 from haproc.classify.model import RefusedError
+from haproc.engine.confs import pool_of_rows
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane, Queries, Session, Settings
 from haproc.engine.placeholder import (
     with_rows,
     with_table,
 )
-from haproc.engine.pools import pool_of_rows
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
-from haproc.replicate.apply.filling import ComputedRows, filling_of
-from haproc.replicate.apply.keeping import Keep
-from haproc.replicate.apply.liveness import progressing
-from haproc.replicate.apply.materialise import materialise
-from haproc.replicate.apply.queries import (
-    in_budget,
-    of_one_session,
-    query_of,
-    settings_of_query,
-)
-from haproc.replicate.apply.spooled import (
+from haproc.replicate.apply.materialise import (
+    Keep,
     RowsSource,
     collected,
+    in_budget,
+    materialise,
+    of_one_session,
+    query_of,
     rows_gone,
+    settings_of_query,
 )
+from haproc.replicate.apply.parts import ComputedRows, filling_of
 from haproc.replicate.apply.staging_tables import StagingTables
+from haproc.replicate.apply.synchronous import progressing
 from haproc.replicate.log_state.computations import exhausted, responsible
 from haproc.replicate.log_state.failure_votes import QUERY_CANCELED
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome
 from haproc.replicate.queue.units import Unit
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.rows import (
+    ApplicationFailure,
     ComputedPlan,
     Filling,
     Part,

@@ -1,37 +1,90 @@
-"""What is known of a statement without a mark (DDL) that an earlier attempt may have run.
-
-Nothing that names what it is about runs beside it. Before its first attempt it is written down,
-durably, what stood under these names, and nothing else changes that until it has an outcome. So
-whoever finds the statement in doubt looks again. What stands there is another thing now: the
-statement did that. It is still the same: the statement did nothing that counts, and runs again as
-for the first time, with the answer that it would have had then ("already exists" is no success).
-Only what an interrupted CREATE TABLE leaves behind has to be taken away before that: files at the
-table's place, for which there is no table in the catalog, or a table that is not complete.
-"""
+"""What is known of a statement without a mark (DDL), before it runs and after a first attempt."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 from haproc import protos
 from haproc.classify.model import Kind
-from haproc.classify.names import Context, joined
+from haproc.classify.names import NAMESPACES, Context, defined_object, joined
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.parsing import parse
-from haproc.classify.targets import NAMESPACES, target
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.replicate.agree.poison_rejection import conclusive
-from haproc.replicate.apply.foreseen import Foreseen
 from haproc.replicate.log_state.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
+
+LOOKS_MAX: Final = 16
+"""Kept at a time; one more takes the place of the oldest, whose statement then looks itself."""
+AGE_MS_MAX: Final = 5_000
+"""Later the storage may be another one. Chosen: longer than an analysis takes on a busy machine."""
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    finished: int
+    began_ms: int
+    over: bool = False
+    found: str = ""
+    """Empty if it failed."""
+
+
+class Foreseen:
+    """What stands under the names that DDL is about, looked up while it is still being analyzed.
+
+    Neither needs the other, and each takes about as long as the statement itself. Such a look
+    counts only where nothing was finished on this cluster since before it began: whatever
+    changed something under these names meanwhile would have had to end before DDL about them
+    starts.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._looks: OrderedDict[tuple[Named, ...], _Look] = OrderedDict()
+
+    def look(self, named: tuple[Named, ...]) -> None:
+        """Begin to look, for a statement that is about to be written to the log."""
+        if not named:
+            return
+        core = self._core
+        look = self._looks[named] = _Look(core.schedule.finished, core.unix_ms())
+        self._looks.move_to_end(named)
+        if len(self._looks) > LOOKS_MAX:
+            self._looks.popitem(last=False)
+        core.tasks.spawn(self._run(named, look))
+
+    async def _run(self, named: tuple[Named, ...], look: _Look) -> None:
+        try:
+            look.found = await self._core.engine.standing(named)
+        except EngineError:
+            pass  # whoever needs it looks again, and is told
+        finally:
+            look.over = True
+            self._core.news.moved()
+
+    async def standing(self, named: tuple[Named, ...]) -> str:
+        """Return what stands there now; raises EngineError. Nothing about it runs here."""
+        look = self._looks.pop(named, None)
+        if look is not None and self._counts(look):
+            await self._core.news.until(lambda: look.over)
+            if look.found and self._counts(look):
+                return look.found
+        return await self._core.engine.standing(named)
+
+    def _counts(self, look: _Look) -> bool:
+        core = self._core
+        recent = core.unix_ms() - look.began_ms <= AGE_MS_MAX
+        return recent and look.finished == core.schedule.finished
+
 
 TABLES_KNOWN_MAX: Final = 10_000
 """Chosen: a megabyte."""
@@ -76,7 +129,7 @@ def about(op: Operation) -> tuple[Named, ...]:
         return _about_plan(op, op.write)
     if isinstance(op.write, ComputedPlan):
         return ()
-    found = target(op.write.sql, Context(op.settings.catalog, op.settings.schema))
+    found = defined_object(op.write.sql, Context(op.settings.catalog, op.settings.schema))
     if found is None:
         return ()
     what, name = found
@@ -100,7 +153,17 @@ def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
 
 
 class Doubts:
-    """See the module."""
+    """What is known of a statement without a mark (DDL) that an earlier attempt may have run.
+
+    Nothing that names what it is about runs beside it. Before its first attempt it is written
+    down, durably, what stood under these names, and nothing else changes that until it has an
+    outcome. So whoever finds the statement in doubt looks again. What stands there is another
+    thing now: the statement did that. It is still the same: the statement did nothing that
+    counts, and runs again as for the first time, with the answer that it would have had then
+    ("already exists" is no success). Only what an interrupted CREATE TABLE leaves behind has to
+    be taken away before that: files at the table's place, for which there is no table in the
+    catalog, or a table that is not complete.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core

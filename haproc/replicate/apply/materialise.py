@@ -1,33 +1,176 @@
-"""Runs the query of a write, and puts its rows into parts.
-
-What the query gives may be more than its cluster's driver has room for, which collects a result as
-fast as it is made. So only the first rows are asked for, as many as a driver bears. Where those are
-not all, or do not come soon, Spark puts the rows into a staging table, from which they are read in
-pieces. So a query may run twice: what it gave the first time is forgotten.
-"""
+"""Runs the query of a write, puts its rows into parts, and the parts into the log."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from haproc.classify.model import RefusedError
-from haproc.config.limits import Limits
-from haproc.engine import arrow, pieces, staging
+from haproc.config.sections import Limits
+from haproc.engine import arrow, pieces
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Observed, Queries, Session
-from haproc.engine.statement import Statement
+from haproc.engine.interface import Chunk, Observed, Queries, Session, Settings
+from haproc.engine.placeholder import empty_query, plan_of_query, rests_on_handles
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
-from haproc.replicate.apply.filling import ComputedRows
-from haproc.replicate.apply.keeping import Keep, Keeping
-from haproc.replicate.apply.parts import Parts
+from haproc.replicate.apply.parts import ComputedRows, Parts
 from haproc.replicate.apply.staging_tables import of_environment
+from haproc.replicate.log_state.failure_votes import taken_back
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
+
+Keep: TypeAlias = Callable[[int, bytes], Awaitable[int]]
+"""Makes a part durable, given its number, and returns where it is."""
+
+
+class Keeping:
+    """Puts parts into the log, each while the next one is gathered.
+
+    They get there one after another, and whoever asks where they are waits for the last: what
+    names them is written behind them all.
+
+    Used as a context, at whose end nothing is under way any more."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self._places: list[int] = []
+        self._under_way: asyncio.Future[int] | None = None
+
+    async def __aenter__(self) -> Keeping:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there was no part so far."""
+        return not self._places and self._under_way is None
+
+    async def add(self, part: bytes) -> None:
+        """Begin with a part once the one before is durable; raises what that came to."""
+        await self._settle()
+        self._under_way = asyncio.ensure_future(self._keep(len(self._places), part))
+
+    async def places(self) -> tuple[int, ...]:
+        """Return where the parts are, once all of them are durable; raises what that came to."""
+        await self._settle()
+        return tuple(self._places)
+
+    async def _settle(self) -> None:
+        if self._under_way is not None:
+            place = await self._under_way
+            self._under_way = None
+            self._places.append(place)
+
+
+# The query that gives an operation's rows: what it is, where it can run, and for how long.
+
+
+T = TypeVar("T")
+
+
+def query_of(op: Operation) -> Statement:
+    """Return the query that gives an operation's rows."""
+    if isinstance(op.write, ComputedPlan):
+        return SparkPlan(plan_of_query(op.write.query))
+    if isinstance(op.write, SpooledRows):
+        return SparkPlan(empty_query(op.write.schema))
+    assert isinstance(op.write, QueryWrite)
+    return SqlText(op.write.query)
+
+
+def settings_of_query(op: Operation) -> Settings:
+    """Return the settings under which that query runs: also those of its client's session alone."""
+    if not isinstance(op.write, QueryWrite | ComputedPlan):
+        return op.settings
+    confs = {**dict(op.settings.confs), **dict(op.write.confs)}
+    return replace(op.settings, confs=tuple(sorted(confs.items())))
+
+
+def of_one_session(op: Operation) -> bool:
+    """Whether the query can run in the client's own session only, as its origin has it.
+
+    Likewise rows that came with the request.
+    """
+    if isinstance(op.write, SpooledRows):
+        return True
+    if isinstance(op.write, ComputedPlan):
+        return op.write.session is not None and rests_on_handles(op.write.query)
+    return isinstance(op.write, QueryWrite) and op.write.of_session and op.write.session is None
+
+
+async def in_budget(op: Operation, work: Coroutine[Any, Any, T]) -> T:
+    """Return what the work gives; raises RefusedError if it takes longer than the operation may."""
+    budget = asyncio.timeout(op.apply_budget_s)
+    try:
+        async with budget:
+            return await work
+    except TimeoutError as error:
+        if not budget.expired():
+            raise
+        why = taken_back(f"its time budget ({op.apply_budget_s:g} s)")
+        raise RefusedError(ErrorClass.REVOKED, why) from error
+
+
+# Rows that came with a client's request and are too many for one record.
+#
+# Their operation is in the log first; then, at its turn, they follow in parts, like those that a
+# query gives. Until they are there only the operation's origin has them, from the request: whoever
+# acts in its place cannot but reject the operation, with a class that says that the same request,
+# sent again, brings them again.
+
+
+class RowsSource(Protocol):
+    """Rows in Spark's plain form; each time it is iterated, all of them from the beginning."""
+
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
+
+
+async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits) -> ComputedRows:
+    """Return the rows in parts, no more than two of which are in memory at a time."""
+    parts = Parts(limits.part_bytes_max, limits.part_rows_max)
+    async with Keeping(keep) as kept, aclosing(aiter(rows)) as chunks:
+        async for chunk in chunks:
+            for part in parts.add(chunk.data):
+                await kept.add(part)
+        count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
+        if kept.empty:
+            return ComputedRows(schema, count, rest, (), size_bytes)
+        await kept.add(rest)
+        return ComputedRows(schema, count, b"", await kept.places(), size_bytes)
+
+
+def rows_gone(origin: str) -> RefusedError:
+    """Return why a write is rejected whose rows never came into the log; it may be sent again."""
+    return RefusedError(
+        ErrorClass.ROWS_GONE,
+        f"cluster {origin} had the rows of the request and lost them before they were in the log",
+        "send the request again, with its rows and under its request_id",
+    )
+
+
+# Runs the query of a write, and puts its rows into parts.
+#
+# What the query gives may be more than its cluster's driver has room for, which collects a result
+# as fast as it is made. So only the first rows are asked for, as many as a driver bears. Where
+# those are not all, or do not come soon, Spark puts the rows into a staging table, from which they
+# are read in pieces. So a query may run twice: what it gave the first time is forgotten.
+
 
 ATTEMPT_S: Final = 3.0
 """What asking for the first rows costs at most. Chosen: several times what a staging table does."""
@@ -56,9 +199,9 @@ async def materialise(
         raise _unfit(why)
     async with stage() as (table, reading):
         with _no_word_on_the_query():
-            await _run(reading, staging.MAKE_SCHEMA, timeout_s)
+            await _run(reading, pieces.MAKE_SCHEMA, timeout_s)
         observed: list[bytes] = []
-        await _run(session, staging.fill(table, query, schema), timeout_s, observed.append)
+        await _run(session, pieces.fill(table, query, schema), timeout_s, observed.append)
         with _no_word_on_the_query():
             found = await _read(table, reading, schema, keep, limits, timeout_s)
         return replace(found, observed=tuple(observed))

@@ -20,7 +20,7 @@ from typing import Final
 
 from dmq import LogCorruptError
 from haproc.config.model import LANES_MAX
-from haproc.engine import staging
+from haproc.engine import pieces
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane, Settings
 from haproc.engine.statement import Statement
@@ -61,7 +61,7 @@ class StagingTables:
         while True:
             await core.health.up.wait()
             try:
-                await lane.apply(staging.DROP_SCHEMA, Settings(), None, timeout_s=DROP_S)
+                await lane.apply(pieces.DROP_SCHEMA, Settings(), None, timeout_s=DROP_S)
                 break
             except EngineError as error:
                 logger.warning("staging tables of earlier processes: %s", error.message)
@@ -81,10 +81,10 @@ class StagingTables:
         core, table = self._core, await self.new(rows.offset)
         self._in_use.setdefault(rows.offset, []).append(table)
         try:
-            await self._run(staging.MAKE_SCHEMA, lane)
+            await self._run(pieces.MAKE_SCHEMA, lane)
             for number, place in enumerate(filling.parts):
                 part = await self._part(rows, number, place)
-                add = staging.go_on if number else staging.begin
+                add = pieces.go_on if number else pieces.begin
                 plan = await by_size(len(part), add, table, part)
                 del part  # it is in the plan
                 await core.trace(Step.GATHER_PART)
@@ -98,7 +98,7 @@ class StagingTables:
         """Return a name for a staging table that no other attempt ever has."""
         await self._cleaned.wait()
         self._attempts += 1
-        return staging.staging_name(offset, self._core.own_log.epoch, self._attempts)
+        return pieces.staging_name(offset, self._core.own_log.epoch, self._attempts)
 
     def computed(self, offset: int, table: str, parts: tuple[int, ...]) -> None:
         """Take over a table that holds all rows of an operation, if these parts count."""
@@ -139,7 +139,7 @@ class StagingTables:
         while self.over:
             table = self.over.pop()
             try:
-                await lane.apply(staging.drop(table), Settings(), None, timeout_s=DROP_S)
+                await lane.apply(pieces.drop(table), Settings(), None, timeout_s=DROP_S)
             except EngineError as error:
                 logger.warning("%s is dropped later: %s", table, error.message)
                 self.over.append(table)

@@ -1,10 +1,4 @@
-"""Synchronous operations: tried on the origin, then taken to the others one after another.
-
-The origin runs the operation when its turn comes. An application error there is a *reject* in the
-log, and no other cluster runs it. Success takes it to each available peer in ring order, and a
-*commit* in the log releases it for the rest. A peer that waits for an origin gone silent appends
-the commit itself (`takeover`). The first decision in the log counts for all, the origin included.
-"""
+"""Synchronous operations: tried on the origin, then taken to the others while these go on."""
 
 from __future__ import annotations
 
@@ -12,17 +6,50 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.state import State
-from haproc.replicate.apply.liveness import progressing
+from haproc.membership.state import PROGRESSING, State
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import DecisionKind, Operation
+
+# Whether another cluster goes on with what is its to do.
+
+
+NONE: Final[frozenset[int]] = frozenset()
+
+
+async def progressing(core: Core, peer: str) -> bool:
+    """Whether a peer will run its operations."""
+    status = await _status(core, peer)
+    drained = status.get("state") == State.DRAINING and status.get("drained")
+    return status.get("state") in PROGRESSING or bool(drained and status.get("applying"))
+
+
+async def diverged(core: Core, peer: str) -> bool:
+    """Whether a peer says that it differs from the others."""
+    return (await _status(core, peer)).get("state") == State.DIVERGED
+
+
+async def computing(core: Core, peer: str) -> frozenset[int]:
+    """Return the operations whose rows a peer is at: their turn has come there, and it can."""
+    told = (await _status(core, peer)).get("computing")
+    return frozenset(at for at in told if isinstance(at, int)) if isinstance(told, list) else NONE
+
+
+async def _status(core: Core, peer: str) -> Mapping[str, Json]:
+    """Ask a peer directly, unless it is long known dead; empty if it does not answer."""
+    if core.peers.given_up(peer):
+        return {}
+    try:
+        return await core.peers.status(peer, core.timeouts.peer_s)
+    except PeerUnavailableError:
+        return {}
+
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +58,14 @@ FollowUp: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Synchronous:
-    """See the module."""
+    """Synchronous operations: tried on the origin, then taken to the others one after another.
+
+    The origin runs the operation when its turn comes. An application error there is a *reject*
+    in the log, and no other cluster runs it. Success takes it to each available peer in ring
+    order, and a *commit* in the log releases it for the rest. A peer that waits for an origin
+    gone silent appends the commit itself (`takeover`). The first decision in the log counts for
+    all, the origin included.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core

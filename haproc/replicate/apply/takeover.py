@@ -1,28 +1,91 @@
-"""Does what another cluster owes the others: a decision, or the rows of an operation.
-
-A decision is owed by the operation's origin, for as long as it goes on at all. Rows are owed by
-whoever is responsible for them; that it lags is reason enough to do it in its place, since a query
-changes nothing. Whoever waits, at that place in the order, may take over: that several do, or that
-the other one wakes up, does no harm, because of what they put into the log the first counts.
-"""
+"""Looks after other clusters' work: what has succeeded there, and what they owe the others."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Final
 
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership.state import State
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.apply.liveness import NONE, computing, diverged, progressing
+from haproc.replicate.apply.synchronous import NONE, computing, diverged, progressing
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import DecisionKind
 
 logger = logging.getLogger(__name__)
 
+LOOK_EVERY_S: Final = 0.5
+"""Chosen: an UPDATE takes longer."""
+
+
+TABLES_AT_ONCE: Final = 4
+"""Asked for their columns. Chosen."""
+
+
+class PeerSuccessWatch:
+    """Looks which waiting operations have succeeded on other clusters, so that they can be
+    composed.
+
+    It does so while statements wait that might be composed. The other clusters' stored cursors
+    and the log's control records say what has succeeded. It also asks Spark for the columns of
+    the tables.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        core = self._core
+        while True:
+            await core.news.until(lambda: core.schedule.composable and core.condition.may_apply)
+            if tables := core.schedule.tables_to_describe():
+                await self._hear_the_others()
+                for at in range(0, len(tables), TABLES_AT_ONCE):
+                    few = tables[at : at + TABLES_AT_ONCE]
+                    await asyncio.gather(*map(self._describe, few))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _hear_the_others(self) -> None:
+        core = self._core
+        cursors = await core.own_log.reaching(core.log.cursors)
+        end = await core.own_log.reaching(core.log.end)
+        await core.watermarks.heard(end)
+        counting = core.log_state.cursors.counting(cursors, end)
+        passed = [found.low for name, found in counting.items() if name != core.me]
+        core.log_state.peer_success.passed(max(passed, default=0))
+        core.news.changed()
+
+    async def _describe(self, table: str) -> None:
+        core, composing = self._core, self._core.schedule.composing
+        if composing.described(table):
+            return
+        definitions = composing.definitions
+        try:
+            columns = await core.engine.plain_columns(table)
+        except EngineError as error:
+            if error.kind is ErrorKind.AVAILABILITY:
+                core.health.suspect(error.message)
+            else:
+                composing.failed(table)
+                core.news.changed()
+            logger.info("the columns of %s are not known: %s", table, error.message)
+            return
+        composing.describe(table, columns, definitions)
+        core.news.changed()
+
 
 class Takeover:
-    """See the module."""
+    """Does what another cluster owes the others: a decision, or the rows of an operation.
+
+    A decision is owed by the operation's origin, for as long as it goes on at all. Rows are owed
+    by whoever is responsible for them; that it lags is reason enough to do it in its place,
+    since a query changes nothing. Whoever waits, at that place in the order, may take over: that
+    several do, or that the other one wakes up, does no harm, because of what they put into the
+    log the first counts.
+    """
 
     def __init__(self, core: Core, computing: Computing) -> None:
         self._core = core

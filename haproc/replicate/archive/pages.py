@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dmq import Entry, LogError
-from haproc.config.archive import Archive
+from haproc.config.sections import Archive
 from haproc.engine.arrow import stream_of
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.peers import PeerUnavailableError
-from haproc.replicate.archive.account import Account, known_from
-from haproc.replicate.archive.columns import SCHEMA, Columns
-from haproc.replicate.archive.position import ArchivePosition
-from haproc.replicate.archive.showing import Showing
+from haproc.replicate.archive.account import Account, ArchivePosition, known_from
+from haproc.replicate.archive.columns import SCHEMA, Columns, Showing
 from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.member.core import Core
 

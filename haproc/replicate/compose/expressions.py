@@ -7,8 +7,7 @@ from typing import Final
 
 from haproc.classify.names import plain
 from haproc.classify.tokens import Token, TokenKind
-from haproc.replicate.compose.changes import Sets
-from haproc.replicate.compose.terms import Cell, Given, Own, Piece, Said, cell_of
+from haproc.replicate.compose.terms import Cell, Given, Own, Piece, Said, Sets, cell_of
 
 _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 _BETWEEN: Final = ("+", "-", "*", "/", "%", "||")

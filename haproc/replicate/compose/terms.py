@@ -1,10 +1,4 @@
-"""What a column comes to after some statements, as SQL over literals and the row as it was.
-
-A *term* is a sequence of pieces: text, literals (`Cell`), and columns of the row that was there
-before (`Own`). What a statement says may name columns of its source, too (`Given`). HAProc computes
-none of it: what a literal says, and what an expression gives, Spark says. Terms are put into terms
-in place of columns, and each is closed in itself: a CAST to its column's type, as storing makes it.
-"""
+"""What statements by key do to rows, and what a column comes to after some of them, as SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +8,15 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from haproc.classify.insert import literal_type
-from haproc.classify.strings import decoded
+from haproc.classify.tokens import decoded
+
+# What a column comes to after some statements, as SQL over literals and the row as it was.
+#
+# A *term* is a sequence of pieces: text, literals (`Cell`), and columns of the row that was there
+# before (`Own`). What a statement says may name columns of its source, too (`Given`). HAProc
+# computes none of it: what a literal says, and what an expression gives, Spark says. Terms are put
+# into terms in place of columns, and each is closed in itself: a CAST to its column's type, as
+# storing makes it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +211,56 @@ def key_value(cell: Cell, type_text: str) -> int | str | None:
             raise ValueError("files' statistics may have it as another day")
         return day.group(1)
     raise ValueError(f"a {type_text} is not told by {cell.text}")
+
+
+# What a statement by key does to the rows of its table, as its text says it.
+#
+# Names of columns are in lower case. A *said* term may name columns of the statement's own source
+# (`Given`), beside those of the table's row.
+
+
+Sets: TypeAlias = tuple[tuple[str, Said], ...]
+"""Columns of the table, and what they get."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """Rows of literals; ``columns`` empty: the table's own."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Rows with one of these keys get new values, or go if there are none (``sets`` is empty).
+
+    ``columns``: those that the condition fixes, in order of their names; ``keys``: by which values.
+    """
+
+    columns: tuple[str, ...]
+    keys: tuple[tuple[Cell, ...], ...]
+    sets: Sets = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Each row of a source changes the table's rows of its key, or comes where there are none.
+
+    ``columns``: the table's that make up the key, in order of their names; ``on``: the source's
+    that they are held against. ``source``: its columns, each with its type as SQL has it, which is
+    empty where all is NULL; ``rows``: their literals. ``sets``: what the rows there get, None: they
+    go, empty: they stay as they are. ``row``: what the row that comes has, empty: none comes.
+    ``whole``: the statement says ``*``, and means all columns of the table.
+    """
+
+    columns: tuple[str, ...]
+    on: tuple[str, ...]
+    source: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    sets: Sets | None = ()
+    row: Sets = ()
+    whole: bool = False
+
+
+Change: TypeAlias = Inserted | Changed | Merged

@@ -25,15 +25,19 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from haproc.engine.interface import Column
-from haproc.replicate.compose.changes import Change, Changed, Inserted, Merged, Sets
 from haproc.replicate.compose.terms import (
     NULL,
     PIECES_MAX,
     Cell,
+    Change,
+    Changed,
     Given,
+    Inserted,
     Key,
+    Merged,
     Own,
     Said,
+    Sets,
     Term,
     bound,
     has_keys,

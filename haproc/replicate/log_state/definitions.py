@@ -1,25 +1,9 @@
-"""Whether what an operation rests on still stood as it was at its place in the order.
-
-Before an operation enters the log, the HAProc that received it looks up what its tables, views and
-functions are, and what is written down rests on that: which query text means the same everywhere,
-which one has to become rows. The operation says what it *rests on*, and that all records below
-``analyzed_to`` were applied where that was looked up. If a record between there and the operation's
-own place may have defined any of it anew, the operation is *stale*: every cluster passes over it,
-as if it were not in the log, and its HAProc looks again and appends it anew.
-
-Whether it is stale depends on the log alone: not on what became of the records in between, nor on
-whether they are stale or repetitions themselves. One that never ran costs one more look. What is
-asked is always "between there and here", so the newest definition of each name is enough to know.
-
-How far back that may lie is a part of the record's own window of request ids (`reach`). So whoever
-reads the log from ``records_needed`` below its cursor knows for each record of the window whether
-it is stale, and for each new one whether it repeats one that is not.
-"""
+"""What an operation rests on and touches: definitions, tables and when these were written."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -30,9 +14,29 @@ from haproc.classify.plans.parsing import parse
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan
-from haproc.replicate.records.fence import Fence
+from haproc.replicate.records.contents import Fence
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
+
+# Whether what an operation rests on still stood as it was at its place in the order.
+#
+# Before an operation enters the log, the HAProc that received it looks up what its tables, views
+# and functions are, and what is written down rests on that: which query text means the same
+# everywhere, which one has to become rows. The operation says what it *rests on*, and that all
+# records below ``analyzed_to`` were applied where that was looked up. If a record between there
+# and the operation's own place may have defined any of it anew, the operation is *stale*: every
+# cluster passes over it, as if it were not in the log, and its HAProc looks again and appends it
+# anew.
+#
+# Whether it is stale depends on the log alone: not on what became of the records in between, nor
+# on whether they are stale or repetitions themselves. One that never ran costs one more look. What
+# is asked is always "between there and here", so the newest definition of each name is enough to
+# know.
+#
+# How far back that may lie is a part of the record's own window of request ids (`reach`). So
+# whoever reads the log from ``records_needed`` below its cursor knows for each record of the
+# window whether it is stale, and for each new one whether it repeats one that is not.
+
 
 _SHARE: Final = 4
 """Chosen: a quarter of the default window is seconds at any rate that a ring reaches, and reading a
@@ -197,3 +201,122 @@ class Definitions:
             (self._something if name == ANYTHING else self._newest.get(name, -1)) >= since
             for name in names
         )
+
+
+TABLES_MAX: Final = 10_000
+"""Of more tables than this it is no longer known which were written when. Chosen: a few MiB."""
+
+
+def defines(op: Operation) -> bool:
+    """Whether an operation may change what a query is: what its names stand for, and their types.
+
+    So does whatever is exclusive, as it may touch more than it names.
+    """
+    return op.exclusive or redefined(op) != NOTHING
+
+
+def touches(op: Operation, tables: frozenset[str]) -> bool:
+    """Whether an operation may change what a query of these tables gives."""
+    return defines(op) or not op.writes.isdisjoint(tables)
+
+
+class Written:
+    """Where the log last said that a table is written, for answers that may be given again.
+
+    An answer that shows all writes to its tables below an offset is still the answer at a later
+    one if no record in between writes any of them. Which records do is told when they are read,
+    long before they are applied, and without asking what became of them: one that was rejected,
+    is stale or repeats another costs an answer, and no more.
+
+    It is shown every operation that this process reads, with rising offsets."""
+
+    def __init__(self, tables_max: int = TABLES_MAX) -> None:
+        self._tables_max = tables_max
+        self._newest: dict[str, int] = {}
+        self._defined = self._unknown = -1
+
+    def note(self, offset: int, op: Operation) -> None:
+        """Take in an operation, whatever becomes of it."""
+        if defines(op):
+            self._defined = offset
+        self._newest.update(dict.fromkeys(op.writes, offset))
+        if len(self._newest) > self._tables_max:
+            self._newest.clear()
+            self._unknown = offset
+
+    @property
+    def newest(self) -> Mapping[str, int]:
+        """The offset of the newest write of each table that is known."""
+        return self._newest
+
+    def defined(self, since: int) -> bool:
+        """Whether a record from ``since`` on may have changed what any query is."""
+        return self._defined >= since
+
+    def changed(self, tables: Iterable[str], since: int) -> bool:
+        """Whether a record from ``since`` on may change what a query of these tables gives."""
+        newest = max((self._newest.get(name, -1) for name in tables), default=-1)
+        return max(newest, self._defined, self._unknown) >= since
+
+
+# Which DDL touches nothing but the tables that it names, so that it need not wait for all others.
+#
+# What names a place may touch the files of a table that it does not name. What is about a schema
+# or a function touches names that it does not say. So this is a closed list, and whatever is not
+# certain is not on it. Decided once, where the operation is made, and written into its record.
+
+
+_KINDS: Final = frozenset(
+    {
+        Kind.CREATE_TABLE,
+        Kind.CREATE_TABLE_AS,
+        Kind.ALTER_TABLE,
+        Kind.DROP_TABLE,
+        Kind.CREATE_VIEW,
+        Kind.ALTER_VIEW,
+        Kind.DROP_VIEW,
+    }
+)
+_PLACES: Final = (b"path", b"location")
+"""In the names of options of a plan that say where a table's files are."""
+_GOES_ON: Final = frozenset({"FROM", "AS"})
+"""Behind a column of the name ``location``."""
+
+
+def names_all(op: Operation) -> bool:
+    """Whether an operation is DDL that touches nothing but the tables that it names."""
+    if not (op.tables_known and op.writes) or op.kind not in _KINDS:
+        return False
+    match op.write:
+        case ArrowRows() | SpooledRows():
+            return False
+        case SparkPlan(plan):
+            return not _says_place(plan)
+        case ComputedPlan(query, template):
+            return not (_says_place(query) or _says_place(template))
+    return not _may_say_place(op.write.sql, renames=op.kind in (Kind.ALTER_TABLE, Kind.ALTER_VIEW))
+
+
+def _says_place(plan: bytes) -> bool:
+    plan = plan.lower()
+    return any(word in plan for word in _PLACES)
+
+
+def _may_say_place(sql: str, *, renames: bool) -> bool:
+    """Whether a text may say where files are, or ``renames`` what it names."""
+    try:
+        tokens = [token for token in tokenize(sql) if token.kind is not TokenKind.HINT]
+    except LexicalError:
+        return True
+    if renames and any(token.upper == "RENAME" for token in tokens):
+        return True
+    return any(
+        (token.upper == "OPTIONS" and following.is_symbol("("))
+        or (token.upper == "LOCATION" and not _is_column(following))
+        for token, following in pairwise(tokens)
+    )
+
+
+def _is_column(following: object) -> bool:
+    kind, upper = getattr(following, "kind", None), getattr(following, "upper", "")
+    return kind is TokenKind.SYMBOL or upper in _GOES_ON

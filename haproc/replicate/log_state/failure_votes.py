@@ -45,7 +45,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from haproc.failure import ErrorClass
-from haproc.replicate.log_state.claims import Claims
+from haproc.replicate.log_state.members import Claims
 from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 
 QUERY_CANCELED: Final = "57014"

@@ -1,11 +1,17 @@
-"""Who the ring's members are by what the log has said. Values in, values out."""
+"""The members of the ring by what the log has said: incarnations that spoke, cursors that count."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from haproc.membership.roster import Enrolled
+from dmq import Cursor, LogCorruptError
+from haproc.membership.peers import Enrolled
 from haproc.replicate.records.members import Roster
+from haproc.replicate.records.progress import Progress, from_cursor
+
+# Who the ring's members are by what the log has said. Values in, values out.
 
 
 def heard(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
@@ -61,3 +67,100 @@ def names_needed(
     if enrolled is not None:
         return frozenset(enrolled)
     return frozenset(configured) | frozenset(with_cursor) | frozenset(with_claim)
+
+
+# Which incarnation of a HAProc spoke for its cluster at which point of the log.
+#
+# A process that was frozen and replaced may wake up and append what it was about to say. Its
+# decisions and reports carry its *epoch*, the offset of its own claim; one that stands behind a
+# newer claim of the same cluster is void, on every cluster alike, because only offsets are
+# compared.
+
+
+class Claims:
+    """The claims read so far; ``newest`` are those that the stored progress remembers."""
+
+    def __init__(self, newest: Iterable[tuple[str, int]] = ()) -> None:
+        self._offsets: dict[str, list[int]] = {}
+        self.restore(newest)
+
+    def restore(self, newest: Iterable[tuple[str, int]]) -> None:
+        """Begin with what the stored progress remembers, and nothing else."""
+        self._offsets = {cluster: [offset] for cluster, offset in newest}
+
+    @property
+    def clusters(self) -> frozenset[str]:
+        """The clusters that were ever claimed, as far as is known."""
+        return frozenset(self._offsets)
+
+    def see(self, offset: int, cluster: str) -> None:
+        """Note a claim."""
+        offsets = self._offsets.setdefault(cluster, [])
+        if offset not in offsets[-64:]:
+            insort(offsets, offset)
+
+    def void(self, offset: int, cluster: str, epoch: int) -> bool:
+        """Whether a record at ``offset`` was written by an incarnation replaced before it."""
+        offsets = self._offsets.get(cluster, [])
+        newest = bisect_left(offsets, offset) - 1
+        return newest >= 0 and offsets[newest] > epoch
+
+    def before(self, offset: int) -> tuple[tuple[str, int], ...]:
+        """Return each cluster's newest claim below the offset."""
+        found = []
+        for cluster, offsets in sorted(self._offsets.items()):
+            newest = bisect_left(offsets, offset) - 1
+            if newest >= 0:
+                found.append((cluster, offsets[newest]))
+        return tuple(found)
+
+
+class StoredCursors:
+    """Which stored cursors say what their clusters have done. Values in, values out.
+
+    A cursor says so only of the log that its cluster read. A log that lost its newest records (a
+    disk that lied, a copy of old) ends before the cursors of those who had read them, and later
+    grows beyond them with other records. So a cursor counts only if
+
+    - it is not beyond the log's end, asked for after it was read. One that was does not count
+      from then on, however far the log grows, before its cluster stores a lower one or another
+      process does;
+    - what it knows of the clusters' newest claims below it is what this log says of them:
+      whoever began after the loss claimed at an offset that held something else before;
+    - its cluster is not known to differ from the others.
+
+    What none of these shows: a log that was shortened and grew again while nobody looked at it,
+    and nobody began.
+
+    ``claims``: those that the log says, up to the ends that it is asked with."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self._beyond: dict[str, Cursor] = {}
+
+    def counting(self, cursors: Mapping[str, Cursor], end: int) -> dict[str, Progress]:
+        """Return by cluster what the cursors say that count.
+
+        ``end``: the log's, asked for after the cursors were read; all claims below it were heard.
+        """
+        found: dict[str, Progress] = {}
+        for name, cursor in cursors.items():
+            if cursor.offset > end:
+                self._beyond[name] = cursor
+            if self._was_beyond(name, cursor):
+                continue
+            with suppress(LogCorruptError):
+                progress = from_cursor(cursor)
+                if progress.diverged is None and self._of_this_log(progress):
+                    found[name] = progress
+        return found
+
+    def _was_beyond(self, name: str, cursor: Cursor) -> bool:
+        known = self._beyond.get(name)
+        if known is None:
+            return False
+        return cursor.epoch == known.epoch and cursor.offset >= known.offset
+
+    def _of_this_log(self, progress: Progress) -> bool:
+        here = dict(self._claims.before(progress.low))
+        return all(here.get(name, claim) == claim for name, claim in progress.claims)

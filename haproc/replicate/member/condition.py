@@ -1,7 +1,4 @@
-"""What is known of this member, and so its state: each method is one thing that can happen to it.
-
-Nothing else changes the condition, and the state follows from it (`haproc.membership.state`).
-"""
+"""What is known of this member, and so its state; tasks are woken when it may have changed."""
 
 from __future__ import annotations
 
@@ -23,7 +20,35 @@ from haproc.membership.state import (
     beneath,
     state_of,
 )
-from haproc.replicate.member.news import News
+
+
+class News:
+    """Wakes the tasks of one member when what they wait for may have become true."""
+
+    def __init__(self) -> None:
+        self._moved = asyncio.Event()
+        self._startable = asyncio.Event()
+
+    def moved(self) -> None:
+        """Say that something that is waited for may be true now."""
+        self._moved.set()
+
+    def changed(self) -> None:
+        """Say so, and that something in the queue may be ready to start."""
+        self._moved.set()
+        self._startable.set()
+
+    async def until(self, predicate: Callable[[], object]) -> None:
+        """Return once the predicate holds; it is asked again whenever there are news."""
+        while not predicate():
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def startable(self) -> None:
+        """Wait until something may be ready to start; for one task alone."""
+        await self._startable.wait()
+        self._startable.clear()
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +60,13 @@ class OutOfServiceError(Exception):
 
 
 class MemberCondition:
-    """See the module. ``on_state`` hears of each new state, and why."""
+    """What is known of this member, and so its state: each method is one thing that can happen to
+    it.
+
+    Nothing else changes the condition, and the state follows from it
+    (`haproc.membership.state`).
+
+    ``on_state`` hears of each new state, and why."""
 
     def __init__(self, me: str, news: News, on_state: Callable[[State, str], None]) -> None:
         self._me = me

@@ -1,45 +1,195 @@
-"""What the parts of one member share: each value has one object that owns it, and its methods.
-
-Nothing here is assigned to once it is made. The parts (`reader`, `apply`, `agree`, `trim`) are
-tasks of one event loop; nothing here is thread-safe or needs to be.
-"""
+"""What the parts of one member share: progress, its store, tasks, each with one owner."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
-from dmq import Log
+from dmq import Log, LogError, LogRegressedError, TrimmedError
 from haproc.backoff import Backoff
-from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
+from haproc.config.sections import Limits
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.state import Divergence, State, Undecided
 from haproc.replicate.log_state.members import RingMembers
 from haproc.replicate.log_state.so_far import LogState
-from haproc.replicate.member.condition import MemberCondition
+from haproc.replicate.member.condition import MemberCondition, News
 from haproc.replicate.member.identity import Identity
-from haproc.replicate.member.news import News
 from haproc.replicate.member.own_log import OwnLog
 from haproc.replicate.member.steps import Trace, no_trace
-from haproc.replicate.member.store import Committer
-from haproc.replicate.member.tasks import Tasks
-from haproc.replicate.member.watermarks import Watermarks
 from haproc.replicate.queue.coalesce import BatchLimits
-from haproc.replicate.queue.notes import Notes
-from haproc.replicate.queue.outcomes import Outcomes
+from haproc.replicate.queue.facts import Notes
+from haproc.replicate.queue.outcomes import Outcomes, Troubles
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.trouble import Troubles
 from haproc.replicate.records.progress import Progress
+
+
+class Watermarks:
+    """How far this member has come, beyond what its schedule says.
+
+    All are offsets, but the two counts; none ever falls."""
+
+    def __init__(self, schedule: Schedule, news: News) -> None:
+        self._schedule = schedule
+        self._news = news
+        self._log_end = self._looked_ahead_to = self._verified_below = 0
+        self._exclusive_applied = self._definitions_applied = 0
+
+    @property
+    def log_end(self) -> int:
+        """The newest known end of the log."""
+        return max(self._log_end, self._schedule.read_to)
+
+    def log_ends(self, end: int) -> None:
+        """The log was asked for its end."""
+        self._log_end = max(self._log_end, end)
+
+    @property
+    def lag(self) -> int:
+        """How many records are not applied here: all unread ones, and what waits of the others.
+
+        What is applied already behind one that takes long does not count.
+        """
+        unread = max(0, self.log_end - self._schedule.read_to)
+        return min(unread + self._schedule.pending, self.log_end - self._schedule.low)
+
+    @property
+    def heard_to(self) -> int:
+        """The offset up to which all control records are known."""
+        return max(self._schedule.read_to, self._looked_ahead_to)
+
+    def looked_ahead(self, to: int) -> None:
+        """The log was read so far for its control records alone, see `replicate.reader`."""
+        self._looked_ahead_to = to
+
+    async def heard(self, to: int) -> None:
+        """Wait until all control records below an offset are known."""
+        await self._news.until(lambda: self.heard_to >= to)
+
+    @property
+    def verified_below(self) -> int:
+        """A verification found this cluster's tables equal to the others' here."""
+        return self._verified_below
+
+    def verified(self, marker: int) -> None:
+        """One did so at a marker."""
+        self._verified_below = max(self._verified_below, marker)
+
+    @property
+    def exclusive_applied(self) -> int:
+        """How many exclusive operations (DDL) this process has applied; dates sessions."""
+        return self._exclusive_applied
+
+    @property
+    def definitions_applied(self) -> int:
+        """These, and what may define something anew beside others; dates what is remembered of
+        definitions."""
+        return self._definitions_applied
+
+    def defined(self) -> None:
+        """Something was applied that may have defined something anew."""
+        self._definitions_applied += 1
+
+    def applied_exclusive(self) -> None:
+        """An exclusive operation was applied."""
+        self._exclusive_applied += 1
+
+
+# Stores progress durably; those who ask while a commit is under way share the next one.
+
+
+class Committer:
+    """Runs ``commit`` whenever somebody waits for it, one at a time.
+
+    ``commit`` reads the newest progress when it starts; it retries by itself and returns only
+    when the progress is durable.
+    """
+
+    def __init__(self, commit: Callable[[], Awaitable[None]]) -> None:
+        self._commit = commit
+        self._waiting: list[asyncio.Future[None]] = []
+        self._wanted = asyncio.Event()
+
+    async def __call__(self) -> None:
+        """Return when progress at least as new as now is durable."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._wanted.set()
+        await future
+
+    def soon(self) -> None:
+        """Ask for a commit without waiting for it."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            waiting, self._waiting = self._waiting, []
+            await self._commit()
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+
+class Tasks:
+    """The tasks of one member: the failure of any is the member's."""
+
+    def __init__(self, condition: MemberCondition) -> None:
+        self._condition = condition
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order, unlike a set
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task for as long as the member lives."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled() or task.exception() is None:
+            return
+        error = task.exception()
+        if isinstance(error, LogError):
+            # Reading on could skip or misread something: stop here, lose nothing, say so.
+            lost = isinstance(error, TrimmedError | LogRegressedError)
+            advice = (
+                "rebuild this cluster from another one" if lost else "nothing beyond is applied"
+            )
+            self._condition.fell_behind(f"{error}; {advice}")
+        elif not self._broken.done():
+            assert error is not None
+            self._broken.set_exception(error)
+
+    async def broken(self) -> None:
+        """Wait for ever; raises what a task died of."""
+        await asyncio.shield(self._broken)
+
+    async def cancel(self) -> None:
+        """Cancel every task and wait for its end."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._broken.cancel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """See the module. What it is made of, what it reaches, and what its parts know."""
+    """What the parts of one member share: each value has one object that owns it, and its methods.
+
+    Nothing here is assigned to once it is made. The parts (`reader`, `apply`, `agree`, `trim`)
+    are tasks of one event loop; nothing here is thread-safe or needs to be.
+
+    What it is made of, what it reaches, and what its parts know."""
 
     identity: Identity
     limits: Limits

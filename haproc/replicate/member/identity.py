@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haproc.membership.roster import Member
+from haproc.membership.peers import Member
 
 
 @dataclass(frozen=True, slots=True)

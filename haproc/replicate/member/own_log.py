@@ -14,11 +14,10 @@ from typing import Final, TypeVar
 from dmq import Cursor, Entry, FencedError, Log, LogUnavailableError, TrimmedError
 from haproc.backoff import Backoff
 from haproc.config.model import Timeouts
-from haproc.replicate.log_state.claims import Claims
+from haproc.replicate.log_state.members import Claims
 from haproc.replicate.member.condition import MemberCondition
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.records.failures import ApplicationFailure
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
@@ -29,6 +28,7 @@ from haproc.replicate.records.operation import (
     to_record,
 )
 from haproc.replicate.records.progress import Progress, to_cursor
+from haproc.replicate.records.rows import ApplicationFailure
 
 T = TypeVar("T")
 _SEEN_PROBES: Final = 2

@@ -1,7 +1,7 @@
 """The named moments of a write's life at which a test may stop, kill or delay a HAProc.
 
 In production nothing happens at them. The simulation crashes its nodes there, and the fault tests
-kill real processes there (see `haproc.node.faults`).
+kill real processes there (see `haproc.node.node`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ import pyarrow as pa
 from haproc.classify.bounds import tokens_of
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
-from haproc.engine.arrow import rows_in
-from haproc.engine.frames import joined
+from haproc.engine.arrow import joined, rows_in
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ROWS_MAX, ArrowRows, SqlText
 from haproc.replicate.records.operation import Operation

@@ -1,6 +1,6 @@
 """Which operations of the queue may run as one statement though they are not alike.
 
-Only what is known to have succeeded is composed (`haproc.replicate.log_state.peer_success`): what a
+Only what is known to have succeeded is composed (`haproc.replicate.log_state.computations`): what a
 composition skips over, a value that a later statement replaces, would else not be tried at all. And
 only where it is known what the table's columns are, since a definition was last applied here.
 """
@@ -14,14 +14,14 @@ from typing import Final
 from haproc.classify.model import Kind
 from haproc.engine.interface import Column
 from haproc.engine.statement import ArrowRows, SqlText
-from haproc.replicate.compose.changes import Change
 from haproc.replicate.compose.merging import statement
 from haproc.replicate.compose.reading import change_of
+from haproc.replicate.compose.terms import Change
 from haproc.replicate.compose.window import ComposedWindow
+from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.log_state.definitions import NOTHING, redefined
-from haproc.replicate.log_state.peer_success import PeerSuccess
 from haproc.replicate.queue.coalesce import BatchKey, BatchLimits
-from haproc.replicate.queue.tasks import Task
+from haproc.replicate.queue.units import Task
 from haproc.replicate.records.operation import Operation
 
 CHANGES: Final = (Kind.UPDATE, Kind.DELETE, Kind.MERGE)

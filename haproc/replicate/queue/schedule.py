@@ -6,7 +6,7 @@ unknown tables) run with nothing beside them, but for tables that are being comp
 AS), see `haproc.replicate.queue.turns`. A synchronous operation that another cluster originated
 waits until its fate is known, and what conflicts with it behind it. A *computed* one waits for its
 rows, and only what touches its tables waits with it. Of several that are ready, users take turns,
-see `haproc.replicate.queue.sharing`.
+see `haproc.replicate.queue.turns`.
 
 An operation goes through ``take`` (it runs), ``complete`` (it ran; `progress` says so) and
 ``release`` (that progress is durable; what conflicts with it may start). The order of the last two
@@ -23,15 +23,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
-from haproc.replicate.log_state.peer_success import PeerSuccess
+from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.queue.coalesce import BatchLimits, batch_key, cell_count, row_count
 from haproc.replicate.queue.composing import Composing, changes_keys, unlike
-from haproc.replicate.queue.readiness import Readiness
-from haproc.replicate.queue.sharing import Sharing
-from haproc.replicate.queue.tasks import Task, TaskState
-from haproc.replicate.queue.turns import Turns
-from haproc.replicate.queue.units import MARKER, Intent, Unfinished, Unit
-from haproc.replicate.queue.unmarked import Unmarked
+from haproc.replicate.queue.turns import Readiness, Sharing, Turns, Unmarked
+from haproc.replicate.queue.units import MARKER, Intent, Task, TaskState, Unfinished, Unit
 from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 

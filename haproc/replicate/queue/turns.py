@@ -1,23 +1,192 @@
-"""Whose turn it is: the operations that conflict with nothing unfinished before them.
-
-Two operations conflict if one of them writes a table that the other reads or writes; an exclusive
-one does with every other, but for one case: DDL that names all that it touches starts while a
-computation of a table (`Operation.beside`) in front of it runs, if they conflict by no name. What
-is known of that is brought up to date with each operation that comes or goes, so that one costs
-the same however many wait.
-"""
+"""Whose turn it is: conflicts, statements without a mark, what is awaited, shares of the lanes."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain
 from typing import Final
 
-from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.operation import DecisionKind, Operation
+
+
+class Readiness:
+    """What an operation waits for that stands behind it in the log: a decision, or its rows.
+
+    Operations are known by their offsets; ``me`` is the cluster's name."""
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+        self._permitted: set[int] = set()
+        self._verdicts: dict[int, DecisionKind] = {}
+        self._provided: set[int] = set()
+
+    def decide(self, offset: int, verdict: DecisionKind) -> bool:
+        """Note a synchronous operation's fate; False if it was known: the first one counts."""
+        if offset in self._verdicts:
+            return False
+        self._verdicts[offset] = verdict
+        return True
+
+    def rejected(self, offset: int) -> bool:
+        """Whether it is known to be rejected."""
+        return self._verdicts.get(offset) is DecisionKind.REJECT
+
+    def provide(self, offset: int) -> None:
+        """Note that the rows of a computed operation are in the log."""
+        self._provided.add(offset)
+
+    def permit(self, offset: int) -> None:
+        """Let a synchronous operation run before its decision: its origin asked for it."""
+        self._permitted.add(offset)
+
+    def lacks_rows(self, offset: int, op: Operation) -> bool:
+        """Whether it waits for its rows."""
+        return op.computed and offset not in self._provided
+
+    def lacks_decision(self, offset: int, op: Operation) -> bool:
+        """Whether it waits for a decision, once its rows are there."""
+        if not op.synchronous or op.origin == self._me or self.lacks_rows(offset, op):
+            return False
+        return offset not in self._permitted and offset not in self._verdicts
+
+    def lacks(self, offset: int, op: Operation) -> bool:
+        """Whether it waits for either."""
+        return self.lacks_rows(offset, op) or self.lacks_decision(offset, op)
+
+    def released(self, offset: int) -> None:
+        """It was run here."""
+        self._permitted.discard(offset)
+
+    def forget(self, low: int) -> None:
+        """Forget what is done."""
+        self._verdicts = {at: verdict for at, verdict in self._verdicts.items() if at >= low}
+        self._provided = {at for at in self._provided if at >= low}
+
+
+NOT_LONG_AGO: Final = 16_384
+"""Records. Chosen: as far as operations run ahead of each other."""
+USERS_MAX: Final = 1_024
+"""Of whom it is known when they had a lane last; the others count as having waited longest."""
+
+
+class Sharing:
+    """Whose operation gets the next lane, of those that are ready.
+
+    Who has fewest lanes comes first, then who has waited longest for one. Nothing that runs is
+    taken back, so one user could still fill all lanes just before another one comes. Therefore
+    one lane is kept for others as long as there are any: somebody else wrote something not long
+    ago.
+
+    Values in, values out."""
+
+    def __init__(self) -> None:
+        self._served: OrderedDict[str, int] = OrderedDict()
+        self._count = 0
+        self._came: OrderedDict[str, int] = OrderedDict()
+        """The newest operations of the two users that wrote last."""
+
+    def came(self, user: str, offset: int) -> None:
+        """An operation of this user was read from the log."""
+        self._came[user] = offset
+        self._came.move_to_end(user)
+        if len(self._came) > 2:
+            self._came.popitem(last=False)
+
+    def next(
+        self, ready: Mapping[str, int], has: Mapping[str, int], lanes: int, read_to: int
+    ) -> str | None:
+        """Return whose operation starts next; None if none may.
+
+        ``ready``: the first offset of each user that may start; ``has``: how many lanes each user
+        has, of so many.
+        """
+        allowed = [user for user in ready if self._may_have(user, has, lanes, read_to)]
+        if not allowed:
+            return None
+        if len(allowed) == 1:
+            return allowed[0]
+        return min(
+            allowed,
+            key=lambda user: (has.get(user, 0), self._served.get(user, 0), ready[user]),
+        )
+
+    def served(self, user: str) -> None:
+        """This user got a lane."""
+        self._count += 1
+        self._served[user] = self._count
+        self._served.move_to_end(user)
+        if len(self._served) > USERS_MAX:
+            self._served.popitem(last=False)
+
+    def _may_have(self, user: str, has: Mapping[str, int], lanes: int, read_to: int) -> bool:
+        if has.get(user, 0) < lanes - 1 or lanes == 1:
+            return True
+        since = read_to - NOT_LONG_AGO
+        return not any(other != user and at >= since for other, at in self._came.items())
+
+
+UNMARKED_MAX: Final = 4
+"""At a time, so that their intents fit beside the cursor. Chosen: of those that take long at most
+three run, so that short ones never wait for them."""
+
+
+class Unmarked:
+    """The statements without a mark (DDL) that run, or that an earlier process may have run.
+
+    Each has an intent of its own, stored before it starts: its offset, and what stood there
+    before it. There is none before somebody has looked: what has no intent was not begun, and an
+    operation in doubt is one of which it is known what stood there.
+
+    Operations are known by their offsets; ``stored`` is what progress says."""
+
+    def __init__(self, stored: Iterable[tuple[int, str]] = (), low: int = 0) -> None:
+        self._stood = {offset: before for offset, before in stored if offset >= low}
+        self._old = frozenset(self._stood)
+        self._begun = set(self._stood)
+
+    def may_begin(self, offset: int, *, beside: bool) -> bool:
+        """Whether there is room for one more; ``beside``: it may take long."""
+        most = UNMARKED_MAX - 1 if beside else UNMARKED_MAX
+        return offset in self._begun or len(self._begun) < most
+
+    def begins(self, offset: int) -> None:
+        """It takes its place; its statement may run once it is stored what `stood` there."""
+        self._begun.add(offset)
+
+    def over(self, offset: int) -> None:
+        """It needs no more running."""
+        self._begun.discard(offset)
+        self._stood.pop(offset, None)
+
+    def keep(self, expected: Callable[[int], bool]) -> None:
+        """Forget whatever is not to be run any more."""
+        for offset in [offset for offset in self._begun if not expected(offset)]:
+            self.over(offset)
+
+    def doubted(self, offset: int) -> bool:
+        """Whether an earlier process may have run it."""
+        return offset in self._old and offset in self._stood
+
+    def stood(self, offset: int, before: str) -> None:
+        """Note what stands there before it, empty if it is about nothing that can be looked at.
+
+        That is its intent, and part of the progress from here on.
+        """
+        self._stood[offset] = before
+
+    def before(self, offset: int) -> str:
+        """Return that; empty if it is not known."""
+        return self._stood.get(offset, "")
+
+    @property
+    def stored(self) -> tuple[tuple[int, str], ...]:
+        """What to store of it."""
+        return tuple(sorted(self._stood.items()))
+
 
 _COMPUTATIONS_MAX: Final = 16
 """Chosen: more than there may be under way on a cluster that serves."""
@@ -35,7 +204,15 @@ class _Line:
 
 
 class Turns:
-    """See the module. Operations are known by their offsets, and come in log order."""
+    """Whose turn it is: the operations that conflict with nothing unfinished before them.
+
+    Two operations conflict if one of them writes a table that the other reads or writes; an
+    exclusive one does with every other, but for one case: DDL that names all that it touches
+    starts while a computation of a table (`Operation.beside`) in front of it runs, if they
+    conflict by no name. What is known of that is brought up to date with each operation that
+    comes or goes, so that one costs the same however many wait.
+
+    Operations are known by their offsets, and come in log order."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}

@@ -1,12 +1,4 @@
-"""Records about what a cluster holds: a skipped operation, a verification, its checksums.
-
-- ``skip``: an operator has one cluster pass over an operation that it cannot apply.
-- ``verify``: a place in the order at which every cluster notes what its tables hold; with
-  ``verify.2`` an operator says, too, which cluster's tables are right.
-- ``checksums``: what a cluster found there.
-
-``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.claims`.
-"""
+"""Records of what a cluster holds: skips, checks, checksums, and the fence before its writes."""
 
 from __future__ import annotations
 
@@ -17,6 +9,46 @@ from typing import Any, Final, TypeAlias
 
 from dmq import Json, Record
 from haproc.replicate.records.fields import flag, number, text
+
+# The record in front of which a writer's writes count, and behind which they are asked about anew.
+#
+# Some writers may write only for a time: a job's attempt, until another replaces it. Their writes
+# *rest on* a name (`Operation.rests_on`): the writer was found to be let in after the log had been
+# applied up to ``analyzed_to``. A ``fence`` says that this is to be looked at again, so it defines
+# the name anew, and a write that was let in before it and stands behind it is stale, on every
+# cluster alike (`replicate.log_state.definitions`). Whoever fences has shut the writer out first;
+# so what is looked at again is refused. Said twice it does no harm, whoever says it.
+
+
+KIND: Final = "fence"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What rests on ``name`` and was looked at before this is stale behind it."""
+
+    name: str
+
+
+def fence_record(fence: Fence) -> Record:
+    """Return the log record of a message."""
+    return Record(KIND, fence.name, {})
+
+
+def fence_message(record: Record) -> Fence:
+    """Return the message of a record of this kind."""
+    return Fence(record.key)
+
+
+# Records about what a cluster holds: a skipped operation, a verification, its checksums.
+#
+# - ``skip``: an operator has one cluster pass over an operation that it cannot apply.
+# - ``verify``: a place in the order at which every cluster notes what its tables hold; with
+#   ``verify.2`` an operator says, too, which cluster's tables are right.
+# - ``checksums``: what a cluster found there.
+#
+# ``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.members`.
+
 
 KINDS: Final = frozenset({"skip", "verify", "verify.2", "checksums"})
 REASON_CHARACTERS_MAX: Final = 1000

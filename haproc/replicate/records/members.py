@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from dmq import Json, Record
 from haproc.config.model import Address
-from haproc.membership.roster import Member
+from haproc.membership.peers import Member
 from haproc.replicate.records.fields import number, text
 
 

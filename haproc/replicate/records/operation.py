@@ -44,27 +44,24 @@ from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
-from haproc.replicate.records import fence, rows, votes
+from haproc.replicate.records import contents, rows, votes
 from haproc.replicate.records import members as roster
 from haproc.replicate.records.contents import (
     KINDS,
     Check,
     Checksums,
+    Fence,
     Skip,
     Verify,
     check_message,
     check_record,
+    fence_message,
+    fence_record,
 )
-from haproc.replicate.records.failures import (
-    ApplicationFailure,
-    failure_headers,
-    failure_if_any,
-    failure_in,
-)
-from haproc.replicate.records.fence import Fence, fence_message, fence_record
 from haproc.replicate.records.fields import names, number, pairs, text
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.rows import (
+    ApplicationFailure,
     Computed,
     ComputedPlan,
     Confs,
@@ -77,6 +74,9 @@ from haproc.replicate.records.rows import (
     Write,
     computed_message,
     computed_record,
+    failure_headers,
+    failure_if_any,
+    failure_in,
 )
 from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 
@@ -490,7 +490,7 @@ def from_record(record: Record) -> Message | Filler:
                 return computed_message(record)
             case kind if kind in votes.KINDS:
                 return votes.fate_message(record)
-            case fence.KIND:
+            case contents.KIND:
                 return fence_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error

@@ -1,22 +1,4 @@
-"""Writes whose rows are computed at their place in the order.
-
-A write that feeds a query's rows into a table, and would not feed the same ones everywhere, is in
-the log as it stands. Its rows come when its turn has come: one cluster runs the query, everything
-before it applied and nothing after it, and puts what it gave into the log:
-
-- ``rows``: what is to be run everywhere, or the error that the query came to. The first one in the
-  log counts for all, for the cluster that computed it, too. Version 1 is the statement's text with
-  the rows in it; ``rows.2`` is a plan with a placeholder (`haproc.engine.placeholder`) and the rows
-  for it.
-- ``part``: rows for which one record has no room. Parts stand before the ``rows.2`` that names
-  them; what none names, or not the first one, means nothing.
-- ``passed``: a cluster could not run the query, for reasons of its own: another one is to.
-
-All of them stand behind their operation, so as long as that is needed, they are.
-
-``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.claims`. What a
-replaced process says is void.
-"""
+"""Writes whose rows are computed at their place in the order, and failures, as records."""
 
 from __future__ import annotations
 
@@ -26,15 +8,89 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dmq import Json, Record
+from haproc.engine.errors import EngineError
 from haproc.engine.placeholder import with_rows
 from haproc.engine.statement import Statement
-from haproc.replicate.records.failures import (
-    ApplicationFailure,
-    failure_headers,
-    failure_if_any,
-    failure_in,
-)
 from haproc.replicate.records.fields import number
+from haproc.spark_error import NO_DETAILS, Details, cut, details_json, details_of
+
+# An application error as records of the log hold it.
+
+
+MESSAGE_CHARACTERS_MAX: Final = 2048
+"""As much as Spark puts into a status; what quotes a statement may be as long as that."""
+_DETAILS: Final = "failure_details"
+"""A header of its own: older readers pass over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationFailure:
+    """An application error: the deterministic outcome of an operation on a cluster.
+
+    Its message is cut to what is worth to be remembered.
+    """
+
+    error_class: str
+    sqlstate: str
+    message: str
+    details: Details = NO_DETAILS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", cut(self.message, MESSAGE_CHARACTERS_MAX))
+
+    @classmethod
+    def of(cls, error: EngineError) -> ApplicationFailure:
+        """Return a cluster's error as a record holds it."""
+        return cls(error.error_class, error.sqlstate, error.message, error.details)
+
+    def same_as(self, other: ApplicationFailure) -> bool:
+        """Whether two clusters met the same error (messages may name files or hosts)."""
+        return (self.error_class, self.sqlstate) == (other.error_class, other.sqlstate)
+
+
+def failure_headers(failure: ApplicationFailure | None) -> dict[str, Json]:
+    """Return a failure as headers of a record."""
+    if failure is None:
+        return {"failure": None}
+    headers: dict[str, Json] = {"failure": [failure.error_class, failure.sqlstate, failure.message]}
+    if failure.details:
+        headers[_DETAILS] = details_json(failure.details)
+    return headers
+
+
+def failure_in(headers: Mapping[str, Any]) -> ApplicationFailure:
+    """Return the failure that a record's headers hold; KeyError, TypeError or ValueError."""
+    error_class, sqlstate, message = headers["failure"]
+    said = headers.get(_DETAILS)
+    return ApplicationFailure(
+        error_class, sqlstate, message, NO_DETAILS if said is None else details_of(said)
+    )
+
+
+def failure_if_any(headers: Mapping[str, Any]) -> ApplicationFailure | None:
+    """Return the same, or None where there is none."""
+    return None if headers["failure"] is None else failure_in(headers)
+
+
+# Writes whose rows are computed at their place in the order.
+#
+# A write that feeds a query's rows into a table, and would not feed the same ones everywhere, is
+# in the log as it stands. Its rows come when its turn has come: one cluster runs the query,
+# everything before it applied and nothing after it, and puts what it gave into the log:
+#
+# - ``rows``: what is to be run everywhere, or the error that the query came to. The first one in
+#   the log counts for all, for the cluster that computed it, too. Version 1 is the statement's
+#   text with the rows in it; ``rows.2`` is a plan with a placeholder (`haproc.engine.placeholder`)
+#   and the rows for it.
+# - ``part``: rows for which one record has no room. Parts stand before the ``rows.2`` that names
+#   them; what none names, or not the first one, means nothing.
+# - ``passed``: a cluster could not run the query, for reasons of its own: another one is to.
+#
+# All of them stand behind their operation, so as long as that is needed, they are.
+#
+# ``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.members`. What a
+# replaced process says is void.
+
 
 ROWS_2: Final = "rows.2"
 PART: Final = "part"

@@ -22,12 +22,15 @@ import pyarrow.csv as pa_csv
 
 from haproc.engine.interface import Column
 from haproc.route.rows.forms import Form, Readable, RowsError, names_of
-from haproc.route.rows.lines import BOM, Batches, blocks, decoded
-from haproc.route.rows.text_types import (
+from haproc.route.rows.lines import (
+    BOM,
+    Batches,
     about,
+    blocks,
     check_nulls,
     check_range,
     decimals,
+    decoded,
     integers,
     schema_of,
 )

@@ -23,12 +23,14 @@ import pyarrow.compute as pc
 from haproc.engine.interface import Column
 from haproc.pin.sqltypes import SqlType
 from haproc.route.rows.forms import Form, Readable, RowsError
-from haproc.route.rows.lines import Batches, blocks, decoded
-from haproc.route.rows.text_types import (
+from haproc.route.rows.lines import (
     DIGITS,
+    Batches,
     about,
+    blocks,
     check_nulls,
     check_range,
+    decoded,
     number,
     schema_of,
 )

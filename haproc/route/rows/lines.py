@@ -1,18 +1,177 @@
-"""Rows as lines of text: cut into blocks of whole records, and the record that is to blame found.
-
-A block is decoded at a time, so no more of a body is in memory. Where one cannot be, its records
-are halved again and again: a record that cannot be decoded makes every block undecodable that holds
-it. So what goes wrong is told with its line, whatever the decoder says of it.
-"""
+"""Rows as text: cut into blocks of whole records, and the Arrow type that a column is read as."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeAlias
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from haproc.route.rows.forms import Readable, RowsError, clients_fault
+from haproc.engine.interface import Column
+from haproc.pin.sqltypes import SqlType, TypeTextError, parse_type
+from haproc.route.rows.forms import FormKind, Readable, RowsError, clients_fault
+
+# As what the columns of a table are read from text: an Arrow type, where text has a form.
+
+
+_SIMPLE: Final = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "TIMESTAMP_LTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "TIME": pa.time64("us"),
+}
+
+
+DIGITS: Final = 10
+"""Of a DECIMAL that does not say how many."""
+_DIGITS_MAX: Final = 38
+_EXACT: Final = Context(prec=_DIGITS_MAX, traps=[Inexact, InvalidOperation])
+_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?", re.ASCII)
+_HEX: Final = "^-?0[xX]"
+
+
+def number(text: str, precision: int, scale: int) -> Decimal:
+    """Return a text's number with a DECIMAL's digits; raises ValueError, ArithmeticError.
+
+    With exactly those: Arrow does not see all overflows of making them so. It makes up a value, and
+    where it comes to read beyond its own tables the process ends.
+    """
+    value = Decimal(text) if _NUMBER.fullmatch(text) else None
+    if value is None or (value and value.adjusted() >= precision - scale):
+        raise ValueError(f"{text[:40]!r} is no DECIMAL({precision},{scale})")
+    return value.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+
+
+def decimals(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return DECIMALs from texts, see `number`; raises pa.ArrowInvalid too."""
+    whole = f"0*[0-9]{{0,{kind.precision - kind.scale}}}"
+    plain = pc.match_substring_regex(texts, rf"^[-+]?{whole}(\.[0-9]{{0,{_DIGITS_MAX}}})?$")
+    if pc.all(plain).as_py() is not False:
+        return texts.cast(kind)  # all of them have few enough digits
+    values = [
+        None if text is None else number(text, kind.precision, kind.scale)
+        for text in texts.to_pylist()
+    ]
+    return pa.chunked_array([pa.array(values, kind)])
+
+
+def check_range(values: pa.Array, written: Callable[[], Sequence[Any]]) -> None:
+    """Raise ValueError if a number came out as infinite and was not ``written`` so."""
+    infinite = pc.is_inf(values)
+    if pc.any(infinite).as_py() is not True:
+        return
+    texts = written()
+    for at in pc.indices_nonzero(infinite).to_pylist():
+        if not (isinstance(texts[at], str) and "inf" in texts[at].lower()):
+            raise ValueError(f"{str(texts[at])[:40]!r} is out of range")
+
+
+def integers(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return whole numbers from texts, in decimal digits alone; raises ArrowInvalid.
+
+    Arrow would take 0xFF for -1.
+    """
+    wrong = pc.index(pc.match_substring_regex(texts, _HEX), True).as_py()
+    if wrong >= 0:
+        raise pa.ArrowInvalid(f"{texts[wrong].as_py()[:40]!r} is no decimal number")
+    return texts.cast(kind)
+
+
+def schema_of(
+    names: Sequence[str], columns: Sequence[Column], kind: FormKind
+) -> tuple[pa.Schema, list[SqlType]]:
+    """Return the Arrow and the SQL types of a text's columns; raises RowsError.
+
+    A column that must not be null is one of the schema's that must not.
+    """
+    table = {column.name.lower(): column for column in columns}
+    fields: list[pa.Field] = []
+    types: list[SqlType] = []
+    problems: list[str] = []
+    for name in names:
+        column = table.get(name.lower())
+        if column is None:
+            problems.append(f"the table has no column {name[:80]}")
+            continue
+        wanted = _parsed(column)
+        read_as = None if wanted is None else arrow_type(wanted, kind)
+        if wanted is None or read_as is None:
+            problems.append(
+                f"column {column.name} is {column.type_text}, which {kind.value} has no form for"
+            )
+            continue
+        fields.append(pa.field(name, read_as, column.nullable))
+        types.append(wanted)
+    if problems:
+        raise RowsError(problems)
+    return pa.schema(fields), types
+
+
+def _parsed(column: Column) -> SqlType | None:
+    try:
+        return parse_type(column.type_text)
+    except TypeTextError:
+        return None
+
+
+def arrow_type(wanted: SqlType, kind: FormKind) -> pa.DataType | None:
+    """Return the Arrow type that holds every value of a SQL type, None if texts have none."""
+    if wanted.name == "DECIMAL":
+        return pa.decimal128(wanted.precision or DIGITS, wanted.scale)
+    if kind is FormKind.JSON_LINES and wanted.name in ("BINARY", "ARRAY", "MAP", "STRUCT"):
+        return _of_json(wanted)
+    return _SIMPLE.get(wanted.name)
+
+
+def _of_json(wanted: SqlType) -> pa.DataType | None:
+    if wanted.name == "BINARY":
+        return pa.binary()
+    inner = [arrow_type(argument, FormKind.JSON_LINES) for argument in wanted.arguments]
+    if None in inner:
+        return None
+    if wanted.name == "ARRAY":
+        return pa.list_(inner[0])
+    if wanted.name == "MAP":
+        return pa.map_(inner[0], inner[1]) if wanted.arguments[0].name == "STRING" else None
+    return pa.struct(list(zip(wanted.fields, inner, strict=True)))
+
+
+def about(field: pa.Field, error: Exception, zone: str | None) -> str:
+    """Return what is told of an error that a column's texts met."""
+    moment = pa.types.is_timestamp(field.type) and field.type.tz is not None
+    hint = " (give each a time zone, or say time_zone)" if moment and zone is None else ""
+    return f"column {field.name} ({field.type}): {str(error)[:200]}{hint}"
+
+
+def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
+    """Raise RowsError if a column has a null that must not."""
+    problems = [
+        f"column {field.name} must not be null"
+        for field, values in zip(schema, batch.columns, strict=True)
+        if values.null_count and not field.nullable
+    ]
+    if problems:
+        raise RowsError(problems)
+
+
+# Rows as lines of text: cut into blocks of whole records, and the record that is to blame found.
+#
+# A block is decoded at a time, so no more of a body is in memory. Where one cannot be, its records
+# are halved again and again: a record that cannot be decoded makes every block undecodable that
+# holds it. So what goes wrong is told with its line, whatever the decoder says of it.
+
 
 BLOCK_BYTES: Final = 1 << 20
 """Chosen: records are cut with the interpreter's lock held, for up to 20 ms a block."""

@@ -11,7 +11,6 @@ import pyarrow as pa
 from haproc.engine.interface import Chunk, Column
 from haproc.engine.statement import ROWS_MAX
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.route.rows.arrow_messages import AS_STREAM, extent
 from haproc.route.rows.csv_lines import csv_rows
 from haproc.route.rows.fitting import converted, encoded, fits, plain, untyped
 from haproc.route.rows.forms import (
@@ -25,7 +24,7 @@ from haproc.route.rows.forms import (
 )
 from haproc.route.rows.json_lines import json_rows
 from haproc.route.rows.lines import Batches
-from haproc.route.rows.sizes import batch_bytes, halved
+from haproc.route.rows.sizes import AS_STREAM, batch_bytes, extent, halved
 
 PIECE_BYTES: Final = 4 << 20
 PIECE_BATCHES_MAX: Final = 1000

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from haproc.ring.daemon import StartError
+from haproc.ring.process import StartError
 from tests.fault.torture.history import History
 from tests.fault.torture.part import Part
 from tests.fault.torture.plan import Deed, Fault, Mode, Target, Victim

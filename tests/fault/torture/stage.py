@@ -19,12 +19,10 @@ from typing import Any
 
 import yaml
 
-from haproc.node.faults import VARIABLE
+from haproc.node.node import VARIABLE
 from haproc.ring.broker import BrokerStartError
-from haproc.ring.daemon import launch, log_of, process_of
 from haproc.ring.local import LocalRing, LogChoice
-from haproc.ring.ports import free_port, free_ports
-from haproc.ring.server import LocalServer
+from haproc.ring.process import LocalServer, free_port, free_ports, launch, log_of, process_of
 from haproc.ring.spark import SparkStartError
 from tests.fault.torture.plan import Target, Victim
 from tests.fault.torture.proxy import Proxies

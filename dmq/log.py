@@ -1,0 +1,316 @@
+"""The log as its users see it: records, errors, and what every backend does with them alike."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Protocol, TypeAlias
+
+# What can go wrong with a log; every error says whether trying again can help.
+
+
+class LogError(Exception):
+    """Base of all errors of this package."""
+
+    retriable: ClassVar[bool] = False
+
+
+class LogUnavailableError(LogError):
+    """The log cannot be reached, or did not answer in time; an append's outcome is unknown."""
+
+    retriable = True
+
+
+class TrimmedError(LogError):
+    """The records asked for were trimmed away: reading on would skip some silently."""
+
+
+class LogRegressedError(LogError):
+    """The log ends before an offset that it once gave out: it lost its newest records."""
+
+
+class FencedError(LogError):
+    """A cursor of a newer epoch is stored: another process has taken over this reader."""
+
+
+class LogCorruptError(LogError):
+    """A stored record's bytes cannot be read."""
+
+
+class UnknownVersionError(LogCorruptError):
+    """A record was written by a newer version than this one."""
+
+
+class RecordTooLargeError(LogError):
+    """The record is over the log's limit; nothing was appended."""
+
+
+class ValueTooLargeError(LogError):
+    """The value is over the key-value store's limit; nothing was changed."""
+
+
+# The record and its bytes.
+#
+# Layout, little-endian: magic ``b"DQ"``, format version (1 byte), flags (1 byte, 0), length of the
+# JSON header (4 bytes), the header ``{"kind", "key", "headers"}`` in UTF-8, then the payload to
+# the end. A reader that meets a version it does not know refuses the record; it never guesses.
+
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+FORMAT_VERSION: Final = 1
+FILLER: Final = "dmq.filler"
+"""The kind of what only holds a place in the log and means nothing: readers pass over it."""
+_PREFIX: Final = struct.Struct("<2sBBI")
+_MAGIC: Final = b"DQ"
+_to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message of the log.
+
+    ``kind`` and ``headers`` belong to the writer; ``key`` is an id that may repeat when a writer
+    retries (the log stores every copy, readers decide); ``payload`` is up to the log's limit.
+    """
+
+    kind: str
+    key: str = ""
+    headers: Mapping[str, Json] = field(default_factory=dict)
+    payload: bytes = b""
+
+
+def encode(record: Record) -> bytes:
+    """Return the record's bytes in the current format version."""
+    header = _to_json(
+        {"kind": record.kind, "key": record.key, "headers": dict(record.headers)}
+    ).encode()
+    return _PREFIX.pack(_MAGIC, FORMAT_VERSION, 0, len(header)) + header + record.payload
+
+
+def decode(data: bytes) -> Record:
+    """Return the record that ``encode`` wrote.
+
+    Raises UnknownVersionError for a version of the future and LogCorruptError for anything else
+    that is not a record.
+    """
+    if len(data) < _PREFIX.size or data[:2] != _MAGIC:
+        raise LogCorruptError("not a record: the magic bytes are missing")
+    _, version, flags, length = _PREFIX.unpack_from(data)
+    if version != FORMAT_VERSION:
+        raise UnknownVersionError(
+            f"record format version {version} is not known to this version of dmq "
+            f"(it knows {FORMAT_VERSION}): upgrade this process before it reads on"
+        )
+    if flags:
+        raise UnknownVersionError(
+            f"record flags {flags:#04x} are not known to this version of dmq: upgrade this process "
+            "before it reads on"
+        )
+    end = _PREFIX.size + length
+    try:
+        header = json.loads(data[_PREFIX.size : end].decode())
+        kind, key, headers = header["kind"], header["key"], header["headers"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise LogCorruptError(f"a record's header cannot be read: {error!r}") from error
+    if not (isinstance(kind, str) and isinstance(key, str) and isinstance(headers, dict)):
+        raise LogCorruptError("a record's header has values of the wrong types")
+    return Record(kind, key, headers, bytes(data[end:]))
+
+
+# The log as its users see it.
+#
+# Contract (the suite in tests/contract runs it against every backend):
+#
+# - Offsets rise strictly; they need not be dense. One append's records are in order. On some
+#   backends (Kafka) records of other writers may stand between them, and a writer that dies in an
+#   append of several may leave the first ones.
+# - ``append`` returns once the records would survive a kill of every process that holds the log.
+#   If it raises LogUnavailableError the records may or may not be there; if it raises anything
+#   else they are not.
+# - A record is seen by all readers in the same order; no reader sees a record before all that
+#   precede it are visible.
+# - ``read`` below the log's start raises TrimmedError and never skips; above the end it raises
+#   LogRegressedError. A log that lost records or was made anew under an open handle raises
+#   LogRegressedError, too; nothing makes it anew but opening it.
+# - An entry whose record is of kind `dmq.log.FILLER` only holds a place (a part of a larger
+#   record, say): it is in nobody's append, and readers pass over it. Cursors may stand on it.
+# - A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts, but one
+#   of a lower epoch than the stored one is refused and changes nothing.
+#
+# Not in the contract: exactly one copy of a record whose append was retried. Readers drop copies
+# by ``Record.key``.
+
+
+CURSOR_NOTE_BYTES_MAX: Final = 3900
+"""Kafka keeps at most 4,096 bytes beside a committed offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record at its place."""
+
+    offset: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a reader is: every record below ``offset`` is dealt with.
+
+    ``note`` is the reader's own (ASCII, at most CURSOR_NOTE_BYTES_MAX bytes), stored with it
+    atomically. ``epoch`` tells the processes that commit for one reader apart: a later one has a
+    higher epoch, and its commits are final for all earlier ones.
+    """
+
+    offset: int = 0
+    note: str = ""
+    epoch: int = 0
+
+
+class Log(Protocol):
+    """One ordered, durable sequence of records. Safe for many tasks of one event loop."""
+
+    async def append(self, records: Sequence[Record]) -> list[int]:
+        """Make the records durable, in order; return their offsets."""
+        ...
+
+    async def read(
+        self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
+    ) -> list[Entry]:
+        """Return the entries at or after ``start`` in order; empty at the end of the log.
+
+        Stops at either limit, but always returns at least one entry where there is one.
+        """
+        ...
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the end is beyond ``offset`` (True) or the time is over (False)."""
+        ...
+
+    async def start(self) -> int:
+        """Return the lowest offset that can still be read."""
+        ...
+
+    async def end(self) -> int:
+        """Return the offset after the newest record that is durable now."""
+        ...
+
+    async def load_cursor(self, reader: str) -> Cursor | None:
+        """Return the reader's cursor, or None if it never committed one."""
+        ...
+
+    async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
+        """Store the reader's cursor durably; FencedError if one of a higher epoch is stored."""
+        ...
+
+    async def cursors(self) -> Mapping[str, Cursor]:
+        """Return every reader's cursor."""
+        ...
+
+    async def trim(self, before: int) -> None:
+        """Delete the records below ``before``; asking again or for less is harmless.
+
+        Some of them may stay for a while where the backend still needs them.
+        """
+        ...
+
+    async def identity(self) -> str:
+        """Return an id that no other log has, nor this one after it was made anew."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the log holds; appends under way finish first."""
+        ...
+
+
+# What every backend does alike with records on their way in and out. Pure.
+#
+# On the way in a record is encoded and checked against the log's limit before anything is
+# appended. On the way out stored bytes become entries. A record that cannot be read ends the
+# answer in front of it, and is an error only when it is the first: so all that precedes it can
+# still be had, and reading on after it is possible, but nobody skips it by accident.
+
+
+RECORD_BYTES_MAX: Final = (8 << 20) + (64 << 10)
+"""Default limit of an encoded record: a payload of 8 MiB and its headers."""
+
+
+def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes, ...]:
+    """Return the records' bytes, or raise RecordTooLargeError if any is over the limit."""
+    encoded = tuple(map(encode, records))
+    for index, data in enumerate(encoded):
+        if records[index].kind == FILLER:
+            raise ValueError(f"records of kind {FILLER!r} are the log's own")
+        if len(data) > record_bytes_max:
+            raise RecordTooLargeError(
+                f"record {index + 1} of {len(encoded)} has {len(data):,} bytes; this log takes "
+                f"{record_bytes_max:,} at most, so nothing was appended: split it, or raise the "
+                "log's limit"
+            )
+    return encoded
+
+
+def decode_at(offset: int, data: bytes) -> Entry:
+    """Return the entry of these stored bytes; errors name the offset."""
+    try:
+        return Entry(offset, decode(data))
+    except LogCorruptError as error:
+        raise type(error)(f"the record at offset {offset} cannot be read: {error}") from error
+
+
+def decode_run(first: int, stored: Iterable[tuple[int, bytes]]) -> list[Entry]:
+    """Return the readable entries from ``first`` up to a gap or a record that cannot be read.
+
+    Raises LogCorruptError if that is at ``first`` itself. For logs with dense offsets.
+    """
+    entries: list[Entry] = []
+    for offset, data in stored:
+        expected = first + len(entries)
+        try:
+            if offset != expected:
+                raise LogCorruptError(f"the record at offset {expected} is missing from the log")
+            entries.append(decode_at(offset, data))
+        except LogCorruptError:
+            if entries:
+                break
+            raise
+    return entries
+
+
+def check_readable(offset: int, start: int, end: int) -> None:
+    """Raise unless reading at ``offset`` is within the log, its end included."""
+    if offset < start:
+        raise TrimmedError(
+            f"offset {offset} was asked for, but the log starts at {start}: the records before it "
+            "were trimmed"
+        )
+    check_not_beyond(offset, end)
+
+
+def check_not_beyond(offset: int, end: int) -> None:
+    """Raise LogRegressedError if ``offset`` lies beyond the log's end."""
+    if offset > end:
+        raise LogRegressedError(
+            f"offset {offset} was asked for, but the log ends at {end}: it lost its newest "
+            "records, or this is another log"
+        )
+
+
+def check_epoch(reader: str, stored: Cursor | None, cursor: Cursor) -> None:
+    """Raise FencedError if a newer process of the reader has committed."""
+    if stored is not None and stored.epoch > cursor.epoch:
+        raise FencedError(
+            f"reader {reader} is at epoch {stored.epoch}: a process of epoch {cursor.epoch} was "
+            "replaced and must stop"
+        )
+
+
+def check_cursor(cursor: Cursor) -> None:
+    """Raise ValueError if the cursor cannot be stored by every backend."""
+    if cursor.offset < 0:
+        raise ValueError(f"a cursor's offset must not be negative, but is {cursor.offset}")
+    if not cursor.note.isascii() or len(cursor.note) > CURSOR_NOTE_BYTES_MAX:
+        raise ValueError(f"a cursor's note must be ASCII, {CURSOR_NOTE_BYTES_MAX} bytes at most")

@@ -1,0 +1,135 @@
+"""Tasks that wait: for the log's end to pass an offset, or for a change of a key."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from typing import Final
+
+# Tasks that wait for the log's end to pass an offset.
+#
+# A wait is one future and one timer of the running loop; nothing here polls, and nothing runs
+# while nobody waits. Whoever learns of a new end calls ``advance``.
+
+
+class Waiters:
+    """The waits of one log handle; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._end = 0
+        # A dict, not a set: woken in the order in which they came, so that runs replay.
+        self._waiting: dict[asyncio.Future[bool], int] = {}
+
+    @property
+    def end(self) -> int:
+        """The highest end heard of so far; the log never ends before it."""
+        return self._end
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the end is beyond ``offset`` (True) or the time is over (False)."""
+        if self._end > offset:
+            return True
+        if timeout_s <= 0:
+            return False
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+        self._waiting[woken] = offset
+        timer = None if math.isinf(timeout_s) else loop.call_later(timeout_s, _time_over, woken)
+        try:
+            return await woken
+        finally:
+            self._waiting.pop(woken, None)
+            if timer is not None:
+                timer.cancel()
+
+    def advance(self, end: int) -> None:
+        """Wake every wait that this end fulfils."""
+        if end <= self._end:
+            return
+        self._end = end
+        for woken, offset in self._waiting.items():
+            if offset < end and not woken.done():
+                woken.set_result(True)
+
+    def fail(self, error: Exception) -> None:
+        """Make every wait raise this error."""
+        for woken in self._waiting:
+            if not woken.done():
+                woken.set_exception(error)
+
+
+def _time_over(woken: asyncio.Future[bool]) -> None:
+    if not woken.done():
+        woken.set_result(False)
+
+
+# The newest changes of a key-value store, and the tasks that wait for one below a prefix.
+#
+# Only so many are remembered: whoever waits after an older revision is told at once that there may
+# have been a change, so that none is ever missed.
+
+
+CHANGES_MAX: Final = 4096
+
+
+class Changes:
+    """What one handle heard of; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._waiters = Waiters()
+        self._recent: deque[tuple[int, str]] = deque()
+        self._forgotten = 0
+        """Changes up to this revision are not remembered one by one."""
+
+    @property
+    def revision(self) -> int:
+        """The highest revision heard of; 0 if there is none."""
+        return max(0, self._waiters.end - 1)
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiters)
+
+    def begin(self, revision: int) -> None:
+        """Go on from here: what was changed up to this revision is not known one by one."""
+        self._recent.clear()
+        self._forgotten = revision
+        self._waiters.advance(revision + 1)
+
+    def note(self, revision: int, key: str) -> None:
+        """Take in the next change; one at a revision that was heard of already is left out."""
+        if revision <= self.revision:
+            return
+        self._recent.append((revision, key))
+        if len(self._recent) > CHANGES_MAX:
+            self._forgotten = self._recent.popleft()[0]
+        self._waiters.advance(revision + 1)
+
+    def heard(self, prefix: str, after: int) -> bool:
+        """Whether there may have been a change below this prefix after this revision."""
+        if after < self._forgotten:
+            return True
+        for revision, key in reversed(self._recent):
+            if revision <= after:
+                return False
+            if key.startswith(prefix):
+                return True
+        return False
+
+    async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
+        """See KeyValueStore.wait; hears of nothing but what is noted meanwhile."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self.heard(prefix, after):
+            # Waits for a revision beyond the newest, which is one below the end.
+            if not await self._waiters.wait(self._waiters.end, deadline - loop.time()):
+                return False
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """Make every wait raise this error."""
+        self._waiters.fail(error)

@@ -1,0 +1,181 @@
+"""Which server is asked: the order, the second one when the first is slow, the ones left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from haclient.statements import reads_only
+
+# A circuit breaker: who failed lately is left alone, longer each time, then tried by one request.
+#
+# Closed: nothing is known against the server. Open: it failed, and until ``open_until`` others are
+# asked before it. After that one request, the *trial*, may go to it as if it were closed, while
+# the rest still stay away; its end closes the circuit or opens it for twice as long. An open
+# circuit never forbids a server: who has no other is asked all the same (`haclient.failover`).
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """One server's circuit; closed as made. Times are seconds on a monotonic clock."""
+
+    failures: int = 0
+    """In a row, those while it was open anyway not counted."""
+    open_until: float | None = None
+    on_trial: bool = False
+
+    def is_open(self, now: float) -> bool:
+        """Whether to ask others first."""
+        return self.open_until is not None and now < self.open_until
+
+    def asked(self, first_s: float, longest_s: float, now: float) -> Breaker:
+        """Return the circuit when a request goes to the server now, on trial if it was open."""
+        if self.open_until is None or now < self.open_until:
+            return self
+        # Whoever comes meanwhile finds it open; a trial that never ends blocks nobody for ever.
+        return Breaker(self.failures, now + _open_s(self.failures, first_s, longest_s), True)
+
+    def failed(self, first_s: float, longest_s: float, now: float) -> Breaker:
+        """Return the circuit after a failure: open for ``first_s``, doubled with each further."""
+        if self.is_open(now) and not self.on_trial:
+            return self
+        failures = self.failures + 1
+        return Breaker(failures, now + _open_s(failures, first_s, longest_s))
+
+
+CLOSED = Breaker()
+
+
+def _open_s(failures: int, first_s: float, longest_s: float) -> float:
+    # The exponent is bounded so that a long outage cannot overflow a float.
+    return min(longest_s, first_s * 2.0 ** min(failures - 1, 30))
+
+
+# In which order a client asks its servers; numbers in, places in its list out.
+#
+# ``ordered``: as listed. ``spread``: each client's order is a permutation of its own, so that all
+# servers have as many clients, and those of a lost server go to the others evenly. ``nearest``: by
+# the round trip of a small request, smoothed, and the first place is kept until another server is
+# clearly nearer, so that two alike do not take turns.
+
+
+SMOOTHING = 0.3
+"""A new sample's share in the average; chosen, not measured."""
+NEARER_SHARE = 0.3
+NEARER_S = 0.001
+"""A server takes the first place if it is nearer by both; chosen, not measured."""
+
+
+class Order(StrEnum):
+    """How a client orders its servers."""
+
+    ORDERED = "ordered"
+    SPREAD = "spread"
+    NEAREST = "nearest"
+
+
+def spread(count: int, number: int) -> tuple[int, ...]:
+    """Return the order of the client with this number: ``(i + j + k) mod n`` for its j-th server.
+
+    ``i = number mod n`` is its start; each further digit k of the number, to the bases n-1, n-2,
+    …, says how many of the servers that are left it passes over, counting on from the one before.
+    The n! first numbers give each permutation once, and so do the next. Hence the clients whose
+    first servers are lost, whichever and however many these are, go to the rest in equal parts;
+    for one lost server n * (n - 1) clients with numbers in a row are enough.
+    """
+    left = list(range(count))
+    found: list[int] = []
+    place = 0
+    while left:
+        number, passed_over = divmod(number, len(left))
+        place = (place + passed_over) % len(left)
+        found.append(left.pop(place))
+    return tuple(found)
+
+
+def smoothed(before_s: float | None, sample_s: float) -> float:
+    """Return the moving average with one more sample."""
+    return sample_s if before_s is None else before_s + SMOOTHING * (sample_s - before_s)
+
+
+def nearest(round_trips_s: Sequence[float | None], first: int | None) -> tuple[int, ...]:
+    """Return the places by round trip, those never measured last.
+
+    ``first`` has the first place until now, if anybody: it stays there unless another is clearly
+    nearer.
+    """
+
+    def rank(place: int) -> tuple[bool, float, int]:
+        took_s = round_trips_s[place]
+        return (took_s is None, took_s or 0.0, place)
+
+    found = sorted(range(len(round_trips_s)), key=rank)
+    if first is not None and not _clearly_nearer(round_trips_s[found[0]], round_trips_s[first]):
+        found.remove(first)
+        found.insert(0, first)
+    return tuple(found)
+
+
+def _clearly_nearer(took_s: float | None, than_s: float | None) -> bool:
+    if took_s is None or than_s is None:
+        return took_s is not None
+    return took_s <= than_s * (1 - NEARER_SHARE) and took_s <= than_s - NEARER_S
+
+
+def arrange(
+    order: Order, number: int, round_trips_s: Sequence[float | None], first: int | None
+) -> tuple[int, ...]:
+    """Return the places of a list in the order of this policy."""
+    if order is Order.SPREAD:
+        return spread(len(round_trips_s), number)
+    if order is Order.NEAREST:
+        return nearest(round_trips_s, first)
+    return tuple(range(len(round_trips_s)))
+
+
+# When to ask a second server the same: never for writes, and only if the first one is slow.
+#
+# A hedged read goes to the next server too if no answer has come after a while: a fixed time, or
+# the 95th percentile of the recent queries' times (then at most one query in twenty is sent
+# twice). The first answer counts, the other attempt is cancelled.
+
+
+RECENT = 100
+"""So many queries' times are kept; chosen, not measured."""
+RECENT_MIN = 20
+"""With fewer there is no telling what is slow."""
+P95 = "p95"
+
+
+@dataclass(frozen=True, slots=True)
+class Hedging:
+    """The setting, and the recent times it needs."""
+
+    after: float | str | None = None
+    """Seconds, `P95`, or None: never."""
+    recent_s: tuple[float, ...] = ()
+
+    def took(self, seconds: float) -> Hedging:
+        """Return the state with one more query's time."""
+        if self.after != P95:
+            return self
+        return Hedging(self.after, (*self.recent_s, seconds)[-RECENT:])
+
+    def after_s(self) -> float | None:
+        """How long to wait for the first server; None: as long as it takes."""
+        if not isinstance(self.after, str):
+            return self.after
+        if len(self.recent_s) < RECENT_MIN:
+            return None
+        return sorted(self.recent_s)[len(self.recent_s) * 95 // 100]
+
+
+def is_hedgeable(statement: str, options: Mapping[str, str]) -> bool:
+    """Whether sending this statement twice can do no more than cost time.
+
+    What the caller calls a query is one (the servers refuse what is not); what the caller gave
+    another class is not; else the text decides.
+    """
+    named = options.get("operation_class")
+    return reads_only(statement) if named is None else named == "query"

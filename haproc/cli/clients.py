@@ -1,0 +1,209 @@
+"""``haproc sessions``, ``jobs``, ``drain`` and ``undrain``: clients of the ring and their work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from haproc.cli import output
+from haproc.cli.queue import Asker, ask_any
+from haproc.membership.state import SERVING
+
+# ``haproc drain`` and ``haproc undrain``: a cluster without clients, for maintenance.
+
+
+_POLL_S: Final = 0.2
+_PATH: Final = "/ha/v1/drain"
+
+Standing = dict[str, Any]
+"""What a HAProc says of its drain, see docs/reference/http.md."""
+
+
+async def drain(asker: Asker, options: argparse.Namespace) -> int:
+    """Drain a cluster; 0 once that is so, and with ``--wait`` once it is idle."""
+    if options.undo:
+        return await undrain(asker, options)
+    standing = await begin(asker, options.cluster, force=options.force)
+    if options.wait:
+        standing = await wait(asker, options.cluster, is_idle, options.timeout_s)
+    print(words(standing))
+    return output.NOT_READY if options.wait and not is_idle(standing) else 0
+
+
+async def undrain(asker: Asker, options: argparse.Namespace) -> int:
+    """Give a cluster back to its clients; 0 once that is so, with ``--wait`` once it serves."""
+    standing = await end(asker, options.cluster)
+    if options.wait:
+        standing = await wait(asker, options.cluster, serves, options.timeout_s)
+    print(words(standing))
+    return output.NOT_READY if options.wait and not serves(standing) else 0
+
+
+async def begin(asker: Asker, name: str, *, force: bool = False) -> Standing:
+    """Take a cluster from its clients; raises AskError."""
+    return await asker.ask(name, "POST", _PATH, {"cluster": name, "force": force})
+
+
+async def end(asker: Asker, name: str) -> Standing:
+    """Give it back; raises AskError."""
+    return await asker.ask(name, "POST", "/ha/v1/undrain", {"cluster": name})
+
+
+async def wait(
+    asker: Asker, name: str, wanted: Callable[[Standing], bool], timeout_s: float
+) -> Standing:
+    """Return the standing once it is as wanted, or when the time is over; raises AskError."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        standing = await asker.ask(name, "GET", _PATH)
+        if wanted(standing) or time.monotonic() >= deadline:
+            return standing
+        await asyncio.sleep(_POLL_S)
+
+
+def is_idle(standing: Standing) -> bool:
+    """Whether clients have nothing left at a HAProc; it may be stopped."""
+    return not standing["under_way"] and not standing["unfetched"]
+
+
+def serves(standing: Standing) -> bool:
+    """Whether it takes requests."""
+    return standing["state"] in SERVING
+
+
+def words(standing: Standing) -> str:
+    """Return the standing for people."""
+    reason = f": {standing['reason']}" if standing["reason"] else ""
+    left = [
+        f"{count} {what}"
+        for count, what in (
+            (standing["under_way"], "requests under way"),
+            (standing["unfetched"], "results that their clients have not fetched"),
+        )
+        if count and standing["drained"]
+    ]
+    still = f"; it has {' and '.join(left)}" if left else ""
+    idle = "; clients have nothing left here" if standing["drained"] and not left else ""
+    return f"{standing['cluster']} is {standing['state']}{reason}{still}{idle}"
+
+
+# ``haproc jobs``: the ring's jobs, their logs, and ending one.
+#
+# Any HAProc of the ring that answers can tell and do it.
+
+
+PAGE: Final = 1000
+_NEVER: Final = "-"
+
+
+async def list_jobs(asker: Asker, options: argparse.Namespace) -> int:
+    """List the jobs, newest last."""
+    path = f"/ha/v1/jobs?from={options.start}&size={options.limit}"
+    found = await ask_any(asker, options, "GET", path)
+    if options.json:
+        output.dump(found)
+        return 0
+    rows = [_row(each) for each in found["sessions"]]
+    head = ("JOB", "USER", "NAME", "STATE", "HAPROC", "ATTEMPTS", "SUBMITTED", "ENDED")
+    output.table(head, rows)
+    if len(rows) < found["total"]:
+        print(f"{len(rows)} of {found['total']}; --start and --limit show others")
+    return 0
+
+
+def _row(job: dict[str, Any]) -> tuple[object, ...]:
+    ours = job["haproc"]
+    name = job["name"] or ours["program"]
+    times = (_time(ours["submitted_ms"]), _time(ours["ended_ms"]))
+    return (job["id"], job["owner"], name, job["state"], ours["cluster"], ours["attempts"], *times)
+
+
+async def show(asker: Asker, options: argparse.Namespace) -> int:
+    """Show one job."""
+    job = await ask_any(asker, options, "GET", f"/ha/v1/jobs/{options.job}")
+    if options.json:
+        output.dump(job)
+        return 0
+    ours = job.pop("haproc")
+    lines = job.pop("log")
+    for name, value in {**job, **ours}.items():
+        shown = _time(value) if name.endswith("_ms") else value
+        output.line(f"{name.removesuffix('_ms')}: {_NEVER if shown is None else shown}")
+    for line in lines:
+        output.line(f"  {line}")
+    return 0
+
+
+async def log(asker: Asker, options: argparse.Namespace) -> int:
+    """Print what is kept of a job's output."""
+    start = 0
+    while True:
+        path = f"/ha/v1/jobs/{options.job}/log?from={start}&size={PAGE}"
+        found = await ask_any(asker, options, "GET", path)
+        for line in found["log"]:
+            output.line(line)
+        start = found["from"] + len(found["log"])
+        if not found["log"] or start >= found["total"]:
+            return 0
+
+
+async def kill(asker: Asker, options: argparse.Namespace) -> int:
+    """End a job."""
+    await ask_any(asker, options, "DELETE", f"/ha/v1/jobs/{options.job}")
+    print(f"job {options.job} is ended")
+    return 0
+
+
+def _time(unix_ms: int | None) -> str:
+    if unix_ms is None:
+        return _NEVER
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+# ``haproc sessions``: the ring's client sessions, and closing one.
+#
+# Any HAProc of the ring that answers can tell and do it.
+
+
+async def list_sessions(asker: Asker, options: argparse.Namespace) -> int:
+    """List the open sessions."""
+    path = f"/ha/v1/sessions?start={options.start}&limit={options.limit}"
+    found = await ask_any(asker, options, "GET", path)
+    if options.json:
+        output.dump(found)
+        return 0
+    rows = [
+        (
+            each["user"],
+            each["session_id"],
+            each["owner"],
+            each["steps"],
+            each["bytes"] + each["files_bytes"],
+            each["adoptions"],
+            _hour(each["used_ms"]),
+        )
+        for each in found["sessions"]
+    ]
+    output.table(("USER", "SESSION", "HAPROC", "STEPS", "BYTES", "ADOPTED", "USED"), rows)
+    if len(rows) < found["total"]:
+        print(f"{len(rows)} of {found['total']}; --start and --limit show others")
+    return 0
+
+
+async def close(asker: Asker, options: argparse.Namespace) -> int:
+    """Close a session for good."""
+    body = {"user": options.user, "session_id": options.session}
+    await ask_any(asker, options, "POST", "/ha/v1/sessions/close", body)
+    print(f"session {options.session} of {options.user} is closed")
+    return 0
+
+
+def _hour(unix_ms: int | None) -> str:
+    """Return the hour of a use."""
+    if unix_ms is None:
+        return _NEVER
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:00Z")

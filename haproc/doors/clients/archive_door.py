@@ -1,0 +1,125 @@
+"""The archive's doors, for its user alone: what clusters applied, and verifications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from dmq import Json
+from haproc.config.model import Config
+from haproc.doors.http import reading
+from haproc.doors.http.access import USER
+from haproc.doors.http.bodies import ARROW_STREAM, HELD, json_response, read_object
+from haproc.failure import ErrorClass, refused
+from haproc.replicate.archive.pages import BYTES_MAX, ROWS_MAX, Page
+
+# The door for the archive: what every cluster has applied, as pages of Arrow, for one user.
+#
+# ``from`` is an offset, ``rows`` how many at most. The answer's headers say what it covers, and
+# how far one can ask. Telling how far the archive is has its own request: reading alone keeps
+# nothing.
+
+
+START: Final = "HAProc-Operations-Start"
+END: Final = "HAProc-Operations-End"
+APPLIED_TO: Final = "HAProc-Applied-To"
+OPERATIONS_PATH: Final = "/api/ha/operations"
+
+
+class ArchiveService(Protocol):
+    """The log as the archive sees it; methods raise RequestError."""
+
+    async def page(self, start: int, rows_max: int) -> Page:
+        """Return what every cluster has applied from an offset on."""
+        ...
+
+    async def archived(self, below: int) -> None:
+        """Note that all below an offset is archived."""
+        ...
+
+
+def keep(app: web.Application, config: Config, service: ArchiveService) -> None:
+    """Add the door to the clients' application."""
+
+    async def operations(request: web.Request) -> web.Response:
+        check_user(config, request)
+        reading.no_unknown(request.query, ("from", "rows"))
+        start = reading.whole_number(request.query.get("from", "0"), "from")
+        rows = reading.whole_number(request.query.get("rows", str(ROWS_MAX)), "rows")
+        if not 1 <= rows <= ROWS_MAX:
+            raise refused(ErrorClass.BAD_REQUEST, f"rows must be 1 to {ROWS_MAX}")
+        request[HELD].add(2 * BYTES_MAX)
+        page = await service.page(start, rows)
+        headers = {
+            START: str(page.start),
+            END: str(page.end),
+            APPLIED_TO: str(page.applied_to),
+        }
+        return web.Response(body=page.rows, content_type=ARROW_STREAM, headers=headers)
+
+    async def archived(request: web.Request) -> web.Response:
+        check_user(config, request)
+        below = reading.offset(await read_object(request, ("below",)), "below")
+        if below is None:
+            raise refused(ErrorClass.BAD_REQUEST, "below is needed: an offset")
+        await service.archived(below)
+        return json_response({"below": below})
+
+    app.add_routes(
+        [
+            web.get(OPERATIONS_PATH, operations, allow_head=False),
+            web.post(f"{OPERATIONS_PATH}/archived", archived),
+        ]
+    )
+
+
+def check_user(config: Config, request: web.Request) -> None:
+    """Refuse everybody but the archive's user; raises RequestError."""
+    if config.archive.user is None or request[USER] != config.archive.user:
+        raise refused(
+            ErrorClass.UNAUTHENTICATED,
+            "only the user that archive.user of the ring's configuration names may ask this",
+            "set archive.user, or use that user's token",
+        )
+
+
+# The door for verifications on a schedule, for the archive's user: they name everybody's tables.
+#
+# The same as on the operators' door, where the ring's secret is needed.
+
+
+VERIFY_PATH: Final = "/api/ha/verify"
+
+
+class Verifies(Protocol):
+    """What a HAProc does for it; methods raise RequestError."""
+
+    async def verify(self) -> Mapping[str, Json]:
+        """Have all clusters say what they hold."""
+        ...
+
+    async def verification(self, marker: int) -> Mapping[str, Json]:
+        """Return what that came to so far."""
+        ...
+
+
+def attest(app: web.Application, config: Config, service: Verifies) -> None:
+    """Add the door to the clients' application."""
+
+    async def verify(request: web.Request) -> web.Response:
+        check_user(config, request)
+        return json_response(dict(await service.verify()))
+
+    async def verification(request: web.Request) -> web.Response:
+        check_user(config, request)
+        marker = reading.whole_number(request.match_info["offset"], "an offset")
+        return json_response(dict(await service.verification(marker)))
+
+    app.add_routes(
+        [
+            web.post(VERIFY_PATH, verify),
+            web.get(f"{VERIFY_PATH}/{{offset}}", verification, allow_head=False),
+        ]
+    )

@@ -1,0 +1,246 @@
+"""What is read from messages of clients: plans to analyse, files of artifacts, SQL commands."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+from haproc import protos
+from haproc.classify.model import RefusedError
+from haproc.classify.plans.catalog import as_tables
+from haproc.classify.plans.commands import EXPLAINED, read_analysis
+from haproc.classify.plans.parsing import parse
+from haproc.classify.plans.reading import SqlPart
+from haproc.classify.plans.relations import has_sql
+from haproc.failure import ErrorClass, refused
+from haproc.pin.parameters import Given
+
+# AnalyzePlan: what it would have Spark analyse, as plans that are found fit to run first.
+#
+# Analysing a plan runs what writes by a relation, so none may (`read_analysis`); and its tables
+# have to be as fresh as if it were run.
+
+
+_Plan = protos.base.Plan
+
+
+def plans_of(request: bytes) -> tuple[bytes, list[bytes]]:
+    """Return an AnalyzePlanRequest as it may be sent on, and the plans in it.
+
+    RefusedError if any does more than read.
+    """
+    asked = parse(protos.base.AnalyzePlanRequest, request)
+    try:
+        read_analysis(asked)
+    except RefusedError as error:
+        if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(asked):
+            raise
+        read_analysis(asked)
+        request = bytes(asked.SerializeToString(deterministic=True))
+    kind = asked.WhichOneof("analyze")
+    places = EXPLAINED.get(kind, ())
+    return request, [_plan(getattr(getattr(asked, kind), each)) for each in places]
+
+
+def _plan(explained: Any) -> bytes:
+    if isinstance(explained, _Plan):
+        return bytes(explained.SerializeToString())
+    plan = _Plan()
+    plan.root.CopyFrom(explained)
+    return bytes(plan.SerializeToString())
+
+
+# AddArtifacts: the files in its messages, and which of them a session may add.
+#
+# A file comes whole, in a batch with others, or as a beginning and further chunks. Messages in,
+# files out; pure.
+
+
+_base = protos.base
+_JVM: Final = ("jars/", "classes/")
+_TO_FILES: Final = "forward_to_fs/"
+
+
+@dataclass(slots=True)
+class Arriving:
+    """One file as it comes."""
+
+    name: str
+    chunks: list[bytes] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many bytes are there."""
+        return sum(map(len, self.chunks))
+
+    def pieces(self, bytes_max: int) -> Iterator[bytes]:
+        """Yield what is there in pieces of this size, the last one shorter."""
+        rest = bytearray()
+        for chunk in self.chunks:
+            rest += chunk
+            while len(rest) >= bytes_max:
+                yield bytes(rest[:bytes_max])
+                del rest[:bytes_max]
+        if rest:
+            yield bytes(rest)
+
+
+def files_of(requests: Sequence[bytes], *, allow_jars: bool) -> list[Arriving]:
+    """Return the files in a call's messages; raises RequestError for one that may not come."""
+    files: list[Arriving] = []
+    for request in (parse(_base.AddArtifactsRequest, each) for each in requests):
+        match request.WhichOneof("payload"):
+            case "batch":
+                files += [Arriving(each.name, [each.data.data]) for each in request.batch.artifacts]
+            case "begin_chunk":
+                begin = request.begin_chunk
+                files.append(Arriving(begin.name, [begin.initial_chunk.data]))
+            case "chunk" if files:
+                files[-1].chunks.append(request.chunk.data)
+            case _:
+                raise refused(ErrorClass.BAD_REQUEST, "a message of AddArtifacts adds nothing")
+    for each in files:
+        _check(each.name, allow_jars=allow_jars)
+    return files
+
+
+def arrived(files: Sequence[Arriving], response: Any) -> list[Arriving]:
+    """Return those that the server has whole, by its answer."""
+    whole = {each.name for each in response.artifacts if each.is_crc_successful}
+    return [each for each in files if each.name in whole]
+
+
+def _check(name: str, *, allow_jars: bool) -> None:
+    name = name.replace("\\", "/")  # which Spark takes for the same
+    if name.startswith(_TO_FILES):
+        raise refused(
+            ErrorClass.PATH,
+            "a file cannot be copied to where the clusters keep files",
+            "add it to the session with spark.addArtifacts(…, file=True)",
+        )
+    if not {"", ".", ".."}.isdisjoint(name.split("/")):
+        raise refused(ErrorClass.BAD_REQUEST, f"{name[:100]!r} is no name of a session's file")
+    is_jvm = name.startswith(_JVM) or name.endswith((".jar", ".class"))
+    if is_jvm and not allow_jars:
+        raise refused(
+            ErrorClass.JVM_CODE,
+            f"{name[:100]} is code for the JVM, which would run inside Spark's driver",
+            "have it put on every cluster's class path, or set connect.allow_jars",
+        )
+
+
+# SQL commands of Spark Connect: their text, and their arguments bound into it.
+#
+# Delta's SQL extension drops Spark's own parameters, and a statement in the log stands alone; so
+# arguments become typed literals in the text, for queries too, which are then run as such a text.
+
+
+_EPOCH: Final = datetime(1970, 1, 1)
+_OF_LITERAL: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
+    "boolean": ("BOOLEAN", lambda value: str(value).lower()),
+    "byte": ("TINYINT", str),
+    "short": ("SMALLINT", str),
+    "integer": ("INT", str),
+    "long": ("BIGINT", str),
+    "float": ("FLOAT", repr),
+    "double": ("DOUBLE", repr),
+    "string": ("STRING", str),
+    "binary": ("BINARY", lambda value: base64.b64encode(value).decode()),
+    "date": ("DATE", lambda value: str(date(1970, 1, 1) + timedelta(days=value))),
+    "timestamp": (
+        "TIMESTAMP",
+        lambda value: (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=UTC).isoformat(),
+    ),
+    "timestamp_ntz": (
+        "TIMESTAMP_NTZ",
+        lambda value: (_EPOCH + timedelta(microseconds=value)).isoformat(),
+    ),
+}
+
+
+def given(part: SqlPart) -> Given | None:
+    """Return a text's arguments; None: there are none. Raises RequestError."""
+    if not part.positional and not part.named:
+        return None
+    entries = [_entry(None, value, at) for at, value in enumerate(part.positional, 1)]
+    entries += [_entry(name, value) for name, value in part.named]
+    return Given(json.dumps(entries).encode())
+
+
+def _entry(name: str | None, value: Any, at: int = 0) -> dict[str, Any]:
+    literal = value.literal if value.DESCRIPTOR.name == "Expression" else value
+    kind = literal.WhichOneof("literal_type")
+    entry: dict[str, Any] = {} if name is None else {"name": name}
+    if kind == "null":
+        return {**entry, "value": None}
+    if kind == "decimal":
+        decimal = literal.decimal
+        return {**entry, "value": decimal.value, "type": _decimal_type(decimal)}
+    if kind not in _OF_LITERAL:
+        raise refused(
+            ErrorClass.PARAMETERS,
+            f"{_called(name, at)} is {kind or 'an expression'}, not a plain value",
+            "write it into the text, or give a number, text, date, timestamp, decimal or binary",
+        )
+    type_text, written = _OF_LITERAL[kind]
+    return {**entry, "value": written(getattr(literal, kind)), "type": type_text}
+
+
+def _called(name: str | None, at: int) -> str:
+    return f"argument {at}" if name is None else f"the argument {name}"
+
+
+def _decimal_type(decimal: Any) -> str:
+    if decimal.HasField("precision") and decimal.HasField("scale"):
+        return f"DECIMAL({decimal.precision},{decimal.scale})"
+    return "DECIMAL"
+
+
+def as_command(plan: Any) -> Any:
+    """Return a SQL text that is a plan's root as the command that runs it; other plans as they are.
+
+    Clients in other languages send every statement so. Spark runs either, whatever the text does;
+    only the answers differ: a root's is its rows.
+    """
+    if plan.WhichOneof("op_type") != "root" or not has_sql(plan.root):
+        return plan
+    command = type(plan)()
+    command.command.sql_command.input.CopyFrom(plan.root)
+    return command
+
+
+def with_text(plan: Any, text: str) -> Any:
+    """Return a SQL command's plan, or one whose root is SQL, with another text and no arguments."""
+    changed = type(plan)()
+    changed.CopyFrom(plan)
+    command = changed.command.sql_command
+    is_root = changed.WhichOneof("op_type") == "root"
+    if not is_root and not command.HasField("input"):
+        command.sql = text
+        for name in ("args", "pos_args", "named_arguments", "pos_arguments"):
+            command.ClearField(name)
+        return changed
+    root = changed.root if is_root else command.input
+    if root.WhichOneof("rel_type") == "with_relations":
+        root = root.with_relations.root
+    common = root.common
+    root.sql.Clear()
+    root.sql.query = text
+    if common.ByteSize():
+        root.common.CopyFrom(common)
+    return changed
+
+
+def has_relations(plan: Any) -> bool:
+    """Tell whether a SQL command's text comes with DataFrames that it reads."""
+    return bool(plan.command.sql_command.input.WhichOneof("rel_type") == "with_relations")
+
+
+def plan_id(plan: Any) -> int | None:
+    """Return the number that the client gave a SQL command's relation."""
+    common = plan.command.sql_command.input.common
+    return int(common.plan_id) if common.HasField("plan_id") else None

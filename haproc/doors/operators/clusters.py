@@ -1,0 +1,155 @@
+"""The doors for operators who add, remove or drain clusters, under the ring's secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from dmq import Json
+from haproc.config.check import NAME
+from haproc.config.hosts import is_client_url, is_wildcard
+from haproc.config.model import Address, Config
+from haproc.doors.http import reading
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import json_response, read_object
+from haproc.failure import ErrorClass, refused
+
+# The door for operators who add and remove clusters, under the ring's secret.
+
+
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{1,60})\]|([A-Za-z0-9._-]{1,253})):(\d{1,5})")
+
+
+class MembersService(Protocol):
+    """Who the ring's members are; methods raise RequestError."""
+
+    def describe(self) -> Mapping[str, Json]:
+        """Return the members."""
+        ...
+
+    async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
+        """Make a cluster a member."""
+        ...
+
+    async def leave(self, name: str) -> Mapping[str, Json]:
+        """Have the ring do without a cluster."""
+        ...
+
+
+def admit(app: web.Application, config: Config, service: MembersService) -> None:
+    """Add the door to the operators' application."""
+    app.add_routes(MembersDoor(service, Credentials.of_peers(config)).routes())
+
+
+class MembersDoor:
+    """The handlers."""
+
+    def __init__(self, service: MembersService, credentials: Credentials) -> None:
+        self._service = service
+        self._credentials = credentials
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/ha/v1/members", self.members, allow_head=False),
+            web.post("/ha/v1/members/{cluster}/join", self.join),
+            web.post("/ha/v1/members/{cluster}/leave", self.leave),
+        ]
+
+    async def members(self, request: web.Request) -> web.Response:
+        """Tell who the members are."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(self._service.describe()))
+
+    async def join(self, request: web.Request) -> web.Response:
+        """Add a cluster."""
+        self._credentials.user_of(request.headers)
+        name = _name(request)
+        names = ("peer", "client_url")
+        peer, client_url = reading.needed_texts(await read_object(request, names), names)
+        if not is_client_url(client_url):
+            raise refused(
+                ErrorClass.BAD_REQUEST, f"client_url {client_url[:80]!r} is no URL for clients"
+            )
+        return json_response(dict(await self._service.join(name, _address(peer), client_url)))
+
+    async def leave(self, request: web.Request) -> web.Response:
+        """Remove a cluster."""
+        self._credentials.user_of(request.headers)
+        name = _name(request)
+        await read_object(request, ())
+        return json_response(dict(await self._service.leave(name)))
+
+
+def _name(request: web.Request) -> str:
+    name = request.match_info["cluster"]
+    if not NAME.fullmatch(name):
+        raise refused(ErrorClass.BAD_REQUEST, f"{name[:80]!r} is no cluster's name")
+    return name
+
+
+def _address(text: str) -> Address:
+    found = _ADDRESS.fullmatch(text)
+    if not found or not 1 <= int(found[3]) <= 65535 or is_wildcard(found[1] or found[2]):
+        raise refused(
+            ErrorClass.BAD_REQUEST, f"peer {text[:80]!r} is not host:port of an operator door"
+        )
+    return Address(found[1] or found[2], int(found[3]))
+
+
+# The doors for draining a cluster, under the ring's secret.
+
+
+class DrainService(Protocol):
+    """What a HAProc does about its clients for operators; methods raise RequestError."""
+
+    def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
+        """Take no more requests from clients."""
+        ...
+
+    def undrain(self, cluster: str) -> Mapping[str, Json]:
+        """Serve clients again."""
+        ...
+
+    def standing(self) -> Mapping[str, Json]:
+        """Return how far the drain is."""
+        ...
+
+
+class DrainDoor:
+    """The handlers."""
+
+    def __init__(self, service: DrainService, credentials: Credentials) -> None:
+        self._service = service
+        self._credentials = credentials
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/ha/v1/drain", self.standing, allow_head=False),
+            web.post("/ha/v1/drain", self.drain),
+            web.post("/ha/v1/undrain", self.undrain),
+        ]
+
+    async def standing(self, request: web.Request) -> web.Response:
+        """Tell whether the cluster is drained, and what clients still have here."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(self._service.standing()))
+
+    async def drain(self, request: web.Request) -> web.Response:
+        """Drain the cluster."""
+        self._credentials.user_of(request.headers)
+        body = await read_object(request, ("cluster", "force"))
+        force = reading.flag(body, "force")
+        (cluster,) = reading.needed_texts(body, ("cluster",))
+        return json_response(dict(self._service.drain(cluster, force=force)))
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        """Give the cluster back to its clients."""
+        self._credentials.user_of(request.headers)
+        body = await read_object(request, ("cluster",))
+        (cluster,) = reading.needed_texts(body, ("cluster",))
+        return json_response(dict(self._service.undrain(cluster)))

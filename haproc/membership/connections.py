@@ -1,0 +1,329 @@
+"""Connections to the other HAProcs: lines for heartbeats and reports, a pool for requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, cast
+from urllib.parse import urlencode
+
+import aiohttp
+
+from dmq import Json
+from haproc.config.model import Address, Config, Membership
+from haproc.membership.peers import Neighbour, PeerUnavailableError
+
+# Lines to the peers for heartbeats and reports: kept connections on which prepared requests go.
+#
+# Twenty heartbeats a second are too many for a general HTTP client, so each line writes the bytes
+# of a request and only counts the answers, of which the good one is always the same. Several
+# requests may be on their way. A peer that leaves a whole window of requests unanswered is
+# connected to anew. Nothing here waits, and nothing raises: what does not arrive is missed by the
+# receiver.
+
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_PATH: Final = "/heartbeat"
+REPORT_PATH: Final = "/reportlag"
+TAKEN: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
+"""The answer to a heartbeat or a report, as the shortcut gives it."""
+
+
+def head(path: str, secret: str) -> bytes:
+    """Return how each request begins; the host and the length of the body follow."""
+    return (
+        f"POST {path} HTTP/1.1\r\nAuthorization: Bearer {secret}\r\n"
+        "Content-Type: application/json\r\n"
+    ).encode()
+
+
+class Links:
+    """The lines to all peers of one HAProc; close them with ``aclose``."""
+
+    def __init__(self, config: Config, me: str) -> None:
+        self._me = me
+        self._rules = config.membership
+        self._links: dict[str, _Link] = {}
+        self.follow(config.clusters)
+        self._heads = {path: head(path, config.secret) for path in (HEARTBEAT_PATH, REPORT_PATH)}
+
+    def follow(self, members: Iterable[Neighbour]) -> None:
+        """Keep lines to these from now on."""
+        wanted = {each.name: each.peer for each in members if each.name != self._me}
+        for name, link in tuple(self._links.items()):
+            if wanted.get(name) != link.address:
+                self._links.pop(name).close()
+        for name, address in wanted.items():
+            if name not in self._links:
+                self._links[name] = _Link(name, address, self._rules)
+
+    def send(self, path: str, body: Mapping[str, Json], to: Collection[str] | None = None) -> None:
+        """Send one message to every peer (of ``to``) that is connected; connect to the others."""
+        data = json.dumps(body, separators=(",", ":")).encode()
+        length = f"Content-Length: {len(data)}\r\n\r\n".encode()
+        for name, link in self._links.items():
+            if to is None or name in to:
+                link.send(self._heads[path] + link.host + length + data)
+
+    def silent(self) -> frozenset[str]:
+        """Return the peers that have given no sign for a window: no answer, and no refusal."""
+        return frozenset(name for name, link in self._links.items() if link.silent)
+
+    async def aclose(self) -> None:
+        """Close all lines."""
+        await asyncio.gather(*(link.aclose() for link in self._links.values()))
+
+
+class _Link(asyncio.Protocol):
+    def __init__(self, peer: str, address: Address, rules: Membership) -> None:
+        self._peer = peer
+        self.address = address
+        self._rules = rules
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._connect_at = 0.0
+        self._answer = b""
+        self._waiting = 0
+        self._unanswered_max = max(2, round(rules.window_s / rules.heartbeat_interval_s))
+        self._sign_at = self._loop.time()
+        self._trouble = ""
+        self.host = f"Host: {address.url.removeprefix('http://')}\r\n".encode()
+
+    def send(self, request: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            self._connect()
+            return
+        if self._waiting >= self._unanswered_max:
+            transport.abort()
+            self._transport = None
+            return
+        self._waiting += 1
+        transport.write(request)
+
+    @property
+    def silent(self) -> bool:
+        return self._loop.time() - self._sign_at > self._rules.window_s
+
+    async def aclose(self) -> None:
+        connecting = self._connecting
+        self.close()
+        if connecting is not None:
+            await asyncio.gather(connecting, return_exceptions=True)
+        if self._transport is not None:
+            self._transport.close()
+
+    def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- connecting ------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        if self._connecting is None and self._loop.time() >= self._connect_at:
+            self._connecting = self._loop.create_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            async with asyncio.timeout(self._rules.window_s):
+                await self._loop.create_connection(
+                    lambda: self, self.address.host, self.address.port
+                )
+        except ConnectionRefusedError:
+            self._sign_at = self._loop.time()
+            self._connect_at = self._loop.time() + self._rules.check_interval_s
+        except OSError:  # no way there, or no answer in time
+            self._connect_at = self._loop.time() + self._rules.check_interval_s
+        finally:
+            self._connecting = None
+
+    # -- asyncio.Protocol ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._answer, self._waiting = b"", 0
+
+    def data_received(self, data: bytes) -> None:
+        self._sign_at = self._loop.time()
+        answer = self._answer + data
+        while answer.startswith(TAKEN):
+            answer = answer[len(TAKEN) :]
+            self._waiting -= 1
+            self._trouble = ""
+        self._answer = answer
+        if answer and not TAKEN.startswith(answer):
+            self._refused(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is not None:  # else given up here
+            self._sign_at = self._loop.time()
+            self._transport = None
+
+    def _refused(self, answer: bytes) -> None:
+        """The peer answered something else: it is starting, or configured otherwise."""
+        line = answer.partition(b"\r\n")[0].decode("latin-1")
+        if line != self._trouble:
+            self._trouble = line
+            logger.warning("%s does not take heartbeats: %s", self._peer, line)
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        self._connect_at = self._loop.time() + self._rules.check_interval_s
+
+
+# The other HAProcs' operator doors: where they are, and one pool of connections to them.
+
+
+class PeerDoors:
+    """Where the HAProc ``me`` asks the others, under the ring's secret; close with ``aclose``."""
+
+    def __init__(self, config: Config, me: str) -> None:
+        self._me = me
+        self.follow(config.clusters)
+        self.connect_s = config.timeouts.peer_s
+        """What a connection may take."""
+        self._headers = {"Authorization": f"Bearer {config.secret}"}
+        self._session: aiohttp.ClientSession | None = None
+
+    def follow(self, members: Iterable[Neighbour]) -> None:
+        """Go by these peers from now on: a cluster was added or removed."""
+        self._urls = {each.name: each.peer.url for each in members if each.name != self._me}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The peers in ring order."""
+        return tuple(self._urls)
+
+    def url(self, peer: str, path: str) -> str:
+        """Return where to ask a peer; raises PeerUnavailableError for one that left the ring."""
+        if peer not in self._urls:
+            raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
+        return self._urls[peer] + path
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The pool, opened when it is first needed."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+# Asking the other HAProcs over HTTP, under the ring's secret.
+#
+# Whatever keeps a peer from answering properly in time is a `PeerUnavailableError`: the caller
+# goes on without it, and finds out from the log.
+
+
+_ANSWER_MARGIN_S: Final = 0.5
+"""What an answer may take on its way beyond the time that the peer was given for its work."""
+_ANSWER_BYTES_MAX: Final = 16 << 20
+
+
+class HttpPeers:
+    """The peers of one HAProc. ``given_up``: whom the view of the ring has given up."""
+
+    def __init__(
+        self, doors: PeerDoors, given_up: Callable[[str], bool] = lambda peer: False
+    ) -> None:
+        self._doors = doors
+        self._given_up = given_up
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The peers in ring order."""
+        return self._doors.names
+
+    def given_up(self, peer: str) -> bool:
+        """Return whether the view of the ring has given a peer up."""
+        return self._given_up(peer)
+
+    async def apply_now(
+        self, peer: str, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        """Ask a peer to run a synchronous operation now; returns its outcome."""
+        body = {"offset": offset, "operation_id": operation_id, "timeout_s": timeout_s}
+        return await self._ask(peer, "POST", "/ha/v1/apply", timeout_s + _ANSWER_MARGIN_S, body)
+
+    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
+        """Ask what became of an operation on a peer's cluster."""
+        return await self._ask(peer, "GET", f"/ha/v1/outcomes/{offset}", timeout_s)
+
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
+        return await self._ask(peer, "GET", path, timeout_s + _ANSWER_MARGIN_S)
+
+    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+        """Ask a peer for its state, cursor and lag."""
+        return await self._ask(peer, "GET", "/ha/v1/status", timeout_s)
+
+    async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+        """Ask a peer how its Spark server is set."""
+        return await self._ask(peer, "GET", "/ha/v1/settings", timeout_s)
+
+    async def latencies(
+        self, peer: str, start: int, end: int, timeout_s: float
+    ) -> Mapping[int, int]:
+        """Ask how long each operation of a range took until it was done on a peer's cluster."""
+        path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
+        answer = await self._ask(peer, "GET", path, timeout_s)
+        offsets, took = answer.get("offsets"), answer.get("latencies_ms")
+        if not (isinstance(offsets, list) and isinstance(took, list) and len(offsets) == len(took)):
+            raise PeerUnavailableError(f"peer {peer} did not answer with offsets and latencies")
+        return {
+            at: ms
+            for at, ms in zip(offsets, took, strict=True)
+            if isinstance(at, int) and isinstance(ms, int)
+        }
+
+    async def _ask(
+        self, peer: str, method: str, path: str, timeout_s: float, body: object = None
+    ) -> Mapping[str, Json]:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._doors.connect_s)
+        url = self._doors.url(peer, path)
+        try:
+            async with self._doors.session.request(
+                method, url, json=body, timeout=timeout, allow_redirects=False
+            ) as response:
+                return _object(peer, response.status, await _limited(response))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            raise PeerUnavailableError(f"peer {peer} at {url}: {what}") from error
+
+
+async def _limited(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > _ANSWER_BYTES_MAX:
+            raise aiohttp.ClientPayloadError("the answer is too large")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _object(peer: str, status: int, data: bytes) -> Mapping[str, Json]:
+    try:
+        answer: Any = json.loads(data)
+    except ValueError as error:
+        raise PeerUnavailableError(f"peer {peer} answered {status} without JSON") from error
+    if status != 200 or not isinstance(answer, dict):
+        told = answer.get("message", "") if isinstance(answer, dict) else ""
+        raise PeerUnavailableError(f"peer {peer} answered {status}: {told}")
+    return answer

@@ -1,0 +1,210 @@
+"""A reading in short: what a statement is and writes, what it touches, and lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from haproc.classify.model import Kind, Recognised, RefusedError, Touched
+from haproc.classify.names import Context, completed, joined, may_be_temporary, parts_of, target
+from haproc.classify.rules import QUERY_KINDS, SESSION_KINDS
+from haproc.classify.tokens import decoded, tokenize
+from haproc.failure import ErrorClass
+from haproc.reading import limits
+from haproc.reading.anatomy import (
+    MANY,
+    UNBOUND,
+    anatomy,
+    check_hidden,
+    check_of_session,
+    kind_of,
+    named_by,
+    proper,
+    refusal_of,
+    written_names,
+)
+from haproc.reading.definitions import function_of
+from haproc.reading.names import computed, expression_classes, parts
+from haproc.reading.tree import Node, Reading
+
+# What a statement is and writes, by what Spark's parser makes of its text: see `Recognised`.
+#
+# No catalog is asked: names are completed from where the session is, and may mean a temporary
+# view. What it reads, the analyzer tells later; that it writes what the analyzer says, too, is
+# confirmed.
+
+
+_NEW: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS, Kind.CREATE_VIEW})
+"""Kinds that make what they name, so that no temporary view can be meant."""
+_NOTHING: Final = UNBOUND | QUERY_KINDS | SESSION_KINDS
+"""Kinds that write no table, or any."""
+
+
+def recognise(reading: Reading, context: Context) -> Recognised:
+    """Return what a statement is, by its parsed tree; raises RefusedError."""
+    assert reading.parsed is not None, "a DataFrame has no kind"
+    root = proper(reading.parsed)
+    kind = kind_of(root)
+    check_hidden(reading)
+    limits.check_session_name(reading.text, root, root)
+    if root.cls == "PlanWithUnresolvedIdentifier":
+        raise RefusedError(
+            ErrorClass.TABLE_NAME,
+            "what the statement is about is named by IDENTIFIER(…), and nothing else is read of it",
+            "write the name itself",
+        )
+    refusal = refusal_of(kind, root, reading.parsed, root)
+    if refusal is not None:
+        limits.check_options(reading.parsed, Kind.UNKNOWN)  # a rule may let it pass
+        return Recognised(Kind.UNKNOWN, tables_known=False, refusal=refusal)
+    if kind in (Kind.SET, Kind.RESET):
+        limits.check_setting(root)
+    elif kind is Kind.TEMPORARY_VIEW:
+        check_of_session(root)
+    if kind in _NOTHING or root.cls in MANY:
+        return Recognised(kind, tables_known=kind in QUERY_KINDS | SESSION_KINDS)
+    name = _name(root)
+    writes = written_names(root, tuple(completed(name, context)) if name else (), context)
+    is_bare = may_be_temporary(name) and kind not in _NEW
+    bare = frozenset({target(name, context)}) if is_bare else frozenset[str]()
+    return Recognised(kind, writes=writes, bare=bare)
+
+
+def _name(root: Node) -> tuple[str, ...]:
+    """Return the parts of the name of what is written; none if it has to be computed."""
+    held, _ = named_by(root)
+    path = next((each["path"] for each in root.walk() if each["path"]), None)
+    if held is None and isinstance(path, str):
+        return path, "/"  # OPTIMIZE '/x'
+    if held is None or held.cls != "PlanWithUnresolvedIdentifier":
+        return parts(held) if held is not None else ()
+    computed([held])  # of constant texts alone
+    expression = held.node("identifierExpr")
+    texts = [] if expression is None else [each for each in expression.walk() if each.value]
+    return parts_of("".join(decoded(str(each.value)) for each in texts)) or ()
+
+
+# What a statement touches, for the rules of operators: tables, seen through views.
+
+
+_FURTHER: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST", "QUERY"})
+_SHOWING: Final = frozenset({"ShowTablesExtended", "ShowTablePartition"})
+_PLACES: Final = frozenset({"UnresolvedNamespace", "CurrentNamespace"})
+DESCRIBING: Final = "DescribeQueryCommand"
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What a reading shows. ``rests_on``: what decides which tables these are.
+
+    ``function``: what makes a function, whose body is to be read (`haproc.reading.definitions`).
+    ``inner``: a query of which the reading has but the names: it is to be read in its place.
+    ``refusal``: why it would not be run, unless a rule allows it.
+    """
+
+    touched: Touched
+    rests_on: frozenset[str] = frozenset()
+    function: Node | None = None
+    inner: str = ""
+    refusal: RefusedError | None = None
+
+    def __or__(self, other: Touches) -> Touches:
+        """Return what both touch."""
+        return Touches(self.touched | other.touched, self.rests_on | other.rests_on)
+
+
+NOTHING: Final = Touches(Touched())
+
+
+def touches(reading: Reading, context: Context) -> Touches:
+    """Return what a statement touches; raises RefusedError."""
+    if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
+        return Touches(Touched(), inner=explained(reading.text))
+    whole = anatomy(reading, context)
+    tables, schemas = _shown(reading.parsed, context)
+    tables |= whole.reads | whole.writes
+    known = whole.known and whole.refusal is None
+    touched = Touched(tables, known, schemas, expression_classes(reading))
+    return Touches(touched, whole.rests_on, function_of(reading), refusal=whole.refusal)
+
+
+def _shown(parsed: Node | None, context: Context) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the tables, or the schema, of which SHOW TABLE EXTENDED tells more than names."""
+    nothing = frozenset[str]()
+    if parsed is None or parsed.cls not in _SHOWING:
+        return nothing, nothing
+    if (table := parsed.node("table")) is not None:
+        return frozenset({joined(completed(parts(table), context))}), nothing
+    place = parsed.node("namespace")
+    if place is None or place.cls not in _PLACES:
+        return nothing, frozenset({""})
+    given = place["multipartIdentifier"] or (context.schema,)
+    *schema, _ = completed((*given, ""), context)
+    names = [each.strip() for each in str(parsed["pattern"] or "*").split("|")]
+    if all(each.isidentifier() for each in names):
+        return frozenset(joined((*schema, each)) for each in names), nothing
+    return nothing, frozenset({joined(schema)})
+
+
+def explained(text: str) -> str:
+    """Return what follows EXPLAIN, or DESCRIBE [QUERY]."""
+    _, *tokens = tokenize(text)
+    if len(tokens) > 1 and tokens[0].upper in _FURTHER:
+        del tokens[0]
+    return text[tokens[0].start :] if tokens else ""
+
+
+# A reading as lines for people: what Spark takes each part of a statement for, and where it is.
+
+
+LINES_MAX: Final = 200
+SHOWN_MAX: Final = 60
+"""Characters of the text that a line shows. Chosen."""
+_TABLES: Final = frozenset({"LogicalRelation", "ResolvedTable", "DataSourceV2Relation"})
+"""Whose columns are not shown."""
+
+
+def outline(reading: Reading) -> list[str]:
+    """Return a line for each operator and expression, indented by two spaces for each level.
+
+    A line has the class, a name, a literal's value, the type, and the place with its text. Of more
+    than LINES_MAX lines the last says how many are missing.
+    """
+    root = reading.analyzed or reading.parsed
+    assert root is not None, "a reading has a tree"
+    lines = list(_lines(root, reading.text, 0, set()))
+    if len(lines) > LINES_MAX:
+        return [*lines[: LINES_MAX - 1], f"… {len(lines) - LINES_MAX + 1} more"]
+    return lines
+
+
+def _lines(node: Node, text: str, depth: int, seen: set[int]) -> Iterator[str]:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if node.is_tree:
+        yield "  " * depth + " ".join(_said(node, text))
+        depth += 1
+    if node.cls in _TABLES:
+        return
+    for child in node.children:
+        yield from _lines(child, text, depth, seen)
+
+
+def _said(node: Node, text: str) -> Iterator[str]:
+    yield node.cls
+    name: Any = ".".join(parts(node)) or node["name"]
+    if isinstance(name, str) and name:
+        yield name
+    if node.value is not None:
+        yield f"= {node.value}"
+    if node.type is not None:
+        yield f": {node.type}"
+    if not node.deterministic:
+        yield "(not deterministic)"
+    if node.place is not None and node.cls != "AttributeReference":  # not reliable for columns
+        start, end = node.place.start, node.place.end
+        shown = " ".join(text[start:end].split())
+        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
+        yield f"at {start}-{end}: {shown}"

@@ -1,0 +1,422 @@
+"""Compares this cluster's tables and outcomes with the others', at one place in the order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dmq import Json
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import TableState
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import Cause, Divergence, Undecided
+from haproc.replicate.agree.findings import Finding, Findings, compare, is_odd, tied
+from haproc.replicate.member.core import Core
+from haproc.replicate.queue.facts import Facts
+from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
+from haproc.replicate.records.contents import Checksums, Verify
+from haproc.replicate.records.operation import FailureReport, Operation
+from haproc.replicate.records.progress import TEXT_CHARACTERS_MAX, shortened
+from haproc.replicate.records.rows import ApplicationFailure
+from haproc.spark_error import NO_DETAILS
+
+logger = logging.getLogger(__name__)
+
+MARKERS_KEPT_MAX: Final = 16
+ATTEMPTS_MAX: Final = 5
+"""How often a survey, or a table, is tried before the record says that it failed."""
+JUDGE_WAIT_S: Final = 3600.0
+"""How long clusters that are about to say what they hold are waited for."""
+REPLACED: Final = "the HAProc was started again before it had read its tables; verify again"
+_PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
+
+
+@dataclass(slots=True)
+class _Marker:
+    by: str
+    trusted: str = ""
+    records: dict[str, Checksums] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the newest verification that was judged found of this cluster, and of its tables.
+
+    ``at_ms``: when this cluster had come to it; None: before this process was started.
+    """
+
+    finding: Finding
+    tables: Mapping[str, int]
+    at_ms: int | None
+
+
+class Verifier:
+    """Compares the clusters' tables at one place in the order.
+
+    A *verify* record is a marker in the log. Every cluster reaches it with everything before it
+    applied and nothing after it; there it notes its tables' versions, which is short, and reads
+    them while it goes on applying. Only DDL waits meanwhile, since it could take the tables
+    away. What each cluster found goes into the log (*checksums*), and each judges itself by
+    `haproc.replicate.agree.findings`: one that is proven wrong goes out of service, one that was
+    known to differ and does not any more returns. Where nothing proves who is wrong, all go on
+    serving and say so, until a marker names the cluster that is to be trusted. It stands in the
+    log, so whoever comes later judges by it, too.
+
+    Only the newest marker counts. A cluster that comes late, or had begun and was killed, says
+    so.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.judged: Judged | None = None
+        self._came_to: tuple[int, int] | None = None
+        """The newest marker that this process came to, and when."""
+        self._markers: OrderedDict[int, _Marker] = OrderedDict()
+        self._judging: set[int] = set()
+
+    # -- what the log says -----------------------------------------------------------------
+
+    def read(self, offset: int, message: Verify | Checksums) -> None:
+        """Take in a record; hearing of it again changes nothing."""
+        if isinstance(message, Verify):
+            self._markers.setdefault(offset, _Marker(message.by, message.trusted))
+            if len(self._markers) > MARKERS_KEPT_MAX:
+                del self._markers[min(self._markers)]
+            return
+        core, marker = self._core, self._markers.get(message.marker)
+        if marker is None or core.log_state.claims.void(offset, message.cluster, message.epoch):
+            return
+        marker.records.setdefault(message.cluster, message)
+        old = message.marker < core.notes.born or message.marker in self._judging
+        if core.me in marker.records and not old:
+            self._judging.add(message.marker)
+            core.tasks.spawn(self._judge(message.marker))
+
+    @property
+    def newest(self) -> int | None:
+        """The newest marker read so far."""
+        return max(self._markers, default=None)
+
+    async def resume(self) -> None:
+        """Say so if an earlier process passed the newest marker and did not live to tell."""
+        core, offset = self._core, self.newest
+        if offset is None or not core.notes.born <= offset < core.schedule.low:
+            return
+        if core.me not in self._markers[offset].records:
+            await core.own_log.append(
+                Checksums(offset, core.me, core.own_log.epoch, {}, error=REPLACED)
+            )
+
+    # -- what this cluster holds -----------------------------------------------------------
+
+    async def at(self, offset: int) -> None:
+        """The order has come to a marker: note what there is; reading it comes afterwards."""
+        core = self._core
+        if offset != self.newest or offset < core.notes.born:
+            return
+        self._came_to = offset, core.unix_ms()
+        marked = core.condition.now.diverged is not None
+        try:
+            states = await self._survey()
+        except EngineError as error:
+            told = f"the tables cannot be listed: {error.message}"
+            core.tasks.spawn(
+                self._tell(Checksums(offset, core.me, core.own_log.epoch, {}, marked, told))
+            )
+            return
+        core.schedule.hold(held=True)
+        core.tasks.spawn(self._sum(offset, states, marked))
+
+    async def _survey(self) -> Sequence[TableState]:
+        core, pauses = self._core, self._core.backoff()
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            await core.condition.allowed()
+            try:
+                return await core.engine.table_states()
+            except EngineError as error:
+                logger.warning("verification: %s: %s", error.kind, error.message)
+                if error.kind is ErrorKind.AVAILABILITY:
+                    core.health.suspect(error.message)
+                if attempt == ATTEMPTS_MAX:
+                    raise
+            await asyncio.sleep(pauses.pause_s())
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _sum(self, offset: int, states: Sequence[TableState], marked: bool) -> None:
+        core, tables = self._core, dict[str, str]()
+        try:
+            for state in states:
+                if offset != self.newest:
+                    return  # only that one counts, and reads them all again
+                tables[_PLAIN.sub(r"\1", state.name)] = await self._checksum(state)
+        finally:
+            core.schedule.hold(held=False)
+            core.news.changed()
+        await self._tell(Checksums(offset, core.me, core.own_log.epoch, tables, marked))
+
+    async def _checksum(self, state: TableState) -> str:
+        """Return a table's checksum; empty where it cannot be read."""
+        core = self._core
+        for _ in range(ATTEMPTS_MAX):
+            await core.condition.allowed()
+            try:
+                return await core.engine.checksum(state, timeout_s=core.timeouts.apply_s)
+            except EngineError as error:
+                logger.warning("verification of %s: %s", state.name, error.message)
+                if error.kind is not ErrorKind.AVAILABILITY:
+                    break
+                core.health.suspect(error.message)
+            await asyncio.sleep(core.timeouts.retry_first_s)
+        return ""
+
+    async def _tell(self, checksums: Checksums) -> None:
+        await self._core.own_log.append(checksums)
+
+    # -- what follows from it --------------------------------------------------------------
+
+    async def _judge(self, offset: int) -> None:
+        """Judge this cluster once all others that can have told what they hold."""
+        core, clock = self._core, asyncio.get_running_loop().time
+        end = clock() + JUDGE_WAIT_S
+        try:
+            await core.news.until(lambda: core.condition.now.started)
+            while clock() < end:
+                if not await self._awaited(offset):
+                    break
+                await asyncio.sleep(core.timeouts.probe_interval_s)
+        finally:
+            self._judging.discard(offset)
+        mine = [at for at, marker in self._markers.items() if core.me in marker.records]
+        if offset == max(mine, default=None):
+            await self._conclude(offset)
+
+    async def _awaited(self, offset: int) -> list[str]:
+        """Return the clusters whose checksums are still to come."""
+        marker = self._markers.get(offset)
+        if marker is None:
+            return []
+        missing = [n for n in self._core.members.order if n not in marker.records]
+        return [name for name in missing if (await self._status(name)).get("applying")]
+
+    async def _status(self, name: str) -> Mapping[str, Json]:
+        core = self._core
+        if name == core.me:
+            return {
+                "applying": core.condition.applying,
+                "state": core.condition.state.value,
+                "reason": core.condition.reason,
+            }
+        try:
+            return await core.peers.status(name, core.timeouts.peer_s)
+        except PeerUnavailableError as error:
+            return {"state": "-", "reason": f"no answer: {error}"}
+
+    def _findings(self, offset: int) -> Findings:
+        marker = self._markers[offset]
+        return compare(marker.records, self._core.members.order, marker.trusted)
+
+    async def _conclude(self, offset: int) -> None:
+        core, findings = self._core, self._findings(offset)
+        mine, diverged = findings.clusters[core.me], core.condition.now.diverged
+        logger.info("verification at offset %d: this cluster is %s", offset, mine)
+        came_to, at_ms = self._came_to or (None, 0)
+        self.judged = Judged(mine, findings.counted(core.me), at_ms if came_to == offset else None)
+        if mine is Finding.DIFFERENT:
+            names = _listed(findings.different(core.me))
+            core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=names))
+        if findings.tied:
+            what = "; ".join(_told(table, findings.differing[table]) for table in findings.tied)
+            logger.error("offset %d: clusters differ, nothing says who is wrong: %s", offset, what)
+            brief = what if what == shortened(what) else _listed(findings.tied)
+            core.undecided(Undecided(offset, Cause.TABLES, brief))
+        elif mine in (Finding.EQUAL, Finding.DIFFERENT):
+            core.decided(offset)
+        if mine is Finding.EQUAL:
+            core.watermarks.verified(offset)
+            core.notes.mark_verified(offset)
+        await core.store()
+        if mine is Finding.EQUAL and diverged is not None and diverged.offset <= offset:
+            core.condition.mended(core.notes.diverged)
+
+    # -- what operators ask ----------------------------------------------------------------
+
+    async def describe(self, offset: int) -> Mapping[str, Json] | None:
+        """Tell what the verification at a marker, or a newer one, came to so far."""
+        if offset not in self._markers or self.newest is None:
+            return None
+        offset = self.newest
+        marker, findings = self._markers[offset], self._findings(offset)
+        awaited = await self._awaited(offset)
+        clusters: dict[str, Json] = {}
+        for name, finding in findings.clusters.items():
+            record = marker.records.get(name)
+            reason = record.error if record is not None else ""
+            if record is None:
+                status = await self._status(name)
+                reason = f"{status.get('state')} {status.get('reason', '')}".strip()
+            clusters[name] = {"finding": finding.value, "reason": reason}
+        return {
+            "marker": offset,
+            "by": marker.by,
+            "trusted": marker.trusted,
+            "complete": not awaited,
+            "clusters": clusters,
+            "tables": {
+                table: {name: found.value for name, found in by.items()}
+                for table, by in findings.tables.items()
+            },
+            "differing": {table: {**held} for table, held in findings.differing.items()},
+        }
+
+
+def _told(table: str, held: Mapping[str, str]) -> str:
+    return f"{table}: " + ", ".join(f"{name} has {what}" for name, what in held.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the names, or as many of them as there is room for beside a cursor."""
+    text = ""
+    for count, name in enumerate(names):
+        longer = f"{text}, {name}" if text else name
+        rest = f" and {len(names) - count} more"
+        if len(longer.encode("unicode_escape")) > TEXT_CHARACTERS_MAX - len(rest):
+            return text + rest if text else f"{len(names)} tables"
+        text = longer
+    return text
+
+
+REPORTS_KEPT_MAX = 1000
+"""Reports on operations that this cluster has not reached yet."""
+ROUNDS_MAX = 60
+"""How often peers are asked before those that answered decide."""
+
+
+def _word(error_class: object, sqlstate: object) -> str:
+    return f"failed {error_class} {sqlstate}"
+
+
+def _mine(outcome: OperationOutcome) -> str:
+    if outcome.failure is not None and outcome.status is OutcomeStatus.FAILED:
+        return _word(outcome.failure.error_class, outcome.failure.sqlstate)
+    return outcome.status.value
+
+
+class Comparison:
+    """Compares this cluster's outcomes with the others', and takes it out of service if it is odd.
+
+    A difference shows itself in two ways: another cluster reports an application error on an
+    operation that succeeded here, or an operation failed here. In both cases the peers are asked
+    for their outcomes, and `haproc.replicate.agree.findings` decides which cluster is the odd
+    one. Each cluster judges only itself. Without a majority nobody is odd: that clusters differ
+    is told instead.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reports: OrderedDict[int, ApplicationFailure] = OrderedDict()
+        self._reported: dict[int, dict[str, str]] = {}
+        """What the log said again, after a restart, of operations that are not judged yet."""
+
+    def resume(self) -> None:
+        """Judge what an earlier process did not live to judge."""
+        core = self._core
+        for offset in core.notes.judging:
+            if (known := core.outcomes.at(offset)) is not None:
+                core.tasks.spawn(self._judge_again(known))
+            else:
+                core.notes.judged(offset)
+
+    async def _judge_again(self, known: Known) -> None:
+        """Judge it once all is heard of it that the log held at the start."""
+        outcome = await self._core.outcomes.outcome(known)
+        await self._judge(known.offset, known.facts, outcome)
+
+    def reported(self, report: FailureReport) -> None:
+        """Another cluster failed an operation."""
+        if not self._core.condition.now.started and report.offset in self._core.notes.judging:
+            word = _word(report.failure.error_class, report.failure.sqlstate)
+            self._reported.setdefault(report.offset, {})[report.cluster] = word
+        known = self._core.outcomes.at(report.offset)
+        if known is None or known.outcome is None:
+            self._reports[report.offset] = replace(report.failure, message="", details=NO_DETAILS)
+            if len(self._reports) > REPORTS_KEPT_MAX:
+                self._reports.popitem(last=False)
+            return
+        self._compare(report.offset, known.facts, known.outcome, report.failure)
+
+    def ran(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
+        """This cluster ran an operation."""
+        theirs = self._reports.pop(offset, None)
+        if theirs is not None:
+            self._compare(offset, Facts.of(operation), outcome, theirs)
+        elif outcome.status is OutcomeStatus.FAILED:
+            self._judge_soon(offset, Facts.of(operation), outcome)
+
+    def _compare(
+        self, offset: int, facts: Facts, outcome: OperationOutcome, theirs: ApplicationFailure
+    ) -> None:
+        same = outcome.failure is not None and outcome.failure.same_as(theirs)
+        comparable = outcome.status not in (OutcomeStatus.REJECTED, OutcomeStatus.SKIPPED)
+        if not same and comparable and not outcome.assumed:
+            self._judge_soon(offset, facts, outcome)
+
+    def _judge_soon(self, offset: int, facts: Facts, outcome: OperationOutcome) -> None:
+        if offset not in self._core.notes.judging:
+            self._core.notes.judge(offset)
+            self._core.store.soon()
+            self._core.tasks.spawn(self._judge(offset, facts, outcome))
+
+    async def _judge(self, offset: int, facts: Facts, outcome: OperationOutcome) -> None:
+        core = self._core
+        words = {**self._reported.pop(offset, {}), core.me: _mine(outcome)}
+        missing = set(core.members.peers) - words.keys()
+        for _ in range(ROUNDS_MAX):
+            for peer in sorted(missing):
+                word = await self._outcome_of(peer, offset, facts)
+                if word is not None:
+                    missing.discard(peer)
+                if word:
+                    words[peer] = word
+            if not missing:
+                break
+            await asyncio.sleep(core.timeouts.probe_interval_s)
+        await self._conclude(offset, words, len(missing))
+
+    async def _conclude(self, offset: int, words: dict[str, str], absent: int) -> None:
+        core = self._core
+        core.notes.judged(offset)
+        if offset < core.watermarks.verified_below:
+            pass  # the tables were found equal since
+        elif is_odd(core.me, words, absent):
+            logger.error(
+                "offset %d: outcomes differ: %s; this cluster is the odd one", offset, words
+            )
+            core.diverge(Divergence(offset, Cause.OUTCOME))
+        elif tied(words, absent):
+            what = "; ".join(f"{name} {word}" for name, word in sorted(words.items()))
+            logger.error("offset %d: outcomes differ: %s; run haproc verify", offset, what)
+            core.undecided(Undecided(offset, Cause.OUTCOME, shortened(what)))
+        await core.store()
+
+    async def _outcome_of(self, peer: str, offset: int, facts: Facts) -> str | None:
+        """Return a peer's outcome; None if it is not known yet, empty if it never will be."""
+        try:
+            answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
+        except PeerUnavailableError:
+            return None
+        if answer.get("assumed") and facts.unmarked:
+            return None  # DDL in doubt that "already exists" may have failed before, too
+        match answer.get("status"):
+            case OutcomeStatus.APPLIED.value:
+                return OutcomeStatus.APPLIED.value
+            case OutcomeStatus.FAILED.value:
+                return _word(answer.get("error_class"), answer.get("sqlstate"))
+            case OutcomeStatus.SKIPPED.value:
+                return ""
+            case _:
+                return None
