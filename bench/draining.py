@@ -119,7 +119,7 @@ class NullLane:
 
 
 class NullEngine:
-    """See the module; implements Engine. ``on_applied`` hears of each statement's mark."""
+    """Does everything at once; implements Engine. ``on_applied`` receives each marker."""
 
     def __init__(
         self, on_applied: Callable[[TransactionMarker | None], None] = lambda marker: None

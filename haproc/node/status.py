@@ -158,11 +158,8 @@ def _names(names: Iterable[str]) -> list[Json]:
     return [*names]
 
 
-# What a member tells of itself: on its status doors, and as metrics.
-
-
 class NodeStatus:
-    """See the module; a source for the status doors."""
+    """What a member reports of itself: on its status doors, and as metrics."""
 
     def __init__(
         self,

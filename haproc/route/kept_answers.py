@@ -12,15 +12,15 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from haproc.engine.interface import Chunk, Settings
 from haproc.replicate.log_state.definitions import Written
 
-# What Spark said, which holds until a definition changes on this cluster.
-
-
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """See the module; the least recently used goes first. ``epoch`` counts definitions."""
+    """Answers of Spark that hold until a definition changes on this cluster.
+
+    The least recently used one leaves first. ``epoch`` returns how many definitions changed.
+    """
 
     def __init__(self, epoch: Callable[[], int], entries_max: int) -> None:
         self._epoch = epoch
@@ -77,7 +77,7 @@ def key_of(sql: str, settings: Settings) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """See the module. ``chunks`` are as the cluster gave them.
+    """The answer to one query. ``chunks`` are as the cluster gave them.
 
     ``departures``: how often this member had left service then; its tables may be other ones after
     that. ``after_offset``: of its report. ``at_s``: when its query began, by the loop's clock.
@@ -100,7 +100,10 @@ class GivenUp(StrEnum):
 
 
 class KeptAnswers:
-    """See the module; the least recently used goes first. Bytes of answers on their way count."""
+    """The answers that are kept; the least recently used one leaves first.
+
+    Bytes of answers on their way count.
+    """
 
     def __init__(self, written: Written, bytes_max: int) -> None:
         self._written = written

@@ -46,11 +46,8 @@ class Revoked:
     text: str = ""
 
 
-# What is stored with the cursor beside the queue's own progress. Values in, values out.
-
-
 class Notes:
-    """See the module, and `Progress`, which says what each of them is."""
+    """What is stored with the cursor beside the queue's own progress; `Progress` describes each."""
 
     def __init__(self) -> None:
         self.resume(Progress())
@@ -134,15 +131,13 @@ class Notes:
         self._judging.discard(offset)
 
 
-# What is remembered of an operation for as long as its request may be repeated: facts.
-#
-# Never what it says or brings: of that a window of requests would be gigabytes, and it is in the
-# log.
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """See the module, and `Operation`, whose fields these are if nothing else is said."""
+    """What is remembered of an operation for as long as its request may be repeated.
+
+    The fields are those of `Operation`, if nothing else is said. Neither its text nor its rows: for
+    a window of requests these would be gigabytes, and the log has them.
+    """
 
     id: str
     user: str
