@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     job = commands.add_parser(
-        "submit", help="run a program as a job", description=subcommands.__doc__
+        "submit", help="run a program as a job", description=subcommands.SUBMIT
     )
     job.formatter_class = argparse.RawDescriptionHelpFormatter
     subcommands.add_submit_arguments(job)
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--request-id", metavar="ID", help="idempotency key: asked again, it is the same job"
     )
     _add_ring(job, wait_s=10.0)
-    file = commands.add_parser("load", help="load a file", description=subcommands.__doc__)
+    file = commands.add_parser("load", help="load a file", description=subcommands.LOAD)
     file.formatter_class = argparse.RawDescriptionHelpFormatter
     subcommands.add_load_arguments(file)
     _add_ring(file, wait_s=30.0)

@@ -18,14 +18,24 @@ from haclient.sync.jobs import Jobs
 from haclient.sync.load import AT_ONCE, Load
 from haclient.terminal import harmless
 
-# `haclient load`: load a file into a table, in pieces of which each is acknowledged by itself.
-#
-# What the file holds follows from its name (.csv, .tsv, .jsonl, .ndjson, each also .gz; .parquet,
-# .arrow, .feather) or --format. A load that broke off goes on with --resume ID: what is in the
-# table is passed over. Exit codes: 0 loaded, 1 a piece was rejected, 2 wrong usage, 3 no server
-# was available, 4 it is not known whether a piece is in the table, 130 interrupted.
+LOAD: Final = """\
+Load a file into a table, in pieces of which each is acknowledged by itself.
 
+What the file holds follows from its name (.csv, .tsv, .jsonl, .ndjson, each also .gz; .parquet,
+.arrow, .feather) or --format. A load that broke off goes on with --resume ID: what is in the table
+is passed over. Exit codes: 0 loaded, 1 a piece was rejected, 2 wrong usage, 3 no server was
+available, 4 it is not known whether a piece is in the table, 130 interrupted.
+"""
+"""What `haclient load --help` shows."""
+SUBMIT: Final = """\
+Run a Python program as a job of the ring.
 
+Its log goes to standard output, its id and its state to standard error. With --follow the exit code
+is the job's: 0 for success, the program's own if that failed, else 1. Without, 0 once the job is
+accepted. 2 wrong usage, 3 no server was available and nothing was done, 4 it is not known whether
+the job was accepted, 130 interrupted: the job goes on.
+"""
+"""What `haclient submit --help` shows."""
 BAR_WIDTH: Final = 30
 EXIT_INTERRUPTED: Final = 130
 
@@ -166,14 +176,6 @@ class Bar:
         self._out.write("\r" + line.ljust(self._width))
         self._out.flush()
         self._width = max(self._width, len(line))
-
-
-# `haclient submit`: run a Python program as a job of the ring.
-#
-# Its log goes to standard output, which job it is and how it goes to standard error. With --follow
-# the exit code is the job's: 0 for success, the program's own if that failed, else 1. Without, 0
-# once the job is taken. 2 wrong usage, 3 no server was available and nothing was done, 4 it is not
-# known whether the job was taken, 130 interrupted: the job goes on.
 
 
 FINAL: Final = frozenset({"success", "dead", "killed", "error"})

@@ -5,7 +5,10 @@ What only a Docker engine could tell, building and running, is not tested here.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +145,17 @@ def test_spark_settings_that_change_meaning_are_those_of_local_rings() -> None:
     assert conf.keys() >= {server.EXTENSION_SETTING, server.READER_SETTING}
     assert conf["spark.connect.grpc.maxInboundMessageSize"] == str(MESSAGE_BYTES_MAX)
     assert " ".join(CATALOG_OPTIONS) in (DOCKER / "spark-connect").read_text()
+
+
+def test_modules_that_are_named_outside_the_code_exist() -> None:
+    root = DOCKER.parent
+    folders = ["docker", "scripts", ".ci", "Makefile", "pyproject.toml"]
+    listed = ["git", "ls-files", *folders]
+    files = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True)
+    text = "\n".join((root / name).read_text() for name in files.stdout.split())
+    run = re.findall(r"-m (haproc[\w.]*)", text)
+    assert "haproc.ring.prepare" in run
+    for module in run:
+        assert importlib.util.find_spec(module), module
+    for module, name in re.findall(r"from (haproc[\w.]*) import (\w+)", text):
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"

@@ -183,3 +183,11 @@ def test_sql_with_a_read_level_asks_for_it(server: Server, capsys: Capture) -> N
     assert server.seen[0]["consistency"] == "bounded"
     assert server.seen[0]["acceptable_offset_lag"] == 7
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["sql", "submit", "load"])
+def test_help_of_each_command_tells_its_exit_codes(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        cli.parser().parse_args([command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 wrong usage, 3 no server was available" in shown
