@@ -205,7 +205,7 @@ class CursorStore:
 #
 # All state lives on the event loop; whatever may wait for a broker runs on threads of its own,
 # each with its own clients: appends (`kafka_producer`), reads and trims (`kafka_reader`), the end
-# of the log (`kafka_tail`, only while somebody waits), cursors (`kafka_cursors`), and a look every
+# of the log (`kafka_reader`, only while somebody waits), cursors, and a look every
 # second whether the topic is still the one that was opened (`kafka_handle`). A record is one
 # message, or several if it is large (`kafka_chunks`).
 #

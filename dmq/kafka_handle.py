@@ -189,7 +189,7 @@ LOOKED_WITHIN_S: Final = 3.0
 
 class TopicHandle:
     """One process's handle to a topic: opened, appended to, watched, closed. What its messages mean
-    is the affair of those who build on it (`kafka`, `keyed_kafka`).
+    is the affair of those who build on it (`kafka`, `key_value_kafka`).
 
     Nothing but opening creates the topic: whether it is still the one that was opened is looked
     at every second, and before anything is read if the last look is older than

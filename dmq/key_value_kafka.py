@@ -1,7 +1,7 @@
 """A key-value store in a compacted Kafka topic, named as the log's with ``.store`` behind it.
 
-What its messages hold is said in `keyed_parts`. Each process reads the keys when it opens the store
-and keeps them in memory (`keyed_index`), but only some of the values; whatever may wait for a
+What its messages hold is said in `key_value_index`. Each process reads the keys when it opens the
+store and keeps them in memory, but only some of the values; whatever may wait for a
 broker runs on threads of its own, as for the log (`kafka_handle`). A change's revision is its
 offset in the first partition plus one.
 """
@@ -43,7 +43,7 @@ SMALL_BYTES_MAX: Final = 64 << 10
 SLICE_BYTES_MAX: Final = 8 << 20
 """So much of a large value is under way at once."""
 LARGE_PUT_S: Final = 120.0
-"""The pieces of a value must be there by then; see UNOWNED_KEPT_S of `keyed_index`."""
+"""The pieces of a value must be there by then; see UNOWNED_KEPT_S of `key_value_index`."""
 LOAD_TIMEOUT_S: Final = 120.0
 VALUES_TIMEOUT_S: Final = 60.0
 """Large values take their time; that no broker answers is known within a few seconds."""

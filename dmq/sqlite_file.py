@@ -97,7 +97,7 @@ class WriterLock:
 
 # A SQLite file that several processes of one host write: blocking calls, each side for one thread.
 #
-# What is in it is the affair of those who build on it (`sqlite_records`, `keyed_file`); what is
+# What is in it is the affair of those who build on it (`sqlite`, `key_value_sqlite`); what is
 # here makes it durable and keeps its size bounded. Everything that changes the file runs within
 # the WriterLock, checkpoints included. Write-ahead log with synchronous=FULL: a commit is on the
 # disk when it returns. Space comes back afterwards in small steps (``housekeep``), so that no

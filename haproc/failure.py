@@ -222,7 +222,7 @@ class ErrorClass(StrEnum):
     BODY_TIMEOUT = "HAPROC_BODY_TIMEOUT"
     """The request itself is wrong or too slow; the message says how."""
     TOO_LARGE = "HAPROC_TOO_LARGE"
-    """Split the write, or raise ``limits.operation_bytes_max``."""
+    """The body is larger than the limit that the message names: split it, or raise that."""
     STATEMENT_UNKNOWN = "HAPROC_STATEMENT_UNKNOWN"
     """The statement ran on another HAProc, is no longer kept, or the path is wrong."""
     OFFSET_UNKNOWN = "HAPROC_OFFSET_UNKNOWN"

@@ -171,7 +171,7 @@ def _default(field: dataclasses.Field[Any], path: str) -> str:
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+    return f"`{value:.12g}`" if isinstance(value, float) else f"`{value}`"
 
 
 def _meaning(kind: type, name: str, path: str) -> str:
@@ -257,7 +257,8 @@ def errors() -> str:
             ),
         ),
         prose(
-            "The kind decides the status where the tables below leave it empty. A failure "
+            "An answer says its kind, which decides the status where the tables below leave it "
+            "empty. A failure "
             "of outcome `UNKNOWN` has status "
             f"{statuses.SETTLED_ELSEWHERE} if the request had no id of the client's own (gRPC: "
             "`ABORTED` instead of `UNAVAILABLE`): the request must not be repeated."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,11 @@ def code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def _as_json(value: object) -> str:
+    """Return a value as JSON has it; a text without its quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 class Api:
     """The OpenAPI document, as a page shows it."""
 
@@ -46,10 +52,13 @@ class Api:
         lines = [
             prose(
                 f"{self._api['info']['description']} `GET /openapi.json` has all of this for "
-                "programs. How to use it is in the [SQL guide](../guide/sql.md). A user's token "
-                "is sent as `Authorization: Bearer TOKEN`. Each error below has the body "
-                "[Error](#error); the classes are on [a page of their own](errors.md)."
+                "programs. How to use it is in the [SQL guide](../guide/sql.md). Requests to the "
+                "client door carry a user's token as `Authorization: Bearer TOKEN`, those below "
+                "`/ha/v1/` the ring's secret; health, status and metrics on the operator "
+                "door need nothing. Each error has the body [Error](#error), its status says what "
+                "kind it is, and the classes are on [a page of their own](errors.md)."
             ),
+            *table(("status", "meaning"), self._statuses()),
             "## Requests",
             "",
         ]
@@ -64,6 +73,16 @@ class Api:
             for name in names:
                 lines += self._schema(name, self._api["components"]["schemas"][name])
         return page("The HTTP interface", "`haproc/doors/openapi.yaml`", *lines)
+
+    def _statuses(self) -> Iterator[tuple[str, str]]:
+        found: dict[str, str] = {}
+        for methods in self._api["paths"].values():
+            for method in _METHODS:
+                for status, answer in methods.get(method, {}).get("responses", {}).items():
+                    if "$ref" in answer:
+                        found[str(status)] = self._resolved(answer)["description"]
+        for status, text in sorted(found.items()):
+            yield status, " ".join(text.split())
 
     def _sections(self, begin: str, entry: str) -> Iterator[tuple[str, list[str]]]:
         body = self._text.split(f"\n{begin}\n")[1]
@@ -85,8 +104,10 @@ class Api:
         ]
         if rows:
             yield from table(("parameter", "in", "type", "meaning"), rows)
-        for kind, body in about.get("requestBody", {}).get("content", {}).items():
-            yield f"- Body `{kind}`: {self._kind(body['schema'])}"
+        body = about.get("requestBody", {})
+        optional = "" if body.get("required") else " (optional)"
+        for kind, each in body.get("content", {}).items():
+            yield f"- Body `{kind}`{optional}: {self._kind(each['schema'])}"
         refused = []
         for status, answer in about["responses"].items():
             if "$ref" in answer:
@@ -110,6 +131,8 @@ class Api:
             yield ""
             return
         required = schema.get("required", ())
+        if "description" in schema:
+            yield prose(schema["description"])
         yield from table(
             ("field", "type", "meaning"),
             (
@@ -129,8 +152,7 @@ class Api:
         text = " ".join(schema.get("description", "").split())
         default = schema.get("default")
         if default not in (None, ""):
-            shown = str(default).lower() if isinstance(default, bool) else default
-            text = f"{text} Default: `{shown}`.".strip()
+            text = f"{text} Default: `{_as_json(default)}`.".strip()
         return self._kind(schema), text
 
     def _kind(self, schema: Mapping[str, Any]) -> str:
@@ -141,16 +163,16 @@ class Api:
             if key in schema:
                 return " or ".join(map(self._kind, schema[key]))
         if "const" in schema:
-            return f"`{schema['const']}`"
+            return f"`{_as_json(schema['const'])}`"
         if "enum" in schema:
-            return code(map(str, schema["enum"]))
+            return code(map(_as_json, schema["enum"]))
         kinds = schema.get("type", "any")
         kinds = kinds if isinstance(kinds, list) else [kinds]
         return " or ".join(self._plain(each, schema) for each in kinds)
 
     def _plain(self, kind: str, schema: Mapping[str, Any]) -> str:
         if kind == "array":
-            return f"list of {self._kind(schema['items'])}"
+            return f"list ({self._kind(schema['items'])})"
         if kind == "object":
             inner = schema.get("additionalProperties")
             if isinstance(inner, dict):
@@ -160,7 +182,7 @@ class Api:
         bounds = [
             f"{sign} {schema[key]}"
             for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
-            if key in schema
+            if key in schema and kind in ("integer", "number")
         ]
         pattern = f" `{schema['pattern']}`" if "pattern" in schema and kind == "string" else ""
         return " ".join([kind, *bounds]) + pattern

@@ -22,7 +22,7 @@ _STANDING: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
-    """Return the plan whose one row says what the server is, see `engine.plugin`."""
+    """Return the plan whose one row says what the server is, see `engine.server`."""
     return _plan(_VERSION, b"")
 
 

@@ -30,7 +30,7 @@ LOOK_S: Final = 1.0
 
 
 class Scheduler:
-    """Submits the jobs of the configuration's schedules when they are due; see `schedules`.
+    """Submits the jobs of the configuration's schedules when they are due; see `jobs.model`.
 
     ``leads``: whether this HAProc is the one that submits now."""
 

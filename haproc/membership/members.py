@@ -3,8 +3,7 @@
 One timer does everything: it sends a heartbeat at every tick, and at some of them looks at the
 peers' windows and sends a report. Ticks are multiples of the interval by the wall clock, so that
 HAProcs whose clocks agree wake each other once in an interval instead of with every message, which
-is a quarter cheaper; where they don't agree nothing is lost. The decisions are those of `view` and
-`judgement`.
+is a quarter cheaper; where they don't agree nothing is lost. The decisions are those of `view`.
 """
 
 from __future__ import annotations

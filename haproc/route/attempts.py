@@ -278,7 +278,7 @@ class Attempts:
         return newest
 
     def next_id(self, request: Request) -> str:
-        """Return the id under which a request's write is to be made now, see `route.retry_ids`."""
+        """Return the id under which a request's write is to be made now, see `route.model`."""
         found = request.id
         for found in retry_ids(request.id):
             known = self._core.outcomes.find((request.user, found))

@@ -151,7 +151,7 @@ def found_in(keys: Iterable[str]) -> dict[Key, SessionKeys]:
 
 
 def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> list[str]:
-    """Return the copies of files' pieces that nobody needs; see `blobs` for why that is safe."""
+    """Return the copies of files' pieces that nobody needs; see `durable` for why that is safe."""
     newest: dict[str, Copy] = {}
     old: list[Copy] = []
     for copy in sorted(copies, key=lambda each: each.written_ms):

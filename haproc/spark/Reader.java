@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Properties;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -175,13 +176,19 @@ public final class Reader implements RelationPlugin {
             ClassLoader classes = Thread.currentThread().getContextClassLoader();
             Future<String> found = THREADS.submit(() -> {
                 Thread.currentThread().setContextClassLoader(classes);
-                return caller.runWith(() -> {
-                    try {
-                        return Files.asked(this::read);
-                    } catch (Exception error) {
-                        throw sneaky(error);
-                    }
-                });
+                try {
+                    return caller.runWith(() -> {
+                        try {
+                            return Files.asked(this::read);
+                        } catch (Exception error) {
+                            throw sneaky(error);
+                        }
+                    });
+                } finally {  // the thread outlives the session
+                    SparkSession.clearActiveSession();
+                    session.sparkContext().setLocalProperties(new Properties());
+                    Thread.currentThread().setContextClassLoader(Reader.class.getClassLoader());
+                }
             });
             try {
                 return found.get();

@@ -28,7 +28,7 @@ async def take_back(service: Service, key: Key, task: asyncio.Task[Any]) -> Revo
     """Take back a write that ``task`` is about to put into the log, or waits for."""
     clock = asyncio.get_running_loop().time
     until = clock() + _WAIT_S
-    # What is rejected may be made again as long as its task runs, see `route.retry_ids`.
+    # What is rejected may be made again as long as its task runs, see `route.model`.
     while (found := await revoke(service, key)) is None or found.fate is Fate.REJECTED:
         if task.done():
             return found or Revoked(None, Fate.ENDED)

@@ -70,7 +70,7 @@ def read_nested(message: Any, found: PlanFindings) -> None:
     """Take a call that stands inside another plan; RefusedError unless it only looks."""
     kind = message.WhichOneof("cat_type")
     if kind not in READING:
-        raise parsing.nested(f"spark.catalog's {kind}")
+        raise parsing.refused_nesting(f"spark.catalog's {kind}")
     _look(getattr(message, kind), found)
 
 
@@ -82,7 +82,7 @@ def read_root(message: Any) -> PlanReading:
         _look(getattr(message, kind), found)
         return found.reading(Does.QUERIES, Kind.SHOW)
     if kind not in TOLD:
-        raise parsing.unknown(f"the call {kind} of spark.catalog")
+        raise parsing.refused_unknown(f"the call {kind} of spark.catalog")
     return TOLD[kind](getattr(message, kind))
 
 
@@ -108,7 +108,7 @@ def _written(kind: Kind, name: str, found: PlanFindings | None = None) -> PlanRe
 
 def _create_table(message: Any) -> PlanReading:
     if message.source and message.source.lower() not in FILE_SOURCES:
-        raise parsing.source(message.source, "a table of")
+        raise parsing.refused_source(message.source, "a table of")
     found = PlanFindings()
     if message.path:
         found.paths.add(message.path)

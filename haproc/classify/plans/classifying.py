@@ -53,7 +53,7 @@ def classify_plan(
     for part in _parts(reading):
         found = _classified(part, known, context, rules, bounds)
         if isinstance(found, Unparsed) or found.operation_class is not OperationClass.QUERY:
-            raise parsing.nested(f"the statement {part.text[:60]!r}")
+            raise parsing.refused_nesting(f"the statement {part.text[:60]!r}")
     read, text = _read(reading, context, rules), text_of(reading)
     if reading.sql is None:
         return _decided(reading, read, text, context, rules, override, there)

@@ -54,24 +54,24 @@ def save(message: Any, found: PlanFindings) -> PlanReading:
     if message.WhichOneof("save_type") != "table":
         return _save_elsewhere(message, found)
     if message.source and message.source.lower() not in FILE_SOURCES:
-        raise parsing.source(message.source, "a table of")
+        raise parsing.refused_source(message.source, "a table of")
     if message.mode not in _SAVE:
-        raise parsing.unknown(f"a save mode {message.mode}")
+        raise parsing.refused_unknown(f"a save mode {message.mode}")
     mode = _SAVE[message.mode]
     table = message.table
     if table.save_method == _V1.SaveTable.TABLE_SAVE_METHOD_INSERT_INTO:
         mode = Mode.INSERT_OVERWRITE if mode is Mode.SAVE_OVERWRITE else Mode.INSERT
     elif table.save_method != _V1.SaveTable.TABLE_SAVE_METHOD_SAVE_AS_TABLE:
-        raise parsing.unknown(f"a way to save into a table, {table.save_method}")
+        raise parsing.refused_unknown(f"a way to save into a table, {table.save_method}")
     return _written(message, mode, table.table_name, found)
 
 
 def write_to(message: Any, found: PlanFindings) -> PlanReading:
     """Return the reading of ``df.writeTo``."""
     if message.provider and message.provider.lower() not in FILE_SOURCES:
-        raise parsing.source(message.provider, "a table of")
+        raise parsing.refused_source(message.provider, "a table of")
     if message.mode not in _WRITE_TO:
-        raise parsing.unknown(f"a mode of writeTo, {message.mode}")
+        raise parsing.refused_unknown(f"a mode of writeTo, {message.mode}")
     for key in message.table_properties:
         check_property(key.lower())
     return _written(message, _WRITE_TO[message.mode], message.table_name, found)
@@ -125,7 +125,7 @@ def _save_elsewhere(message: Any, found: PlanFindings) -> PlanReading:
     if message.source.lower() == "noop" and not path:
         return found.reading(Does.QUERIES, Kind.SELECT)
     if not message.source or message.source.lower() in FILE_SOURCES:
-        raise parsing.files(f"save({path!r}) writes files")
+        raise parsing.refused_files(f"save({path!r}) writes files")
     raise RefusedError(
         ErrorClass.SOURCE,
         f"save() to {message.source[:80]!r} writes to another system, from one cluster or from all",
@@ -163,7 +163,7 @@ def read_analysis(request: Any) -> PlanReading:
     if asked in PLAIN:
         return found.reading(Does.QUERIES, Kind.EXPLAIN)
     if asked not in EXPLAINED:
-        raise parsing.unknown(f"the question {asked}")
+        raise parsing.refused_unknown(f"the question {asked}")
     message = getattr(request, asked)
     for place in EXPLAINED[asked]:
         explained = getattr(message, place)
@@ -176,9 +176,9 @@ def _root_to_analyze(plan: Any, asked: str) -> Any:
     plan = opened(plan)
     kind = plan.WhichOneof("op_type")
     if kind == "command":
-        raise parsing.nested(f"a command whose {asked} is asked for")
+        raise parsing.refused_nesting(f"a command whose {asked} is asked for")
     if kind != "root":
-        raise parsing.unknown("neither a query nor a command")
+        raise parsing.refused_unknown("neither a query nor a command")
     return plan.root
 
 
@@ -209,13 +209,13 @@ def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
     if kind == "root":
         return _root(plan.root, data)
     if kind != "command":
-        raise parsing.unknown("neither a query nor a command")
+        raise parsing.refused_unknown("neither a query nor a command")
     command = plan.command
     does = command.WhichOneof("command_type")
     if does in REFUSED:
         raise REFUSED[does]()
     if does not in TOLD:
-        raise parsing.unknown(f"the command {does}")
+        raise parsing.refused_unknown(f"the command {does}")
     return TOLD[does](getattr(command, does))
 
 
@@ -237,7 +237,7 @@ def _sql_command(message: Any) -> PlanReading:
     """A SQL text by itself, or with the DataFrames that it reads."""
     command, message = message, _in_todays_form(message)
     if not has_sql(message):
-        raise parsing.unknown("a SQL command without a text")
+        raise parsing.refused_unknown("a SQL command without a text")
     found = PlanFindings()
     for each in message.with_relations.references:
         walk(each, found)
@@ -275,7 +275,7 @@ def _view(message: Any) -> PlanReading:
 def _function(message: Any) -> PlanReading:
     kind = message.WhichOneof("function")
     if kind not in ("python_udf", "python_udtf"):
-        raise parsing.jvm_code(f"the function {message.function_name[:100]}")
+        raise parsing.refused_jvm_code(f"the function {message.function_name[:100]}")
     found = PlanFindings(user_code=True)
     name = (message.function_name,)
     return found.reading(Does.CHANGES_SESSION, Kind.TEMPORARY_VIEW, target=name)
@@ -363,11 +363,13 @@ def _profile() -> RefusedError:
 
 
 REFUSED: Final[dict[str, Callable[[], RefusedError]]] = {
-    "write_stream_operation_start": lambda: parsing.streaming("writeStream starts a stream"),
-    "streaming_query_command": lambda: parsing.streaming("a command for a stream"),
-    "streaming_query_manager_command": lambda: parsing.streaming("spark.streams asks for streams"),
-    "streaming_query_listener_bus_command": lambda: parsing.streaming("a listener of streams"),
-    "register_data_source": lambda: parsing.source("of your own", "a data source"),
+    "write_stream_operation_start": lambda: parsing.refused_stream("writeStream starts a stream"),
+    "streaming_query_command": lambda: parsing.refused_stream("a command for a stream"),
+    "streaming_query_manager_command": lambda: parsing.refused_stream(
+        "spark.streams asks for streams"
+    ),
+    "streaming_query_listener_bus_command": lambda: parsing.refused_stream("a listener of streams"),
+    "register_data_source": lambda: parsing.refused_source("of your own", "a data source"),
     "create_resource_profile_command": _profile,
     "execute_external_command": _external,
     "pipeline_command": _pipeline,

@@ -183,7 +183,7 @@ def kind_of(message: Any) -> str:
     """Return which relation or command is set; RefusedError unless it is one."""
     kinds: list[str] = [each.name for each, _ in message.ListFields()]
     if len(kinds) != 1:
-        raise parsing.unknown("an extension of Delta's of no kind that there is")
+        raise parsing.refused_unknown("an extension of Delta's of no kind that there is")
     return kinds[0]
 
 
@@ -192,7 +192,7 @@ def read_nested(extension: Any, found: PlanFindings) -> None:
     relation = relation_in(extension, found)
     kind = kind_of(relation)
     if kind not in READING:
-        raise parsing.nested(f"DeltaTable's {kind}")
+        raise parsing.refused_nesting(f"DeltaTable's {kind}")
     message = getattr(relation, kind)
     if kind == "is_delta_table":
         found.paths.add(message.path)
@@ -210,7 +210,7 @@ def read_root(relation: Any, found: PlanFindings, walk: Walk) -> PlanReading:
     kind = kind_of(relation)
     message = getattr(relation, kind)
     if kind not in WRITING:
-        raise parsing.unknown(f"DeltaTable's {kind}")
+        raise parsing.refused_unknown(f"DeltaTable's {kind}")
     expressions.take(message, found)
     if kind == "merge_into_table":
         walk(message.source, found)
@@ -223,13 +223,13 @@ def read_command(extension: Any) -> PlanReading:
     command = _unpacked(extension, DeltaCommand, found)
     kind = kind_of(command)
     if kind not in COMMANDS:
-        raise parsing.unknown(f"DeltaTable's {kind}")
+        raise parsing.refused_unknown(f"DeltaTable's {kind}")
     return COMMANDS[kind](getattr(command, kind), found)
 
 
 def _unpacked(extension: Any, kind: Any, found: PlanFindings) -> Any:
     if extension.type_url.rpartition("/")[2] != kind.DESCRIPTOR.full_name:
-        raise parsing.unknown(f"an extension of type {extension.type_url[:100]}")
+        raise parsing.refused_unknown(f"an extension of type {extension.type_url[:100]}")
     found.extensions += 1
     if found.extensions > EXTENSIONS_MAX:
         raise RefusedError(
@@ -242,7 +242,7 @@ def _unpacked(extension: Any, kind: Any, found: PlanFindings) -> Any:
 
 def _name(table: Any) -> tuple[str, ...]:
     if table.HasField("path"):
-        raise parsing.files(f"DeltaTable.forPath({table.path.path!r}) names files")
+        raise parsing.refused_files(f"DeltaTable.forPath({table.path.path!r}) names files")
     return name_in(table.table_or_view_name, "is written")
 
 
@@ -254,7 +254,7 @@ def _scanned(relation: Any, found: PlanFindings) -> tuple[str, ...]:
         kind = relation.WhichOneof("rel_type")
     scan = relation_in(relation.extension, found) if kind == "extension" else None
     if scan is None or kind_of(scan) != "scan":
-        raise parsing.unknown("a target that is no DeltaTable")
+        raise parsing.refused_unknown("a target that is no DeltaTable")
     return _name(scan.scan.table)
 
 
@@ -310,7 +310,7 @@ def _check_properties(properties: Mapping[str, str]) -> None:
 
 def _create(message: Any, found: PlanFindings) -> PlanReading:
     if not message.HasField("table_name"):
-        raise parsing.files(f"a table at {message.location!r} without a name")
+        raise parsing.refused_files(f"a table at {message.location!r} without a name")
     if message.HasField("location"):
         found.paths.add(message.location)
     _check_properties(message.properties)

@@ -169,9 +169,9 @@ def _entered(expression: Any, found: PlanFindings) -> None:
         check_code(expression.common_inline_user_defined_function)
         found.user_code = True
     elif kind == "typed_aggregate_expression":
-        raise parsing.jvm_code("an aggregate function")
+        raise parsing.refused_jvm_code("an aggregate function")
     else:
-        raise parsing.unknown(f"the expression {kind}")
+        raise parsing.refused_unknown(f"the expression {kind}")
 
 
 def called(message: Any, found: PlanFindings) -> None:
@@ -179,11 +179,11 @@ def called(message: Any, found: PlanFindings) -> None:
     parts = parts_of(message.function_name) or (message.function_name,)
     name = parts[-1].lower()
     if name in HIDING:
-        raise parsing.hiding(name)
+        raise parsing.refused_hiding(name)
     found.functions.add(name if len(parts) == 1 else ".".join(parts).lower())
 
 
 def check_code(function: Any) -> None:
     """Refuse a function of the user's that is not in Python."""
     if function.WhichOneof("function") not in ("python_udf", "python_udtf"):
-        raise parsing.jvm_code(f"the function {function.function_name[:100]}")
+        raise parsing.refused_jvm_code(f"the function {function.function_name[:100]}")

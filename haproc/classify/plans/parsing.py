@@ -22,7 +22,7 @@ def members(text: str) -> frozenset[str]:
 # Why a plan is not run, and what to do instead.
 
 
-def unknown(what: str) -> RefusedError:
+def refused_unknown(what: str) -> RefusedError:
     """Return the error of a plan with a part that HAProc does not know."""
     return RefusedError(
         ErrorClass.PLAN_UNKNOWN,
@@ -31,7 +31,7 @@ def unknown(what: str) -> RefusedError:
     )
 
 
-def streaming(what: str) -> RefusedError:
+def refused_stream(what: str) -> RefusedError:
     """Return the error of whatever has to do with streams."""
     return RefusedError(
         ErrorClass.STREAMING,
@@ -41,7 +41,7 @@ def streaming(what: str) -> RefusedError:
     )
 
 
-def nested(what: str) -> RefusedError:
+def refused_nesting(what: str) -> RefusedError:
     """Return the error of what has an effect and stands where only queries may."""
     return RefusedError(
         ErrorClass.NESTED_WRITE,
@@ -50,7 +50,7 @@ def nested(what: str) -> RefusedError:
     )
 
 
-def files(what: str) -> RefusedError:
+def refused_files(what: str) -> RefusedError:
     """Return the error of a write to files."""
     return RefusedError(
         ErrorClass.PATH,
@@ -60,7 +60,7 @@ def files(what: str) -> RefusedError:
     )
 
 
-def source(name: str, use: str) -> RefusedError:
+def refused_source(name: str, use: str) -> RefusedError:
     """Return the error of a data source that is not one of files."""
     return RefusedError(
         ErrorClass.SOURCE,
@@ -70,7 +70,7 @@ def source(name: str, use: str) -> RefusedError:
     )
 
 
-def jvm_code(what: str) -> RefusedError:
+def refused_jvm_code(what: str) -> RefusedError:
     """Return the error of code in the JVM."""
     return RefusedError(
         ErrorClass.JVM_CODE,
@@ -79,7 +79,7 @@ def jvm_code(what: str) -> RefusedError:
     )
 
 
-def unreadable_name(text: str, use: str) -> RefusedError:
+def refused_name(text: str, use: str) -> RefusedError:
     """Return the error of a text that names nothing, where a name stands."""
     return RefusedError(
         ErrorClass.TABLE_NAME,
@@ -88,7 +88,7 @@ def unreadable_name(text: str, use: str) -> RefusedError:
     )
 
 
-def hiding(function: str) -> RefusedError:
+def refused_hiding(function: str) -> RefusedError:
     """Return the error of a function that runs what its arguments name."""
     return RefusedError(
         ErrorClass.UNCLASSIFIED,
@@ -104,7 +104,7 @@ def name_in(text: str, use: str) -> tuple[str, ...]:
     """Return the parts of a table's name; RefusedError, which says its use, if the text is none."""
     parts = parts_of(text)
     if parts is None:
-        raise unreadable_name(text, use)
+        raise refused_name(text, use)
     return parts
 
 
@@ -139,7 +139,7 @@ def opened(plan: Any) -> Any:
         return plan
     packed = plan.compressed_operation
     if packed.compression_codec != protos.base.COMPRESSION_CODEC_ZSTD:
-        raise unknown(f"a compression of kind {packed.compression_codec}")
+        raise refused_unknown(f"a compression of kind {packed.compression_codec}")
     data = _decompressed(packed.data)
     whole = protos.base.Plan()
     if packed.op_type == _Compressed.OP_TYPE_RELATION:
@@ -147,7 +147,7 @@ def opened(plan: Any) -> Any:
     elif packed.op_type == _Compressed.OP_TYPE_COMMAND:
         whole.command.CopyFrom(parse(protos.commands.Command, data))
     else:
-        raise unknown(f"a compressed plan of kind {packed.op_type}")
+        raise refused_unknown(f"a compressed plan of kind {packed.op_type}")
     return whole
 
 
@@ -163,7 +163,7 @@ def _parsed(kind: Any, data: bytes) -> Any:
 def _check_known(kind: Any, data: bytes, known: Any) -> None:
     """Refuse unless the sizes differ only because another writer spelt the same otherwise."""
     if _parsed(kind, data).ByteSize() != known.ByteSize():
-        raise unknown("a field of a newer version of Spark Connect")
+        raise refused_unknown("a field of a newer version of Spark Connect")
 
 
 def _decompressed(data: bytes) -> bytes:

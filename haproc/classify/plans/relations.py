@@ -40,7 +40,7 @@ def read_relation(message: Any, found: PlanFindings) -> None:
     elif kind == "fetch":
         found.handles.add(message.fetch.obj_ref.id)
     else:
-        raise parsing.unknown(f"a relation of models, {kind}")
+        raise parsing.refused_unknown(f"a relation of models, {kind}")
 
 
 def _take_operator(message: Any, found: PlanFindings) -> None:
@@ -53,7 +53,7 @@ def _take_operator(message: Any, found: PlanFindings) -> None:
 def _check_operator(operator: Any) -> None:
     """Refuse an operator that is not Spark's own, or runs a SQL text of its parameters."""
     if not operator.name.startswith(_OWN):
-        raise parsing.jvm_code(f"the operator {operator.name[:100]!r}")
+        raise parsing.refused_jvm_code(f"the operator {operator.name[:100]!r}")
     if operator.name.endswith(_RUNS_SQL):
         raise RefusedError(
             ErrorClass.HIDDEN_STATEMENT,
@@ -72,7 +72,7 @@ def read_command(message: Any, found: PlanFindings) -> PlanReading:
             "keep what you need of the model in your program, or fit it anew",
         )
     if kind not in HOLDING:
-        raise parsing.unknown(f"a command for models, {kind}")
+        raise parsing.refused_unknown(f"a command for models, {kind}")
     if kind == "fit":
         _check_operator(message.fit.estimator)
     elif kind == "evaluate":
@@ -125,10 +125,10 @@ _TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"
 COMPUTED_RANGE: Final = "range of computed values"
 """Named among a plan's relations: the rest of them are the protocol's."""
 REFUSED: Final = {
-    "common_inline_user_defined_data_source": lambda: parsing.source(
+    "common_inline_user_defined_data_source": lambda: parsing.refused_source(
         "of your own", "a data source"
     ),
-    "unknown": lambda: parsing.unknown("a relation called unknown"),
+    "unknown": lambda: parsing.refused_unknown("a relation called unknown"),
 }
 
 
@@ -150,7 +150,7 @@ def _entered(relation: Any, found: PlanFindings) -> Any:
     """Take what this relation says of itself, and return the message that says it."""
     kind = relation.WhichOneof("rel_type")
     if kind is None:
-        raise parsing.unknown("a relation that is empty, or of a kind that is new")
+        raise parsing.refused_unknown("a relation that is empty, or of a kind that is new")
     message = getattr(relation, kind)
     found.relations.add(kind)
     if kind in COLUMNS:
@@ -164,7 +164,7 @@ def _entered(relation: Any, found: PlanFindings) -> Any:
     if kind in REFUSED:
         raise REFUSED[kind]()
     if kind not in TOLD:
-        raise parsing.unknown(f"the relation {kind}")
+        raise parsing.refused_unknown(f"the relation {kind}")
     TOLD[kind](message, found)
     return message
 
@@ -233,14 +233,14 @@ def _bears(descriptor: Any) -> bool:
 
 def _read(message: Any, found: PlanFindings) -> None:
     if message.is_streaming:
-        raise parsing.streaming("readStream reads a stream")
+        raise parsing.refused_stream("readStream reads a stream")
     kind = message.WhichOneof("read_type")
     if kind == "named_table":
         _named(message.named_table, found)
     elif kind == "data_source":
         _data_source(message.data_source, found)
     else:
-        raise parsing.unknown("a read of no kind that there is")
+        raise parsing.refused_unknown("a read of no kind that there is")
 
 
 def _named(message: Any, found: PlanFindings) -> None:
@@ -250,7 +250,7 @@ def _named(message: Any, found: PlanFindings) -> None:
 
 def _data_source(message: Any, found: PlanFindings) -> None:
     if message.format and message.format.lower() not in PATH_FORMATS:
-        raise parsing.source(message.format, "the data source")
+        raise parsing.refused_source(message.format, "the data source")
     found.names_known = False
     found.paths.update(message.paths)
     _take_options(message.options, found)
@@ -266,7 +266,7 @@ def _take_options(options: Any, found: PlanFindings) -> None:
 
 def _changes(message: Any, found: PlanFindings) -> None:
     if message.is_streaming:
-        raise parsing.streaming("a stream of changes")
+        raise parsing.refused_stream("a stream of changes")
     _named(message, found)
 
 

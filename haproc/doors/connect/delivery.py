@@ -3,11 +3,11 @@
 An operation is what ExecutePlan began: a query that is relayed, or a write whose answer is awaited.
 It runs in a task of its own (`operation.py`), and its client reads it from any connection, until it
 releases it, or has not come for a time. Ended ones are remembered as Spark remembers them, and what
-is said of an operation is what Spark says (`handles.py`).
+is said of an operation is what Spark says (`errors.py`).
 
 A client may come with a response that another HAProc gave it, or this one before its Spark died.
 What the response's id says (`responses.py`) is enough to go on: the request runs again in the
-client's session, and what the client has is passed over (`resuming.py`). A request that does not
+client's session, and what the client has is passed over (`responses.py`). A request that does not
 fit into ids is put into the key-value store before the first response leaves, unless the result is
 small: `running/USER/SESSION/OPERATION`, deleted at the operation's end by who put it there last.
 

@@ -69,7 +69,7 @@ class HalfClosed:
 # - A head must be there `HEAD_S` after its first byte, the first one of a connection after its
 #   opening; between requests a connection may be idle for `KEEPALIVE_S`.
 # - Who takes nothing of an answer for `STALL_S` is cut off.
-# - Who sends no more is answered what it has asked in full, and nothing else (`half_closed`).
+# - Who sends no more is answered what it has asked in full, and nothing else (`HalfClosed`).
 # - Where all places are taken, the connection that has waited longest without a request under way
 #   gives up its own: of the user who has most of them; strangers count as one user. Only where
 #   every place has a request under way is a new one told to go.

@@ -44,7 +44,7 @@ def tied(outcomes: Mapping[str, str], absent: int) -> bool:
 
 # Which clusters hold the same, judged from the checksums that they put into the log.
 #
-# Table by table, the majority is right (`agree.majority`); where there is none, nobody is found to
+# Table by table, the majority is right (`right_of`); where there is none, nobody is found to
 # differ, unless an operator has said in the marker which cluster is to be trusted: then its tables
 # are right, and until it has told them nothing is decided. A cluster that is known to differ has
 # no vote while there is one that is not, and cannot be found equal without having been compared

@@ -260,7 +260,7 @@ class Account:
         None for all else: control records, copies of a request, and what every cluster passes over.
         """
         self.position = entry.offset + 1
-        if not entry.record.kind.startswith((_OPERATION, contents.KIND)):
+        if not entry.record.kind.startswith((_OPERATION, contents.FENCE)):
             return None
         op = from_record(entry.record)
         if isinstance(op, Fence):

@@ -96,7 +96,7 @@ class Past:
 #
 # What stands farther back is forgotten. So that a late copy is not taken for new, a record says
 # ``since``: an offset below which no copy of its request can stand (see
-# `replicate.log_state.past`). If that is not within the window, the record is *expired*: it is
+# `Past`). If that is not within the window, the record is *expired*: it is
 # passed over, whether or not there was an earlier copy. Of two copies at most one is therefore
 # applied: the second one is either within reach of the first, or expired, because its ``since``
 # lies at or below the first.

@@ -20,7 +20,7 @@ from haproc.replicate.records.fields import flag, number, text
 # so what is looked at again is refused. Said twice it does no harm, whoever says it.
 
 
-KIND: Final = "fence"
+FENCE: Final = "fence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Fence:
 
 def fence_record(fence: Fence) -> Record:
     """Return the log record of a message."""
-    return Record(KIND, fence.name, {})
+    return Record(FENCE, fence.name, {})
 
 
 def fence_message(record: Record) -> Fence:

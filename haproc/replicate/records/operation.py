@@ -12,7 +12,7 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``skip``, ``verify``, ``checksums``: see `replicate.records.contents`.
 - ``rows``, ``part``, ``passed``: see `replicate.records.rows`.
 - ``join``, ``leave``, ``members``: see `replicate.records.members`.
-- ``fence``: see `replicate.records.fence`.
+- ``fence``: see `replicate.records.contents`.
 
 **Versions.** A reader passes over headers that it does not know: so a new header is for what may
 be ignored. What changes how a record must be treated is a new version of its kind, ``kind.2``:
@@ -216,7 +216,7 @@ class DecisionKind(StrEnum):
 class Decision:
     """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected.
 
-    ``epoch`` is the offset of its writer's claim, see `replicate.log_state.claims`.
+    ``epoch`` is the offset of its writer's claim, see `replicate.log_state.members`.
     """
 
     offset: int
@@ -490,7 +490,7 @@ def from_record(record: Record) -> Message | Filler:
                 return computed_message(record)
             case kind if kind in votes.KINDS:
                 return votes.fate_message(record)
-            case contents.KIND:
+            case contents.FENCE:
                 return fence_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
