@@ -18,9 +18,9 @@ from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.connections import PeerDoors
 from haproc.membership.peers import PeerBusyError, PeerUnavailableError
-from haproc.route import messages
-from haproc.route.messages import BrokenPiecesError, FrameKind
+from haproc.route import pieces
 from haproc.route.model import Answer, HaReport, Request, Sent, SentPlan, SentRows, SentSql
+from haproc.route.pieces import BrokenPiecesError, FrameKind
 
 PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
@@ -87,7 +87,7 @@ def _text(statement: Sent) -> str:
 def _refusal(peer: str, data: bytes) -> Exception:
     """Return what to raise for a peer's error: only the statement's own is everybody's."""
     try:
-        error = messages.read_error(data)
+        error = pieces.read_error(data)
     except BrokenPiecesError as broken:
         return PeerUnavailableError(f"peer {peer}: {broken}")
     if error.kind is FailureKind.APPLICATION or error.error_class == ErrorClass.REFUSED_BY_RULE:
@@ -108,14 +108,12 @@ class Relayed:
         content = self._response.content
         while True:
             try:
-                kind, rows, size = messages.read_head(
-                    await content.readexactly(messages.HEAD_BYTES)
-                )
+                kind, rows, size = pieces.read_head(await content.readexactly(pieces.HEAD_BYTES))
                 if kind is FrameKind.END:
                     await content.read()  # the body's end, so that the connection can be kept
                     return
                 data = await content.readexactly(size)
-                failure = messages.read_error(data) if kind is FrameKind.ERROR else None
+                failure = pieces.read_error(data) if kind is FrameKind.ERROR else None
             except (
                 aiohttp.ClientError,
                 OSError,

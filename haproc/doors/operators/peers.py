@@ -26,7 +26,7 @@ from haproc.doors.http.bodies import (
 )
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
-from haproc.route import messages
+from haproc.route import pieces
 from haproc.route.forward import AFTER_HEADER, PATH
 from haproc.route.model import Answer, Request, SentSql
 from haproc.route.offload import Inline, Texts
@@ -119,17 +119,17 @@ class ForwardedDoor:
 async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
     after = str(answer.report.after_offset or 0)
     response = web.StreamResponse(
-        headers={"Content-Type": messages.CONTENT_TYPE, AFTER_HEADER: after}
+        headers={"Content-Type": pieces.CONTENT_TYPE, AFTER_HEADER: after}
     )
     await response.prepare(request)
     try:
         async for chunk in _checked(answer):
-            await _write(response, messages.chunk_head(chunk))
+            await _write(response, pieces.chunk_head(chunk))
             await _write(response, chunk.data)
-        await _write(response, messages.end())
+        await _write(response, pieces.end())
     except _FailedError as failed:
         told = as_request_error(failed.error, f"query for a peer {request.remote}", only_reads=True)
-        await _write(response, messages.error(body_of(told, request.app[CLUSTER])))
+        await _write(response, pieces.error(body_of(told, request.app[CLUSTER])))
     await response.write_eof()
     return response
 

@@ -1,0 +1,75 @@
+"""A result on its way from one HAProc to another: a sequence of frames.
+
+Each has a head of fixed size (what it is, rows, bytes) and then its bytes. A chunk's are those
+that the cluster made, untouched. The end and an error are frames, too, so that what breaks off is
+neither.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from enum import IntEnum
+from typing import Any, Final
+
+from haproc.engine.interface import Chunk
+from haproc.failure import FailureKind, RequestError, WriteOutcome
+
+CONTENT_TYPE: Final = "application/vnd.haproc.pieces"
+_HEAD: Final = struct.Struct(">BQQ")
+HEAD_BYTES: Final = _HEAD.size
+_CHUNK_BYTES_MAX: Final = 1 << 31
+"""More than a cluster hands out at once; it only bounds what a broken stream can ask for."""
+
+
+class FrameKind(IntEnum):
+    """What a frame holds."""
+
+    CHUNK = 0
+    END = 1
+    ERROR = 2
+
+
+class BrokenPiecesError(Exception):
+    """What came is no such sequence."""
+
+
+def chunk_head(chunk: Chunk) -> bytes:
+    """Return what goes before a chunk's bytes."""
+    return _HEAD.pack(FrameKind.CHUNK, chunk.rows, len(chunk.data))
+
+
+def end() -> bytes:
+    """Return the frame that says that the result is whole."""
+    return _HEAD.pack(FrameKind.END, 0, 0)
+
+
+def error(body: dict[str, Any]) -> bytes:
+    """Return the frame that ends a result with an error; ``body`` is that of an error answer."""
+    data = json.dumps(body).encode()
+    return _HEAD.pack(FrameKind.ERROR, 0, len(data)) + data
+
+
+def read_head(data: bytes) -> tuple[FrameKind, int, int]:
+    """Return what a frame holds, its rows, and how many bytes follow."""
+    kind, rows, size = _HEAD.unpack(data)
+    if kind not in FrameKind.__members__.values() or size > _CHUNK_BYTES_MAX:
+        raise BrokenPiecesError("the peer's answer cannot be read")
+    return FrameKind(kind), rows, size
+
+
+def read_error(data: bytes) -> RequestError:
+    """Return the error that an error answer's body tells of."""
+    try:
+        told = json.loads(data)
+        return RequestError(
+            FailureKind(told["kind"]),
+            str(told["message"]),
+            error_class=str(told["error_class"]),
+            sqlstate=str(told["sqlstate"]),
+            outcome=WriteOutcome(told["outcome"]),
+            hint=str(told["hint"]),
+            offset=told["log_offset"],
+        )
+    except (ValueError, KeyError, TypeError) as wrong:
+        raise BrokenPiecesError("the peer's error cannot be read") from wrong
