@@ -60,6 +60,7 @@ ENUMS: dict[str, Iterable[str | None]] = {
     "AskedConcern": (*WriteConcern, "default"),
     "Consistency": Consistency,
     "Disposition": Disposition,
+    "ErrorCode": CODE_OF_STATUS.values(),
     "FailureKind": FailureKind,
     "Fanout": Fanout,
     "Fate": Fate,
