@@ -40,8 +40,12 @@ class SparkAnswer:
         """
         self._call = begin(timeout_s + FOLLOWED_S_MAX)
         self._messages = aiter(self._call)
+        self._loop = asyncio.get_running_loop()
         self._reading: asyncio.Future[Any] | None = None
-        self._ends_at = asyncio.get_running_loop().time() + timeout_s
+        self._waiter: asyncio.Future[None] | None = None
+        """Of who waits for that read, or for the end of the time."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_until(timeout_s)
         self._tasks = tasks
         self._report = tasks.begin(planned)
         self._hear = self._report.hear_bytes if raw else self._report.hear
@@ -50,7 +54,7 @@ class SparkAnswer:
         return self
 
     async def __anext__(self) -> Any:
-        await asyncio.wait({self._next()}, timeout=self._left_s())
+        await self._arrived(self._next())
         return self._taken()
 
     async def follow(self, closing: asyncio.Event) -> bool:
@@ -58,14 +62,12 @@ class SparkAnswer:
 
         Not for longer than a minute, nor once ``closing`` is set.
         """
-        self._ends_at = asyncio.get_running_loop().time() + FOLLOWED_S_MAX
-        closes = asyncio.ensure_future(closing.wait())
+        self._last_until(FOLLOWED_S_MAX)
+        closes = self._loop.create_task(closing.wait())
+        closes.add_done_callback(self._wake)
         try:
             while not (self._report.has_begun or closes.done()):
-                waiting = {self._next(), closes}
-                await asyncio.wait(
-                    waiting, timeout=self._left_s(), return_when=asyncio.FIRST_COMPLETED
-                )
+                await self._arrived(self._next())
                 if not closes.done():
                     self._taken()
         except StopAsyncIteration:
@@ -82,21 +84,42 @@ class SparkAnswer:
         ``left``: it was given up, and its tasks may not have ended yet.
         """
         self._tasks.end(self._report, answered=answered, left=left)
+        if self._timer is not None:
+            self._timer.cancel()
         self._call.cancel()
         if self._reading is not None:
             self._reading.add_done_callback(_forget)
 
+    def _last_until(self, seconds: float) -> None:
+        """Let the time end then: one timer for all reads, not one for each."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_over = False
+        self._timer = self._loop.call_later(seconds, self._time_is_over)
+
+    def _time_is_over(self) -> None:
+        self._is_over = True
+        self._wake()
+
     def _next(self) -> asyncio.Future[Any]:
         """Return the read that is under way: whoever waits for it may go away."""
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read())
+            self._reading = self._loop.create_task(self._read())
+            self._reading.add_done_callback(self._wake)
         return self._reading
 
     async def _read(self) -> Any:
         return await anext(self._messages, _END)
 
-    def _left_s(self) -> float:
-        return max(0.0, self._ends_at - asyncio.get_running_loop().time())
+    async def _arrived(self, reading: asyncio.Future[Any]) -> None:
+        """Wait for a read, or for whatever else ends the wait."""
+        if not (reading.done() or self._is_over):
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _taken(self) -> Any:
         reading = self._reading

@@ -230,14 +230,18 @@ def read_request(request: bytes) -> RequestRead:
     return RequestRead(session_id, operation_id, plan_hash, reattachable, tuple(tags))
 
 
-def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield a message's fields: number, and the value of a varint or the bytes of anything else.
+def fields(message: memoryview) -> list[tuple[int, int | memoryview]]:
+    """Return a message's fields: number, and the value of a varint or the bytes of anything else.
 
     ValueError if it is no message.
     """
-    for number, start, inner, end in top_level(message):
-        is_varint = message[start] & 7 == 0
-        yield number, varint(message, inner, end)[0] if is_varint else message[inner:end]
+    return [
+        (
+            number,
+            varint(message, inner, end)[0] if message[start] & 7 == 0 else message[inner:end],
+        )
+        for number, start, inner, end in top_level(message)
+    ]
 
 
 def _text(data: bytes) -> str:
