@@ -69,49 +69,43 @@ class QueryStream:
         await self._chunks.aclose()
 
     async def _read(self) -> AsyncGenerator[Chunk, None]:
+        """Run the statement, again if it was refused; however this is left, it ends."""
         with self._in_use():
-            async with contextlib.aclosing(self._attempts()) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            for attempt in range(1, _ATTEMPTS_MAX + 1):
+                epoch = await self._begin()
+                chunks_given = 0
+                try:
+                    async with contextlib.aclosing(self._responses(epoch)) as responses:
+                        async for response in responses:
+                            if response.HasField("arrow_batch"):
+                                chunks_given += 1
+                                batch = response.arrow_batch
+                                yield Chunk(batch.data, batch.row_count)
+                            self._observe(response)
+                    if not chunks_given:
+                        yield Chunk(empty_stream(), 0)
+                    return
+                except EngineError as error:
+                    refused_unrun = not chunks_given and attempt < _ATTEMPTS_MAX
+                    if self._planned is not None and session_lost(error.error_class):
+                        self._planned(Phase.PLANNED)  # making it anew may wait for the log
+                    if not (refused_unrun and await self._recover(error, epoch)):
+                        raise
 
-    async def _attempts(self) -> AsyncGenerator[Chunk, None]:
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
-            epoch = await self._begin()
-            chunks_given = 0
-            try:
-                async with contextlib.aclosing(self._run(epoch)) as chunks:
-                    async for chunk in chunks:
-                        chunks_given += 1
-                        yield chunk
-                if not chunks_given:
-                    yield Chunk(empty_stream(), 0)
-                return
-            except EngineError as error:
-                refused_unrun = not chunks_given and attempt < _ATTEMPTS_MAX
-                if self._planned is not None and session_lost(error.error_class):
-                    self._planned(Phase.PLANNED)  # making it anew may wait for the log
-                if not (refused_unrun and await self._recover(error, epoch)):
-                    raise
+    def _responses(self, epoch: int) -> AsyncGenerator[Any, None]:
+        return self._remote.execute(
+            self._plan,
+            str(uuid.uuid4()),
+            self._timeout_s,
+            epoch=epoch,
+            reads_only=True,
+            planned=self._planned,
+        )
 
-    async def _run(self, epoch: int) -> AsyncGenerator[Chunk, None]:
-        """Run the statement once; however this is left, it is stopped unless it ended."""
-        async with contextlib.aclosing(
-            self._remote.execute(
-                self._plan,
-                str(uuid.uuid4()),
-                self._timeout_s,
-                epoch=epoch,
-                reads_only=True,
-                planned=self._planned,
-            )
-        ) as responses:
-            async for response in responses:
-                if response.HasField("arrow_batch"):
-                    batch = response.arrow_batch
-                    yield Chunk(batch.data, batch.row_count)
-                for found in response.observed_metrics:
-                    if self._observed is not None:
-                        self._observed(found.SerializeToString())
+    def _observe(self, response: Any) -> None:
+        if self._observed is not None:
+            for found in response.observed_metrics:
+                self._observed(found.SerializeToString())
 
 
 # Queries of a session, and what their results will look like.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,7 @@ import grpc
 import grpc.aio
 
 from haproc.engine import failure
-from haproc.engine.answer import SparkAnswer
-from haproc.engine.errors import EngineError, has_ended, session_lost
+from haproc.engine.errors import EngineError, session_lost
 from haproc.engine.remote import USER, RemoteSession
 from haproc.engine.rewriting import to_spark
 from haproc.engine.tasks import Phase, Planned
@@ -79,10 +77,14 @@ class SparkRelay:
         with self._in_use():
             for attempt in range(1, _ATTEMPTS_MAX + 1):
                 epoch, given = await self._fit(changes=changes), False
-                responses = self._run(request, operation_id, timeout_s, planned)
+                begin = self._begun(request, operation_id)
+                answering = self._remote.answer(
+                    begin, operation_id, timeout_s, raw=True, planned=planned
+                )
+                del begin
                 try:
-                    async with contextlib.aclosing(responses):
-                        async for response in responses:
+                    async with answering as answer:
+                        async for response in answer:
                             given = True
                             yield response
                     return
@@ -93,30 +95,11 @@ class SparkRelay:
                     if not (refused_unrun and await self._recover(error, epoch)):
                         raise
 
-    async def _run(
-        self, request: bytes, operation_id: str, timeout_s: float, planned: Planned | None
-    ) -> AsyncGenerator[bytes, None]:
-        """Run a plan once; however this is left, it is stopped on the cluster unless it ended."""
-        was = copy(self._remote)
-        made = to_spark("ExecutePlan", request, was.names, USER, operation_id)
+    def _begun(self, request: bytes, operation_id: str) -> Callable[[float], Any]:
+        """Return what begins a plan in the session as it is now."""
+        made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
         self._channel.check_bytes(len(made))
-        begin = partial(self._channel.relay("ExecutePlan"), made)
-        answer = SparkAnswer(begin, timeout_s, self._channel.tasks, planned, raw=True)
-        del made, begin
-        ended = answered = False
-        try:
-            async for response in answer:
-                yield response
-            ended = answered = True
-        except grpc.aio.AioRpcError as error:
-            told = failure.relayed(error)
-            ended = has_ended(told)
-            raise told from error
-        finally:
-            if ended:
-                answer.end(answered=answered)
-            else:
-                self._remote.stop_soon(operation_id, planned, answer, was)
+        return partial(self._channel.relay("ExecutePlan"), made)
 
     async def _once(
         self,

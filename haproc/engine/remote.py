@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from copy import copy
 from enum import Enum, auto
 from functools import partial
@@ -150,23 +150,45 @@ class RemoteSession:
             request.plan.CopyFrom(plan)
             data = request.SerializeToString()
         del plan  # large, and a part of the request by now, which is sent before the first answer
-        epoch, was, begin = self.epoch, copy(self), partial(self.channel.execute, data)
-        answer = SparkAnswer(begin, timeout_s, self.channel.tasks, planned)
+        epoch, begin = self.epoch, partial(self.channel.execute, data)
+        answering = self.answer(begin, operation_id, timeout_s, stops=reads_only, planned=planned)
         del data, begin
-        ended = answered = False
-        try:
+        async with answering as answer:
             async for response in answer:
                 if response is None:
                     raise _unreadable(reads_only=reads_only)
                 self._learn(response, epoch)
                 yield response
+
+    @contextlib.asynccontextmanager
+    async def answer(
+        self,
+        begin: Callable[[float], Any],
+        operation_id: str,
+        timeout_s: float,
+        *,
+        raw: bool = False,
+        stops: bool = True,
+        planned: Planned | None = None,
+    ) -> AsyncIterator[SparkAnswer]:
+        """Begin a plan and give its answer, whose reader raises EngineError.
+
+        This is how every statement ends: by itself, or left early. Then it is stopped on the
+        cluster (``stops``), or let be. ``raw``: messages are bytes, and errors as Spark gave them.
+        """
+        was = copy(self)
+        answer = SparkAnswer(begin, timeout_s, self.channel.tasks, planned, raw=raw)
+        del begin
+        ended = answered = False
+        try:
+            yield answer
             ended = answered = True
         except grpc.aio.AioRpcError as error:
-            told = await self._explained(error)
+            told = failure.relayed(error) if raw else await self._explained(error)
             ended = has_ended(told)
             raise told from error
         finally:
-            if ended or not reads_only:
+            if ended or not stops:
                 answer.end(answered=answered)
             else:
                 self.stop_soon(operation_id, planned, answer, was)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, nullcontext
 from copy import copy
 from typing import Any, cast
 
@@ -26,6 +26,15 @@ class _Channel:
 
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
+
+    def execute(self, request: bytes, timeout_s: float) -> None:
+        raise AssertionError("it is not begun")
+
+    def relay(self, rpc: str) -> Any:
+        return self.execute
+
+    def check_bytes(self, size: int) -> None:
+        """All are short."""
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.create_task(work))
@@ -105,7 +114,8 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
         async def open(self) -> None:
             """It is there."""
 
-        async def execute(self, *_: Any, **__: Any) -> AsyncGenerator[Any, None]:
+        @asynccontextmanager
+        async def answer(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
             raise EngineError(ErrorKind.AVAILABILITY, "no", error_class=error_class)
             yield
 
@@ -114,11 +124,10 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
         relay = SparkRelay(
             remote, begin=begin, recover=recover, in_use=nullcontext, changing=lambda: None
         )
-        cast(Any, relay)._run = remote.execute
         answer = aiter(relay.execute(b"", "op", timeout_s=1.0, planned=told.append))
     else:
         stream = QueryStream(
-            remote, None, 1.0, begin=begin, recover=recover, in_use=nullcontext, planned=told.append
+            remote, b"", 1.0, begin=begin, recover=recover, in_use=nullcontext, planned=told.append
         )
         answer = cast(Any, aiter(stream))
     with pytest.raises(EngineError):
