@@ -37,6 +37,7 @@ from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
 from haproc.route.model import Request, SentSql
+from haproc.route.parts import Resources
 from haproc.route.service import RingService
 
 ROUNDS = 15
@@ -166,9 +167,10 @@ async def _service(address: EngineAddress) -> AsyncIterator[RingService]:
     metrics = Metrics("bench", "a", ["READY"])
     reads = build_reads(config, member, HttpForwarding(peers), metrics)
     sessions, *_ = build_sessions(config, member, world)
-    service = RingService(
+    given = Resources(
         config, member.replica, engine, Rules.builtin(), member.assurance, reads, sessions
     )
+    service = RingService(given)
     task = asyncio.ensure_future(member.replica.run())
     try:
         while not member.replica.serving:  # noqa: ASYNC110

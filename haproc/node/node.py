@@ -47,6 +47,7 @@ from haproc.replicate.member.steps import Step, Trace, no_trace
 from haproc.route.forward import HttpForwarding
 from haproc.route.offload import WAITING_MAX, Offload
 from haproc.route.optimizing import Optimizing
+from haproc.route.parts import Resources
 from haproc.route.service import RingService
 from haproc.sessions.sessions import Sessions
 
@@ -204,15 +205,17 @@ class Node:
         reads = build_reads(config, member, HttpForwarding(self._peers), metrics)
         sessions, upkeep, listing = build_sessions(config, member, world)
         service = RingService(
-            config,
-            member.replica,
-            engine,
-            rules,
-            member.assurance,
-            reads,
-            sessions,
-            self._texts,
-            metrics,
+            Resources(
+                config,
+                member.replica,
+                engine,
+                rules,
+                member.assurance,
+                reads,
+                sessions,
+                self._texts,
+                metrics,
+            )
         )
         metrics.planning(lambda: service.planning.waiting)
         jobs = self._jobs(member, world, sessions)

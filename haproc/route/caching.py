@@ -120,9 +120,7 @@ class Narrowing:
 
     async def applied(self, asked: Understood) -> Callable[[], int] | None:
         """Return what tells how far all is applied that the query shows; None: not known."""
-        if asked.session is not None:
-            return await self._in_session(asked, asked.session)
-        if unfit(asked):
+        if asked.session is not None or unfit(asked):
             return None
         try:
             tables = await self._tables(asked)
@@ -133,11 +131,13 @@ class Narrowing:
         found, schedule = tables, self._core.schedule
         return lambda: schedule.applied_of(found.names) if self._hold(found) else schedule.low
 
-    async def _in_session(
-        self, asked: Understood, session: ClientSession
+    async def applied_in(
+        self, asked: Understood, session: ClientSession | None
     ) -> Callable[[], int] | None:
-        """Say it of a query that its client's session runs; nothing is remembered of it."""
-        if not asked.request.relayed or session.holds_temporaries or session.handles:
+        """Say it of a query that its sender runs in its session; nothing is remembered of it."""
+        if session is None:
+            return await self.applied(asked)
+        if session.holds_temporaries or session.handles:
             return None
         unchanged = session.unchanged()
         try:

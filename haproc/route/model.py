@@ -255,8 +255,6 @@ class Request:
     write_concern: WriteConcern | None = None
     apply_budget_s: float | None = None
     timeout_s: float = 60.0
-    relayed: bool = False
-    """A query is only found fit to run: whoever sent it runs it in the session's own way."""
     age_s: float = 0.0
     arrived_s: float | None = None
     standing: Authorization | None = None
@@ -304,22 +302,38 @@ class HaReport:
     cache: CacheReport | None = None
 
 
-def _always() -> bool:
-    return True
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A request that its sender may run now, in its session.
+
+    ``operation_class``: as what, a query or a statement of the session. ``still``: whoever runs a
+    query asks when Spark begins to answer, and whoever changes a session once that has run; if not,
+    it may have read tables that were not waited for, or not asked about.
+    """
+
+    operation_class: OperationClass
+    still: Callable[[], bool]
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that succeeded; ``result`` must be read to its end or closed.
-
-    ``still``: whoever runs a query asks when Spark begins to answer, and whoever changes a session
-    once that has run; if not, it may have read tables that were not waited for, or not asked about.
-    """
+    """A request that succeeded; its result must be read to its end, or it be closed."""
 
     report: HaReport
     result: ResultStream
     columns: tuple[Column, ...] | None = None
     affected_rows: int | None = None
-    still: Callable[[], bool] = _always
     observed: tuple[bytes, ...] = ()
     """What observations of a write found, see `haproc.engine.interface.Observed`."""
+
+    @property
+    def operation_class(self) -> OperationClass:
+        """As what the request was carried out."""
+        return self.report.operation_class
+
+    async def aclose(self) -> None:
+        """Let go of the result."""
+        await self.result.aclose()

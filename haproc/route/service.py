@@ -7,130 +7,71 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from dmq import LogError
 from haproc.classify.model import OperationClass, RefusedError, WriteConcern
-from haproc.classify.rules import Rules
-from haproc.config.model import Config
-from haproc.config.shares import Shares
-from haproc.engine.confs import pool_of
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Engine, Session, Settings
+from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import text_size
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
-from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.agree.revoking import is_final
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.queue.facts import Facts, Revoked
 from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.replica import Replica
 from haproc.replicate.writes import WriteAttempt
 from haproc.route.answering import answer_of, failed, of_query
-from haproc.route.attempts import AttachedResources, Attempts, Concerns
-from haproc.route.caching import Caching, Counts, Narrowing, NoCounts, Repeatable
-from haproc.route.classifying import Classifying, Understood, as_it_runs, with_bound
-from haproc.route.making import Making, Showing
-from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
-from haproc.route.offload import Inline, Texts
-from haproc.route.planning import Planning
-from haproc.route.readings import Readings
-from haproc.route.reads import Reads
-from haproc.route.ruling import Ruled, Ruling
-from haproc.route.session_statements import SessionStatements
-from haproc.route.shared_sessions import ReadingSessions, SharedSessions
-from haproc.route.streams import Collected, Running, no_query, refused, timed_out
+from haproc.route.classifying import Understood, as_it_runs, with_bound
+from haproc.route.model import Answer, Fit, HaReport, ManyRows, Request, SentRows
+from haproc.route.parts import Parts, Resources
+from haproc.route.ruling import Ruled
+from haproc.route.streams import Running, no_query, refused, timed_out
 from haproc.sessions.client import ClientSession
-from haproc.sessions.sessions import Sessions
 
 LOOK_S = 1.0
 """How long it may take to find out how a write stands in the ring. Chosen."""
-SHARED_SESSIONS_MAX = 16
-"""Spark sessions of each user for requests without one, by catalog and schema."""
+_GoOn: TypeAlias = Callable[[Understood, int], Awaitable[tuple[Fit | Answer, WriteConcern]]]
+"""Answers a request that the log does not have; with that, which clusters are to have applied it
+before the answer is given."""
 
 
 class RingService:
     """Implements `haproc.route.model.Service` for one HAProc."""
 
-    def __init__(
-        self,
-        config: Config,
-        replica: Replica,
-        engine: Engine,
-        rules: Rules,
-        assurance: Assurance,
-        reads: Reads,
-        sessions: Sessions,
-        texts: Texts | None = None,
-        counts: Counts | None = None,
-    ) -> None:
-        self._replica = replica
-        self._core = core = replica.core
-        self._assurance = assurance
-        self._defaults = defaults = config.defaults
-        self._reads = reads
-        self._texts = texts or Inline()
+    def __init__(self, given: Resources) -> None:
+        parts = Parts.of(given, self.explained, self._now)
+        self._core, self._replica, self._assurance = parts.core, given.replica, given.assurance
+        self._defaults, self._reads, self._texts = given.config.defaults, given.reads, given.texts
         self._only_reads: dict[tuple[str, str], bool] = {}
         self._unmade = set[tuple[str, str]]()
         """Requests under way that have done nothing yet: the log can have nothing of theirs."""
-        self._attempts = Attempts(replica)
-        self._attached = AttachedResources(replica)
-        limits = config.limits
-        self.planning = Planning(
-            Shares.of(limits.planned_max, config),
-            Shares.of(limits.large_statements_max, config),
-            wait_s=limits.statement_queue_s,
-            departures=lambda: core.condition.departures,
-            unavailable=replica.writes.unavailable,
-        )
-        core.health.on_answer = self.planning.probed
-        core.health.on_gone = self.planning.driver_is_gone
-        core.condition.on_departure = self.planning.cluster_left
-
-        def epoch() -> int:
-            return core.watermarks.definitions_applied
-
-        reading = ReadingSessions(engine, epoch, self._now)
-        timeout_s = core.timeouts.statement_s
-        readings = Readings(reading, epoch, self._texts, self.planning, timeout_s)
-        self._classifying = Classifying(
-            self._texts, rules, core.limits.bounds, readings.recognised, self.explained
-        )
-        self._concerns = Concerns(
-            assurance, self._attempts, self._classifying, asks_for_more=rules.ask_for_concern
-        )
-        self._ruling = Ruling(core, readings, self._texts)
-        self._making = Making(
-            core,
-            engine,
-            readings,
-            self._texts,
-            self._classifying,
-            self._attempts.ground,
-            sessions.get_blob,
-            replica.foresee,
-            self._ruling,
-            fanout_parallel=config.fanout_parallel,
-        )
-        self.shown = Showing(core, self._texts, self._understood, readings, self._ruling).shown
-        self._narrowing = Narrowing(core, readings)
-        repeatable = Repeatable(core, readings)
-        self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
-        self._shared = SharedSessions(
-            lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX
-        )
-        self.sessions = sessions
-        values = self._classifying, self._ruling, defaults
-        self._session_statements = SessionStatements(core, sessions, *values)
+        self.planning, self.sessions = parts.planning, given.sessions
+        self._attempts, self._attached = parts.attempts, parts.attached
+        self._classifying, self._concerns = parts.classifying, parts.concerns
+        self._ruling, self._making = parts.ruling, parts.making
+        self._narrowing, self._caching, self._shared = parts.narrowing, parts.caching, parts.shared
+        self._session_statements = parts.session_statements
+        self.shown = parts.showing(self._understood).shown
 
     # -- what the doors ask ----------------------------------------------------------------
 
     async def execute(self, request: Request) -> Answer:
         """See Service."""
+        answer = await self._answered(request, self._run)
+        assert isinstance(answer, Answer), "whatever it is, it is run here"
+        return answer
+
+    async def decide(self, request: Request) -> Fit | Answer:
+        """See Service."""
+        return await self._answered(request, self._decided)
+
+    async def _answered(self, request: Request, go_on: _GoOn) -> Fit | Answer:
+        """Return the answer, of which ``go_on`` makes what the log does not have."""
         try:
             with self._attached.during(request.key):
-                return await self._answer(request)
+                return await self._in_time(request, go_on)
         except Exception as error:
             if self._only_reads.get(request.key):
                 told = of_query(error, f"statement {request.id}")
@@ -140,13 +81,15 @@ class RingService:
             self._only_reads.pop(request.key, None)
             self._unmade.discard(request.key)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _in_time(self, request: Request, go_on: _GoOn) -> Fit | Answer:
         since = self._replica.writes.since(request.age_s, request.arrived_s)
         deadline_s = self._now() + request.timeout_s
         try:
             async with asyncio.timeout(request.timeout_s):
                 request = await with_bound(request, self._texts)
-                answer, concern = await self._execute(request, since)
+                answer, concern = await self._found_or_made(request, since, go_on)
+                if isinstance(answer, Fit):
+                    return answer
                 if answer.report.offset is not None:
                     await self._wrote(request)
         except TimeoutError as error:
@@ -156,7 +99,9 @@ class RingService:
             raise timed_out(request.timeout_s, self._core.me, outcome) from error
         return await self._assured(answer, concern, deadline_s)
 
-    async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
+    async def _found_or_made(
+        self, request: Request, since: int, go_on: _GoOn
+    ) -> tuple[Fit | Answer, WriteConcern]:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
         key = request.key
@@ -177,7 +122,7 @@ class RingService:
             return answer_of(known, self._core), await self._concerns.again(
                 request.write_concern, known.offset
             )
-        return await self._run(asked, since)
+        return await go_on(asked, since)
 
     async def _wrote(self, request: Request) -> None:
         """Have the request's session here, before its write is told.
@@ -221,17 +166,26 @@ class RingService:
         return Understood(request, session, settings, statement)
 
     async def _run(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
-        """Return what `_execute` does for a request that the log does not have."""
-        request, found = asked.request, asked.statement.operation_class
-        self._only_reads[request.key] = found is OperationClass.QUERY
+        """Answer a request that the log does not have."""
+        found = asked.statement.operation_class
+        self._only_reads[asked.request.key] = found is OperationClass.QUERY
         if found is OperationClass.QUERY:
-            return await (self._relayed if request.relayed else self._read)(asked, since)
+            return await self._read(asked, since)
         if found is not OperationClass.SESSION:
             return await self._write(asked, since)
-        if request.relayed and not asked.statement.sql:
-            return self._fit(await self._ruling.settled(asked)), WriteConcern.ONE
-        self._unmade.discard(request.key)
+        self._unmade.discard(asked.request.key)
         return await self._session_statements.run(asked), WriteConcern.ONE
+
+    async def _decided(self, asked: Understood, since: int) -> tuple[Fit | Answer, WriteConcern]:
+        """Answer a request that the log does not have, unless its sender may run it."""
+        found = asked.statement.operation_class
+        self._only_reads[asked.request.key] = found is OperationClass.QUERY
+        if found is OperationClass.QUERY:
+            return await self._readable(asked, since)
+        if found is OperationClass.SESSION and not asked.statement.sql:
+            ruled = await self._ruling.settled(asked)
+            return Fit(ruled.asked.statement.operation_class, ruled.still), WriteConcern.ONE
+        return await self._run(asked, since)
 
     async def _read(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
         """Answer a query from what is kept, by another cluster, or by running it."""
@@ -248,26 +202,26 @@ class RingService:
         self._caching.count(answer)
         return answer, WriteConcern.ONE
 
-    async def _relayed(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
-        """Return once a query may run that whoever sent it runs in its session."""
+    async def _readable(self, asked: Understood, since: int) -> tuple[Fit | Answer, WriteConcern]:
+        """Return once a query may run that its sender runs in its session."""
         session, narrowed = asked.session, list[Callable[[], bool]]()
 
         async def narrow() -> Callable[[], int] | None:
             unchanged = session.unchanged() if session is not None else None
-            found = await self._narrowing.applied(asked)
+            found = await self._narrowing.applied_in(asked, session)
             if found is not None and unchanged is not None:
                 narrowed.append(unchanged)
             return found
 
         answer = await self._reads.elsewhere(asked.request, narrow=narrow)
-        if answer is None:
-            ruled = await self._ruling.settled(asked)
-            if ruled.asked.statement.operation_class is not OperationClass.QUERY:
-                return await self._run(ruled.asked, since)
-            # Where it was changed meanwhile, everything was waited for.
-            still = [*(unchanged for unchanged in narrowed if unchanged()), ruled.still]
-            answer = self._fit(replace(ruled, still=lambda: all(each() for each in still)))
-        return answer, WriteConcern.ONE
+        if answer is not None:
+            return answer, WriteConcern.ONE
+        ruled = await self._ruling.settled(asked)
+        if (found := ruled.asked.statement.operation_class) is not OperationClass.QUERY:
+            return await self._run(ruled.asked, since)
+        # Where it was changed meanwhile, everything was waited for.
+        still = [*(unchanged for unchanged in narrowed if unchanged()), ruled.still]
+        return Fit(found, lambda: all(each() for each in still)), WriteConcern.ONE
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
@@ -381,12 +335,6 @@ class RingService:
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
         return Answer(report, result)
-
-    def _fit(self, ruled: Ruled) -> Answer:
-        """Answer for what whoever sent it runs in its session, where Spark guards it."""
-        found, after = ruled.asked.statement.operation_class, self._core.schedule.high
-        report = HaReport(self._core.me, found, after_offset=after)
-        return Answer(report, Collected(()), still=ruled.still)
 
     async def _spark_session(
         self, settings: Settings, session: ClientSession | None, user: str

@@ -72,6 +72,8 @@ class Execution:
     started_s: float
     state: StatementState = StatementState.PENDING
     task: asyncio.Task[Any] | None = None
+    operation_class: OperationClass | None = None
+    """As what it was carried out; known once there is an answer."""
     report: HaReport | None = None
     affected_rows: int | None = None
     error: RequestError | None = None
@@ -126,7 +128,7 @@ class Execution:
     @property
     def class_label(self) -> str:
         """The class for metrics; known once there is an answer, if the request did not say it."""
-        known = self.report.operation_class if self.report else self.request.operation_class
+        known = self.operation_class or self.request.operation_class
         return known.value if known else "unknown"
 
     def settled(self) -> HaReport:
@@ -139,8 +141,5 @@ class Execution:
 
     def is_query(self) -> bool | None:
         """Whether it only reads; None while only classification could tell."""
-        if self.report is not None:
-            return self.report.operation_class is OperationClass.QUERY
-        if self.request.operation_class is not None:
-            return self.request.operation_class is OperationClass.QUERY
-        return None
+        known = self.operation_class or self.request.operation_class
+        return None if known is None else known is OperationClass.QUERY

@@ -16,9 +16,9 @@ import itertools
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from haproc.classify.model import OperationClass
 from haproc.config.model import Config
@@ -28,7 +28,7 @@ from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refus
 from haproc.metrics import Metrics
 from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.route.answering import as_told
-from haproc.route.model import Answer, Request, SentSql, Service
+from haproc.route.model import Answer, Fit, Request, SentSql, Service
 from haproc.statements.execution import Execution, Key, StatementState, revoke, take_back
 from haproc.statements.request import (
     Delivery,
@@ -47,6 +47,8 @@ FETCH_PAUSE_MAX_S: Final = 30.0
 _CANCEL_WAIT_S: Final = 5.0
 _FORGOTTEN: Final = SentSql("")
 """Stands for a statement that is over, or was never here: only its fingerprint counts."""
+_Found = TypeVar("_Found", bound=Fit | Answer)
+_Ask: TypeAlias = Callable[[Request], Awaitable[_Found]]
 
 
 class Registry:
@@ -97,9 +99,17 @@ class Registry:
         self._start(execution, place, self._service.execute)
         return execution
 
+    def stream(
+        self, request: Request
+    ) -> contextlib.AbstractAsyncContextManager[tuple[Execution, Answer]]:
+        """Run a statement whose result the current task hands on; raises RequestError."""
+        return self.having(request, self._service.execute)
+
     @contextlib.asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[tuple[Execution, Answer]]:
-        """Run a statement whose result the current task hands on; raises RequestError.
+    async def having(
+        self, request: Request, ask: _Ask[_Found]
+    ) -> AsyncIterator[tuple[Execution, _Found]]:
+        """Have what the service says to a request, until the current task is done with that.
 
         Two of one id are started one after the other, so that the second one meets what the first
         one wrote down.
@@ -110,24 +120,22 @@ class Registry:
             await self._wait_for_running(request)
             place = self.request_admission.enter(request.user)
             try:
-                execution, answer = await self._open(request, place)
+                execution, answer = await self._open(request, place, ask)
                 label = execution.class_label
+                execution.reader = asyncio.current_task()  # now `cancel` means this task
                 try:
-                    with self._streaming(execution):
-                        yield execution, answer
+                    yield execution, answer
                 except (EngineError, ConnectionError):
                     raise
                 except Exception as error:
                     told = self.failure(execution, error)
                     raise told from (error.__cause__ if told is error else error)
                 finally:
-                    await answer.result.aclose()
+                    self._sent(execution)
+                    await answer.aclose()
             finally:
                 place.leave()
-        except RequestError as error:
-            outcome = error.kind.value
-            raise
-        except EngineError as error:  # told in Spark's own words
+        except (RequestError, EngineError) as error:  # the latter is told in Spark's own words
             outcome = error.kind.value
             raise
         except (asyncio.CancelledError, ConnectionError):
@@ -136,12 +144,13 @@ class Registry:
         finally:
             self._metrics.request(label, outcome, time.monotonic() - started_s)
 
-    async def _open(self, request: Request, place: Permit) -> tuple[Execution, Answer]:
+    async def _open(
+        self, request: Request, place: Permit, ask: _Ask[_Found]
+    ) -> tuple[Execution, _Found]:
         execution = Execution(request, None, time.monotonic())
         self._running[request.key] = execution
-        task = asyncio.create_task(self._execute(execution, place))
+        execution.task = task = asyncio.create_task(self._asked(execution, place, ask))
         task.add_done_callback(_look_at)
-        execution.task = task
         try:
             await self.wait(execution, None)
             if task.cancelled():
@@ -152,17 +161,8 @@ class Registry:
             if not task.done():
                 place.keep_until(task)
             elif not task.cancelled() and task.exception() is None:
-                await task.result().result.aclose()
+                await task.result().aclose()
             raise
-
-    @contextlib.contextmanager
-    def _streaming(self, execution: Execution) -> Iterator[None]:
-        """Let ``cancel`` find a statement whose result is being sent by the current task."""
-        execution.reader = asyncio.current_task()
-        try:
-            yield
-        finally:
-            self._sent(execution)
 
     def _sent(self, execution: Execution) -> None:
         if self._streams.get(execution.key) is execution:
@@ -346,14 +346,13 @@ class Registry:
             return query
         return self._service.only_reads(execution.request) is not False
 
-    async def _execute(self, execution: Execution, place: Permit) -> Answer:
-        """Run a streamed statement up to its answer."""
+    async def _asked(self, execution: Execution, place: Permit, ask: _Ask[_Found]) -> _Found:
+        """Have a streamed statement's answer."""
         try:
-            answer = await self._service.execute(await self._in_turn(execution, place))
-            execution.report = answer.report
-            execution.affected_rows = answer.affected_rows
+            answer = await ask(await self._in_turn(execution, place))
+            execution.operation_class = answer.operation_class
             if execution.waiters == 0:  # a write whose client went away
-                await answer.result.aclose()
+                await answer.aclose()
             return answer
         except RequestError:
             raise
@@ -378,7 +377,7 @@ class Registry:
     ) -> None:
         try:
             answer = await begin(await self._in_turn(execution, place))
-            execution.report = answer.report
+            execution.report, execution.operation_class = answer.report, answer.operation_class
             execution.affected_rows = answer.affected_rows
             await self._collect(execution, answer)
             execution.state = StatementState.SUCCEEDED
@@ -395,9 +394,9 @@ class Registry:
 
     async def _collect(self, execution: Execution, answer: Answer) -> None:
         if execution.delivery is None:
-            await answer.result.aclose()
+            await answer.aclose()
             return
-        query = answer.report.operation_class is OperationClass.QUERY
+        query = answer.operation_class is OperationClass.QUERY
         collector = Collector(
             self.store,
             execution.delivery,
@@ -486,7 +485,7 @@ def _check_same(known: Execution, request: Request) -> None:
         check_same(known.request, request)
 
 
-def _look_at(task: asyncio.Task[Answer]) -> None:
+def _look_at(task: asyncio.Task[Fit | Answer]) -> None:
     """Take note of a failure that nobody waits for any more; asyncio would complain of it."""
     if not task.cancelled():
         task.exception()

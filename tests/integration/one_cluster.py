@@ -19,6 +19,7 @@ from haproc.metrics import Metrics
 from haproc.node.member import LocalMember, World, build_member, build_reads, build_sessions
 from haproc.ring.process import free_port
 from haproc.route.forward import HttpForwarding
+from haproc.route.parts import Resources
 from haproc.route.service import RingService
 
 _BUILTIN: Final = Rules.builtin()
@@ -42,7 +43,9 @@ async def one_cluster(
     member = build_member(config, world)
     reads = build_reads(config, member, HttpForwarding(peers), Metrics(ring, "a", ["READY"]))
     sessions, *_ = build_sessions(config, member, world)
-    service = RingService(config, member.replica, engine, rules, member.assurance, reads, sessions)
+    service = RingService(
+        Resources(config, member.replica, engine, rules, member.assurance, reads, sessions)
+    )
     running = asyncio.ensure_future(member.replica.run())
     try:
         async with asyncio.timeout(60):

@@ -18,6 +18,7 @@ from haproc.node.member import build_sessions
 from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import Judged
 from haproc.route.model import Request, SentRows
+from haproc.route.parts import Resources
 from haproc.route.service import RingService
 from tests.simulation.directed import Stage
 from tests.simulation.reads import Doors
@@ -110,7 +111,9 @@ def service(
     reads = Doors(stage.ring, random.Random(1)).reads(life)
     parsed, member, config = parse_rules(f"rules: {rules}"), life.member, stage.ring.config
     sessions, *_ = build_sessions(config, member, life.world)
-    doors = RingService(config, member.replica, engine, parsed, member.assurance, reads, sessions)
+    doors = RingService(
+        Resources(config, member.replica, engine, parsed, member.assurance, reads, sessions)
+    )
     doors._making.readings = engine
     doors._classifying._recognised = engine.recognised
     return doors

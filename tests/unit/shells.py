@@ -141,6 +141,7 @@ SHELLS: Final = {
     "haproc/route/optimizing.py": "looks again and again; asks Spark",
     "haproc/route/offload.py": "a process",
     "haproc/route/offload_worker.py": "a process",
+    "haproc/route/parts.py": "puts shells together",
     "haproc/route/planning.py": "futures of those that wait",
     "haproc/route/shared_sessions.py": "asks Spark; closes sessions while nobody waits for that",
     "haproc/route/readings.py": "asks Spark",

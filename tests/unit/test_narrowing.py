@@ -203,9 +203,9 @@ class OfSession(Cluster):
             "", Kind.SELECT, OperationClass.QUERY, self.reads, frozenset(), True, "default"
         )
         sent = SentPlan(self.sent.SerializeToString())
-        request = Request("r", sent, "", "u", session_id="s", relayed=True)
+        request = Request("r", sent, "", "u", session_id="s")
         asked = Understood(request, self.session, Settings(), statement)
-        return asyncio.run(self.narrowing.applied(asked))
+        return asyncio.run(self.narrowing.applied_in(asked, self.session))
 
 
 def table_plan() -> Any:

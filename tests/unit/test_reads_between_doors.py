@@ -42,6 +42,7 @@ from haproc.ring.process import free_port
 from haproc.route import reads as reads_module
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Candidate
+from haproc.route.parts import Resources
 from haproc.route.reads import Reads as Reading
 from haproc.route.service import RingService
 from tests.alone import alone
@@ -138,14 +139,16 @@ class HAProc:
         forwarding = HttpForwarding(self.peers)
         reads = Reading(self.replica, config.reads, self.positions, forwarding, self.metrics)
         self.service = RingService(
-            config,
-            member.replica,
-            spark,
-            Rules.builtin(),
-            member.assurance,
-            reads,
-            build_sessions(config, member, world)[0],
-            counts=self.metrics,
+            Resources(
+                config,
+                member.replica,
+                spark,
+                Rules.builtin(),
+                member.assurance,
+                reads,
+                build_sessions(config, member, world)[0],
+                counts=self.metrics,
+            )
         )
         cluster = config.cluster(name)
         status, heartbeats = CannedStatus(), HeartbeatDoor(config, CannedMembers())

@@ -26,7 +26,7 @@ from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.writes import WriteAttempt
 from haproc.route.classifying import Understood
-from haproc.route.model import Request, SentPlan, SentSql
+from haproc.route.model import Fit, Request, SentPlan, SentSql
 from haproc.route.plan_questions import table_questions
 from haproc.route.ruling import Ruled
 from tests.readings.golden import recorded
@@ -339,9 +339,9 @@ async def test_plan_is_refused_by_what_its_dataframes_read(
 ) -> None:
     async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, spark):
         plan = plan_of(lambda s: s.table("v").summary().collect()).SerializeToString()
-        request = Request("r", SentPlan(plan), "f", relayed=True)
+        request = Request("r", SentPlan(plan), "f")
         with pytest.raises(RequestError) as caught:
-            await a.service.execute(request)
+            await a.service.decide(request)
         assert caught.value.error_class == "HAPROC_REFUSED_BY_RULE"
         assert spark.looks == 1
 
@@ -373,7 +373,7 @@ async def test_kept_answer_is_not_given_where_its_names_changed_while_the_query_
 async def test_rules_decide_about_a_dataframe_of_rows_that_nobody_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[Any], Any]
 ) -> None:
-    request = Request("r", SentPlan(plan_of(program).SerializeToString()), "f", relayed=True)
+    request = Request("r", SentPlan(plan_of(program).SerializeToString()), "f")
     async with ring(tmp_path, monkeypatch, "- {table: '*.t', class: synchronous}") as (_, a, _s):
         made = await a.service._making.operation(await a.service._understood(request))
         assert made.operation.operation_class is OperationClass.SYNCHRONOUS
@@ -389,7 +389,7 @@ async def test_clone_is_refused_by_the_table_that_it_names(
     command.clone_table.table.table_or_view_name = "secret.x"
     command.clone_table.target = "t"
     plan.command.extension.Pack(command)
-    request = Request("r", SentPlan(plan.SerializeToString()), "f", relayed=True)
+    request = Request("r", SentPlan(plan.SerializeToString()), "f")
     async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
         with pytest.raises(RefusedError, match="secret"):
             await a.service._making.operation(await a.service._understood(request))
@@ -401,7 +401,7 @@ async def test_call_of_the_catalog_is_refused_by_the_table_that_it_names(
     async with ring(tmp_path, monkeypatch, "- {table: '*.t', refuse: secret}") as (_, a, _s):
         plan = plan_of(lambda s: s.catalog.cacheTable("t")).SerializeToString()
         with pytest.raises(RequestError) as caught:
-            await a.service.execute(Request("r", SentPlan(plan), "f", relayed=True))
+            await a.service.decide(Request("r", SentPlan(plan), "f"))
         assert caught.value.error_class == "HAPROC_REFUSED_BY_RULE"
 
 
@@ -411,20 +411,21 @@ async def test_plan_that_changes_its_session_counts_while_nothing_else_changes_t
     async with ring(tmp_path, monkeypatch, "- {table: '*.other', refuse: no}") as (_, a, _s):
         await a.service.open_session("s", "ann", [], afresh=True)
         plan = plan_of(lambda s: s.table("t").createTempView("x")).SerializeToString()
-        request = Request("r", SentPlan(plan), "f", "ann", session_id="s", relayed=True)
-        answer = await a.service.execute(request)
+        request = Request("r", SentPlan(plan), "f", "ann", session_id="s")
+        fit = await a.service.decide(request)
+        assert isinstance(fit, Fit)
         session = await a.service.enter_session("s", "ann")
         async with a.service.sessions.changing(session):
-            assert answer.still()
+            assert fit.still()
             monkeypatch.setattr(
                 a.core.log_state.definitions, "unchanged", lambda names, since: False
             )
             a.core.watermarks.defined()
-            assert not answer.still()
+            assert not fit.still()
             monkeypatch.undo()
-            assert answer.still()
+            assert fit.still()
         async with a.service.sessions.changing(session):
-            assert not answer.still()
+            assert not fit.still()
 
 
 # -- what is asked of Spark

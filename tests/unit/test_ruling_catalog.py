@@ -50,9 +50,9 @@ async def test_call_that_tells_of_a_table_is_refused_by_its_name(
 ) -> None:
     async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, _s):
         plan = plan_of(lambda s: call(s.catalog)).SerializeToString()
-        request = Request("r", SentPlan(plan), "f", relayed=True)
+        request = Request("r", SentPlan(plan), "f")
         with pytest.raises(RequestError, match="secret") if refused else contextlib.nullcontext():
-            await a.service.execute(request)
+            await a.service.decide(request)
 
 
 @pytest.mark.parametrize(

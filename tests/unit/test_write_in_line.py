@@ -35,7 +35,7 @@ def service(at: str) -> RingService:
         await make()
         await asyncio.sleep(60)
 
-    async def execute(request: Request, since: int) -> Any:
+    async def go_on(request: Request, since: int, _: Any) -> Any:
         ring._unmade.add(request.key)  # as the real one does before Spark is asked anything
         return await ring._write(
             cast(Any, SimpleNamespace(request=request, statement=UNDECIDED)), since
@@ -51,7 +51,7 @@ def service(at: str) -> RingService:
         "_concerns": SimpleNamespace(of=lambda *_: WriteConcern.ONE),
         "_making": SimpleNamespace(operation=operation),
         "_attempts": SimpleNamespace(write=write, next_id=lambda request: request.id),
-        "_execute": execute,
+        "_found_or_made": go_on,
     }
     for name, part in parts.items():
         setattr(ring, name, part)
@@ -72,5 +72,5 @@ async def test_write_whose_time_is_over_is_unknown_only_if_the_log_may_have_it(
 ) -> None:
     request = Request("r", SentSql("UPDATE t SET a = 1"), "", "u", timeout_s=0.05, age_s=age_s)
     with pytest.raises(RequestError) as raised:
-        await service(at)._answer(request)
+        await service(at)._in_time(request, cast(Any, None))
     assert raised.value.outcome is outcome

@@ -37,7 +37,7 @@ from haproc.engine.rewriting import fields_of, replaced_plan
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.pin.parameters import bound
 from haproc.replicate.queue.outcomes import Known, OutcomeStatus
-from haproc.route.model import Answer, ReadPlan, Request, Sent, SentPlan, SentSql
+from haproc.route.model import Answer, Fit, ReadPlan, Request, Sent, SentPlan, SentSql
 from haproc.route.offload import LARGE_PLAN, Texts, plan_work
 from haproc.route.planning import Planning
 from haproc.sessions.client import ClientSession, left_by_plan
@@ -95,6 +95,13 @@ class Behind(Protocol):
         """Return the client's session, made if there is none, if this HAProc serves."""
         ...
 
+    async def decide(self, request: Request) -> Fit | Answer:
+        """Return as what the sender may run a statement itself, now, in its session.
+
+        What the ring has to run is answered, as for any other door.
+        """
+        ...
+
     def known_write(self, request_id: str, user: str) -> Known | None:
         """Return this user's write, as far as this HAProc has read of it in the log."""
         ...
@@ -139,9 +146,9 @@ class Executing:
                 return
         wanted = self._request(call, session, operation_id, asked.statement, age_s)
         with self._counted(asked.does):
-            async with self._registry.stream(wanted) as (execution, answer):
+            async with self._registry.having(wanted, self._behind.decide) as (execution, found):
                 execution.leaves_nothing = asked.does is Does.HOLDS
-                async with aclosing(self._responses(session, asked, wanted, answer)) as responses:
+                async with aclosing(self._responses(session, asked, wanted, found)) as responses:
                     async for response in responses:
                         yield response
 
@@ -194,23 +201,21 @@ class Executing:
         as_sent = packed is plan and reading.sql is None
         sent = SentPlan(plan, ReadPlan(message, reading) if as_sent else None)
         wanted = self._request(call, session, str(uuid.uuid4()), sent)
-        async with self._registry.stream(wanted) as (_, answer):
-            if answer.report.operation_class is not OperationClass.QUERY:
+        async with self._registry.having(wanted, self._behind.decide) as (_, found):
+            if isinstance(found, Answer) or found.operation_class is not OperationClass.QUERY:
                 raise refused(ErrorClass.NESTED_WRITE, "only queries can be analysed")
-            return answer.still
+            return found.still
 
     def _responses(
-        self, session: ClientSession, asked: PlanRequest, request: Request, answer: Answer
+        self, session: ClientSession, asked: PlanRequest, request: Request, found: Fit | Answer
     ) -> AsyncGenerator[bytes, None]:
-        if answer.report.operation_class is OperationClass.QUERY:
-            return self._relayed(session, asked, request, answer.still)
-        if answer.report.operation_class is not OperationClass.SESSION:
-            return _answered(asked, answer)
+        if isinstance(found, Answer):
+            return _answered(asked, found)
+        if found.operation_class is OperationClass.QUERY:
+            return self._relayed(session, asked, request, found.still)
         if asked.does is Does.HOLDS:
-            return self._held(session, asked, request, answer.still)
-        if isinstance(asked.statement, SentPlan):
-            return self._changed(session, asked, request, answer.still)
-        return _answered(asked, answer)
+            return self._held(session, asked, request, found.still)
+        return self._changed(session, asked, request, found.still)
 
     async def _relayed(
         self,
@@ -306,7 +311,6 @@ class Executing:
             apply_budget_s=found.apply_budget_s,
             fanout=found.fanout,
             timeout_s=found.timeout_s,
-            relayed=True,
             age_s=age_s,
             arrived_s=asyncio.get_running_loop().time(),
             standing=call.standing,
