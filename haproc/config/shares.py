@@ -5,7 +5,6 @@ Pure bookkeeping: `take` says no and changes nothing, or counts; `give_back` cou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -26,7 +25,7 @@ class Shares:
         self.total_max = total_max
         self.user_max = total_max if user_max is None else user_max
         self.taken = 0
-        self._of: Counter[str] = Counter()
+        self._of: dict[str, int] = {}
 
     @classmethod
     def of(cls, total_max: int, config: Config) -> Shares:
@@ -35,11 +34,11 @@ class Shares:
 
     def of_user(self, user: str) -> int:
         """Return what the user has."""
-        return self._of[user]
+        return self._of.get(user, 0)
 
     def denied(self, user: str, amount: int = 1) -> Denied | None:
         """Return why the user can't have so much more, if so."""
-        if self._of[user] + amount > self.user_max:
+        if self._of.get(user, 0) + amount > self.user_max:
             return Denied.SHARE_TAKEN if self.user_max < self.total_max else Denied.ALL_TAKEN
         return Denied.ALL_TAKEN if self.taken + amount > self.total_max else None
 
@@ -53,14 +52,15 @@ class Shares:
     def count(self, user: str, amount: int) -> None:
         """Count what is taken without asking; less than nothing is given back."""
         self.taken += amount
-        self._of[user] += amount
-        if not self._of[user]:
-            del self._of[user]
+        if of_user := self._of.get(user, 0) + amount:
+            self._of[user] = of_user
+        else:
+            self._of.pop(user, None)
 
     def set(self, taken: Mapping[str, int]) -> None:
         """Count anew: this is what each user has."""
-        self._of = Counter({user: amount for user, amount in taken.items() if amount})
-        self.taken = self._of.total()
+        self._of = {user: amount for user, amount in taken.items() if amount}
+        self.taken = sum(self._of.values())
 
     def give_back(self, user: str, amount: int = 1) -> None:
         """Take back what the user had."""

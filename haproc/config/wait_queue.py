@@ -75,7 +75,7 @@ class WaitQueue:
 
     def serve(self) -> None:
         """Give out the places that are free."""
-        while (user := self._next()) is not None:
+        while self._waiting and (user := self._next()) is not None:
             waiting = self._waiting.pop(user)
             turn, amount = waiting.popleft()
             self._waiting[user] = waiting  # behind all others that have as few

@@ -149,7 +149,8 @@ class AttachedResources:
             if not self._requests[request]:
                 del self._requests[request]
                 user, request_id = request
-                for key in [(user, each) for each in retry_ids(request_id)]:
+                ids = retry_ids(request_id) if self._sessions else ()
+                for key in [(user, each) for each in ids]:
                     if key in self._sessions and key not in self._followed:
                         self._when_over(key, self._take_session_back)
 

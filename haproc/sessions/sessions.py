@@ -213,6 +213,8 @@ class Sessions:
 
     def server_id(self, key: Key) -> str:
         """Return what clients take for the server's own id of a session: the same everywhere."""
+        if (here := self._here.get(key)) is not None:
+            return here.server_id
         return str(uuid.uuid5(_NAMES, "\0".join((self._around.ring, key.user, key.id))))
 
     # -- changing ----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from haproc.config.shares import Shares
 from haproc.doors.connect.errors import Key, OperationState, canceled, disconnected, not_available
 from haproc.doors.connect.responses import (
     COMPLETE,
+    START,
     TAIL_BYTES_MAX,
     Followed,
     Following,
@@ -30,6 +31,7 @@ from haproc.doors.connect.responses import (
     id_text,
     merged,
     packed,
+    seen,
     tail_of,
 )
 from haproc.engine.errors import EngineError
@@ -99,10 +101,12 @@ class ConnectOperation:
         """The run under which the key-value store has its request, if it has."""
         self._limits = limits
         self._memory = memory
+        self._user = asked.key.user
         self._keep = keep
         self._when_ended = ended
         self._start = start
         self._following = Following(start)
+        self._fits_ids = start == START
         self._way: tuple[Way, str] | None = None
         self._held: list[Followed] | None = []
         self._held_bytes = 0
@@ -244,12 +248,25 @@ class ConnectOperation:
         else:
             self._end(None)
 
-    async def _take(self, response: bytes) -> None:
+    async def _followed(self, response: bytes) -> list[Followed]:
+        """Return what the client gets of the run's next response.
+
+        Rows are not counted as long as all fit into ids: nobody asks then where a client stands.
+        """
+        if self._fits_ids:
+            if self._held_bytes + len(response) <= TAIL_BYTES_MAX:
+                looked = seen(response)
+                return [Followed(looked.kind, response, self._start, looked.beside)]
+            self._fits_ids = False
+            before, self._held = self._let_go_of_held(), []
+            for each in before:
+                await self._take(each.response)
         if len(response) > _THREAD_BYTES:
-            taken = await asyncio.to_thread(self._following.take, response)
-        else:
-            taken = self._following.take(response)
-        for each in taken:
+            return await asyncio.to_thread(self._following.take, response)
+        return self._following.take(response)
+
+    async def _take(self, response: bytes) -> None:
+        for each in await self._followed(response):
             self._complete = self._complete or each.kind is Kind.COMPLETE
             if self._held is None:
                 await self._give_streamed(each)
@@ -273,7 +290,7 @@ class ConnectOperation:
         self._held_bytes += size
         denied = self._memory.denied(self._user, size)
         self._memory.count(self._user, size)
-        if denied is None and self._held_bytes <= self._limits.hold_bytes:
+        if self._fits_ids or (denied is None and self._held_bytes <= self._limits.hold_bytes):
             return
         await self._find_way()
         for each in self._let_go_of_held():
@@ -352,10 +369,6 @@ class ConnectOperation:
             self._unread_bytes -= size
         self._first += 1
         self._memory.give_back(self._user, size)
-
-    @property
-    def _user(self) -> str:
-        return self.asked.key.user
 
     def _end(self, error: Exception | None) -> None:
         if self._ended:

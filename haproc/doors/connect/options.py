@@ -40,6 +40,7 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 
 
+_METADATA: Final = {key: key.replace(".", "-") for key in _READ}
 _AGE: Final = "haproc-age-s"
 """Beside a request that haclient sends again: the seconds since it did so first."""
 
@@ -128,12 +129,8 @@ def in_force(
     given: Mapping[str, str], metadata: Mapping[str, str], default: Mapping[str, str]
 ) -> dict[str, str]:
     """Return all options that are set, by name: by the session, its URL, or by default."""
-    of_url = {key: metadata[name] for key in _READ if (name := _metadata_name(key)) in metadata}
+    of_url = {key: metadata[name] for key, name in _METADATA.items() if name in metadata}
     return {**default, **of_url, **given}
-
-
-def _metadata_name(key: str) -> str:
-    return key.replace(".", "-")
 
 
 def read(found: Mapping[str, str]) -> Options:
