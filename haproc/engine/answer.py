@@ -19,6 +19,9 @@ from haproc.engine.tasks import Planned, Tasks
 
 FOLLOWED_S_MAX: Final = 60.0
 """Longer than almost any planning. Chosen."""
+AHEAD_MAX: Final = 8
+"""So many messages are read while those before them are looked at: as many as a small result has
+(`select 1`: 7). Of a large one each is read when it is wanted, or memory would hold two. Chosen."""
 _END: Final = object()
 
 
@@ -42,6 +45,7 @@ class SparkAnswer:
         self._messages = aiter(self._call)
         self._loop = asyncio.get_running_loop()
         self._reading: asyncio.Future[Any] | None = None
+        self._taken_count = 0
         self._waiter: asyncio.Future[None] | None = None
         """Of who waits for that read, or for the end of the time."""
         self._timer: asyncio.TimerHandle | None = None
@@ -135,6 +139,9 @@ class SparkAnswer:
         if message is _END:
             raise StopAsyncIteration
         self._reading = None
+        self._taken_count += 1
+        if self._taken_count < AHEAD_MAX:
+            self._next()
         if message is not None:
             self._hear(message)
         return message
