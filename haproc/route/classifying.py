@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from functools import lru_cache
+from typing import Final, assert_never
 
 from haproc import protos
 from haproc.classify.bounds import Bounds
@@ -42,6 +43,11 @@ from haproc.route.model import ReadPlan, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
 from haproc.route.streams import refused
 from haproc.sessions.client import ClientSession
+
+SAME_MAX: Final = 64
+SAME_CHARACTERS_MAX: Final = 1024
+"""Texts that are known for what they are, and how long one is. PySpark sends each text twice: when
+a DataFrame is made of it, and when that is collected. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,14 @@ class Classifying:
         self._recognised = recognised
         self._failed = failed
 
+        @lru_cache(SAME_MAX)
+        def same(
+            sql: str, context: Context, override: OperationClass | None
+        ) -> Classified | Unparsed:
+            return classify(sql, context, rules, override, bounds)
+
+        self._same = same
+
     async def with_read(self, request: Request) -> Request:
         """Return the request with its plan read, if it has one."""
         sent = request.statement
@@ -156,7 +170,10 @@ class Classifying:
         context = Context(settings.catalog, settings.schema, user)
         values = (sql, context, self._rules, override, self._bounds)
         try:
-            found = await self._texts.run(user, len(sql), classify, *values)
+            if len(sql) <= SAME_CHARACTERS_MAX:
+                found = self._same(sql, context, override)
+            else:
+                found = await self._texts.run(user, len(sql), classify, *values)
             if isinstance(found, Unparsed):
                 parsed = await self._parsed([found.sql], settings, user)
                 found = decided(parsed[found.sql], found.sql, context, self._rules, override)

@@ -175,6 +175,18 @@ class BeginningIds:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class ToldSettings:
+    """Spark's answer to a question about settings, and in which epoch of the session it came.
+
+    ``still``: whether no statement has begun to change the session since it was asked.
+    """
+
+    response: bytes
+    epoch: int
+    still: Callable[[], bool]
+
+
 @dataclass(slots=True, eq=False)
 class ClientSession:
     """One client's session on this HAProc, as long as this HAProc is its owner.
@@ -194,6 +206,8 @@ class ClientSession:
     """What only this Spark session has: checkpoints and models, by their ids."""
     begun: str = ""
     """See `StoredSession.begun`: another session of the same id has another one."""
+    told_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
+    """By what was asked: a serialized ConfigRequest."""
     used_at: float = 0.0
     used_hour: int | None = None
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -29,7 +29,7 @@ from haproc.engine.confs import POOL
 from haproc.engine.rewriting import to_client, with_operation
 from haproc.failure import ErrorClass, refused
 from haproc.route.offload import Texts, plan_work
-from haproc.sessions.client import ClientSession
+from haproc.sessions.client import ClientSession, ToldSettings
 from haproc.sessions.durable import PIECE_BYTES_MAX
 from haproc.sessions.journal import ArtifactEntry, ConfEntry
 from haproc.statements.registry import Registry
@@ -41,6 +41,10 @@ CONTROL_S: Final = 60.0
 RESENT_S: Final = 900.0
 """How long ago a client may have sent what it sends again, which PySpark does not tell: it tries
 for ten minutes (15 times, a minute apart in the end), and attempts take time, too."""
+SETTINGS_KEPT_MAX: Final = 32
+SETTINGS_BYTES_MAX: Final = 4 << 10
+"""Answers about settings that are kept for each session, and how large one is with its question.
+Chosen: PySpark asks for two or three settings at once, in half a kilobyte."""
 _EXECUTE_OPERATION, _REATTACH_OPERATION, _REATTACH_LAST = 6, 3, 5
 
 
@@ -181,12 +185,33 @@ class ConnectService:
             asked.operation.CopyFrom(left)
         relayed = asked.SerializeToString() if left is not None else None
         if entry is None:
-            response = await self._configured(session, relayed)
+            response = await self._settings_of(session, operation, relayed)
         else:
             silent = operation.WhichOneof("op_type") == "set" and operation.set.silent
             response = await self._set(session, relayed, entry, silent=silent)
         found = self._executing.options_of(session, call.metadata)
         return options.answer(operation, response, found) + to_client("Config", call.names)
+
+    async def _settings_of(
+        self, session: ClientSession, operation: Any, request: bytes | None
+    ) -> bytes:
+        """Return what Spark says of settings. PySpark asks for the same ones at each `collect`.
+
+        Nothing but a statement changes them, so it is asked once until one may have done so.
+        """
+        if request is None:
+            return b""
+        known = session.told_settings.get(request)
+        if known is not None and known.still() and known.epoch == session.spark.epoch:
+            return known.response
+        still, epoch = session.unchanged(), session.spark.epoch
+        response = await self._configured(session, request)
+        is_short = len(request) + len(response) <= SETTINGS_BYTES_MAX
+        if is_short and operation.WhichOneof("op_type") != "get_all":
+            if len(session.told_settings) >= SETTINGS_KEPT_MAX:
+                session.told_settings.clear()
+            session.told_settings[request] = ToldSettings(response, epoch, still)
+        return response
 
     async def _set(
         self, session: ClientSession, relayed: bytes | None, entry: ConfEntry, *, silent: bool
