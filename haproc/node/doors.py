@@ -156,24 +156,32 @@ class NodeDoors:
     request_admission: RequestAdmission
 
 
-def build_doors(
-    config: Config,
-    member: LocalMember,
-    service: RingService,
-    status: NodeStatus,
-    presence: Presence,
-    drift: DriftWatch,
-    listing: Listing,
-    metrics: Metrics,
-    texts: Texts,
-    store: KeyValueStore,
-    archive: ArchiveService,
-    jobs: JobsHere | None = None,
-) -> NodeDoors:
+@dataclass(frozen=True, slots=True)
+class BehindDoors:
+    """What stands behind the doors of one HAProc."""
+
+    config: Config
+    member: LocalMember
+    service: RingService
+    status: NodeStatus
+    presence: Presence
+    drift: DriftWatch
+    listing: Listing
+    metrics: Metrics
+    texts: Texts
+    store: KeyValueStore
+    archive: ArchiveService
+    jobs: JobsHere | None
+
+
+def build_doors(behind: BehindDoors) -> NodeDoors:
     """Return the doors of a member, closed."""
-    name, replica = member.core.me, member.replica
+    config, jobs, service, texts = behind.config, behind.jobs, behind.service, behind.texts
+    status, metrics, presence = behind.status, behind.metrics, behind.presence
+    core, replica = behind.member.core, behind.member.replica
+    name = core.me
     clients = client_app(config, name, service, status, metrics, texts, jobs)
-    keep(clients, config, archive)
+    keep(clients, config, behind.archive)
     attest(clients, config, replica.operators)
     registry = clients[REGISTRY]
     operators = operator_app(
@@ -181,15 +189,15 @@ def build_doors(
         name,
         replica,
         replica.operators,
-        Maintenance(config, member.core, presence.views, registry),
+        Maintenance(config, core, presence.views, registry),
         status,
         metrics,
         presence.door,
         Forwarded(service, registry.request_admission, texts),
     )
     admit(operators, config, replica.admission)
-    tell(operators, config, drift)
-    attend(operators, config, listing)
+    tell(operators, config, behind.drift)
+    attend(operators, config, behind.listing)
     supervise(operators, config, jobs.service if jobs else None)
     listener = Listener(
         clients,
@@ -199,7 +207,7 @@ def build_doors(
     )
     return NodeDoors(
         listener,
-        connect_door(config, name, service, registry, texts, store, jobs),
+        connect_door(config, name, service, registry, texts, behind.store, jobs),
         operator_door(config, name, operators, presence),
         registry.request_admission,
     )

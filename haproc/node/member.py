@@ -24,7 +24,7 @@ from haproc.membership.state import Own, State
 from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.archive.pages import Pages, Timekeepers
-from haproc.replicate.member.core import Core
+from haproc.replicate.member.core import Core, Listeners, Reached
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.steps import Trace, no_trace
 from haproc.replicate.replica import Replica
@@ -107,17 +107,11 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
     order = tuple(cluster.name for cluster in config.clusters)
     core = Core.of(
         Identity(config.ring, members.cluster, members.incarnation, order, founders(config)),
-        world.log,
-        world.engine,
-        world.peers,
+        Reached(world.log, world.engine, world.peers, world.trace, world.unix_ms),
         config.limits,
         config.timeouts,
+        Listeners(state_changed, told.on_applied, members.report_now),
         guard_always=config.writes.guard_always,
-        trace=world.trace,
-        on_state=state_changed,
-        on_applied=told.on_applied,
-        tell=members.report_now,
-        unix_ms=world.unix_ms,
     )
     replica, position = Replica(core, follow), ArchivePosition(world.store)
     member = LocalMember(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from dmq import KeyValueStore, Log
 from haproc.config.model import Timeouts
@@ -10,7 +11,7 @@ from haproc.config.sections import Archive, Limits
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.archive.pages import Pages
-from haproc.replicate.member.core import Core
+from haproc.replicate.member.core import Core, Reached
 from haproc.replicate.member.identity import Identity
 
 
@@ -41,6 +42,7 @@ def pages_of(
     """Return what cluster a of a, b and c tells of a log."""
     identity = Identity("demo", "a", "a1", ("a", "b", "c"))
     limits = Limits(window_records=window_records)
-    core = Core.of(identity, log, None, None, limits, Timeouts())  # type: ignore[arg-type]
+    nobody: Any = None
+    core = Core.of(identity, Reached(log, nobody, nobody), limits, Timeouts())
     rules = rules or Archive(user="archive")
     return Pages(core, Heard(), Peer(), ArchivePosition(store), rules, "ring-secret")

@@ -22,7 +22,7 @@ from haproc.config.model import Timeouts
 from haproc.config.sections import Limits
 from haproc.engine.interface import Applied, Column, Settings, TransactionMarker
 from haproc.engine.statement import Statement
-from haproc.replicate.member.core import Core
+from haproc.replicate.member.core import Core, Reached
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.records.operation import Operation, to_record
 from haproc.replicate.replica import Replica
@@ -124,7 +124,7 @@ async def member(
         await log.append([to_record(sent)])
     identity = Identity("demo", "a", "a1", ("a",))
     nobody: Any = None
-    core = Core.of(identity, log, engine, nobody, limits, Timeouts())  # type: ignore[arg-type]
+    core = Core.of(identity, Reached(log, engine, nobody), limits, Timeouts())  # type: ignore[arg-type]
     replica = Replica(core)
     running = asyncio.ensure_future(replica.run())
     try:

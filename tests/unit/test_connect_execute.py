@@ -22,7 +22,7 @@ from haproc.config.model import Reads
 from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
-from haproc.doors.connect.execute import Executing, PlanRequest
+from haproc.doors.connect.execute import Executing, Permitted, PlanRequest
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.service import RESENT_S, ConnectService
 from haproc.engine.rewriting import Names
@@ -292,7 +292,8 @@ async def test_view_counts_only_if_its_names_mean_once_it_is_made_what_the_rules
     executing = _nowhere(SimpleNamespace(sessions=member.sessions))
     asked: Any = SimpleNamespace(kind=Kind.TEMPORARY_VIEW, plan=b"")
     request: Any = SimpleNamespace(id="r")
-    answer = executing._changed(session, asked, request, lambda: bool(ran) and still)
+    permitted = Permitted(session, asked, request, lambda: bool(ran) and still)
+    answer = executing._changed(permitted)
     if still:
         assert [piece async for piece in answer] == [b"done"]
         assert len(session.entries) == 1 and session.spark.stands
@@ -323,10 +324,48 @@ async def test_answer_is_kept_back_if_the_session_was_changed_before_spark_read_
     request: Any = SimpleNamespace(timeout_s=9.0, statement=SentPlan(b""), user="u")
     executing = _nowhere(SimpleNamespace(sessions=None, planning=turns))
     told: Any = SimpleNamespace(request=b"")
-    answer = executing._relayed(session, told, request, lambda: bool(asked) and next(said))
+    permitted = Permitted(session, told, request, lambda: bool(asked) and next(said))
+    answer = executing._relayed(permitted)
     if still:
         assert [piece async for piece in answer] == [b"rows", b"more"]
     else:
         with pytest.raises(RequestError) as caught:
             await anext(answer)
         assert caught.value.error_class == ErrorClass.NOT_FRESH
+
+
+async def test_settings_are_asked_for_again_once_a_statement_may_have_changed_them() -> None:
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+    asked: list[bytes] = []
+
+    async def unary(rpc: str, request: bytes, **_: Any) -> bytes:
+        asked.append(request)
+        return bytes(base.ConfigResponse(session_id=str(len(asked))).SerializeToString())
+
+    spark: Any = SimpleNamespace(epoch=0, relay=SimpleNamespace(unary=unary))
+    session.spark = spark
+    config: Any = SimpleNamespace(
+        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
+    )
+    behind: Any = SimpleNamespace(sessions=member.sessions)
+    nobody: Any = None
+    service = ConnectService(config, behind, nobody, Inline(), nobody)
+
+    async def told(**operation: Any) -> int:
+        request = base.ConfigRequest()
+        request.operation.CopyFrom(base.ConfigRequest.Operation(**operation))
+        data = request.SerializeToString()
+        response = await service._settings_of(session, request.operation, data)
+        return int(base.ConfigResponse.FromString(response).session_id)
+
+    get = {"get": base.ConfigRequest.Get(keys=["a"])}
+    assert [await told(**get), await told(**get)] == [1, 1]
+    assert await told(get=base.ConfigRequest.Get(keys=["b"])) == 2
+    async with member.sessions.changing(session):
+        assert [await told(**get), await told(**get)] == [3, 4]  # it may have run by now, or not
+    assert [await told(**get), await told(**get)] == [5, 5]
+    spark.epoch += 1  # another Spark session, which is given the same settings
+    assert [await told(**get), await told(**get)] == [6, 6]
+    every = {"get_all": base.ConfigRequest.GetAll()}
+    assert [await told(**every), await told(**every)] == [7, 8]

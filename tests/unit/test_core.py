@@ -6,13 +6,14 @@ import ast
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.config.model import Timeouts
 from haproc.config.sections import Limits
-from haproc.replicate.member.core import Core
+from haproc.replicate.member.core import Core, Reached
 from haproc.replicate.member.identity import Identity
 
 REPLICATE = Path(__file__).parents[2] / "haproc" / "replicate"
@@ -20,7 +21,8 @@ REPLICATE = Path(__file__).parents[2] / "haproc" / "replicate"
 
 async def test_core_takes_no_assignment_once_it_is_made() -> None:
     identity, log = Identity("demo", "a", "a1", ("a", "b")), MemoryLog(MemoryStore())
-    core = Core.of(identity, log, None, None, Limits(), Timeouts())  # type: ignore[arg-type]
+    nobody: Any = None
+    core = Core.of(identity, Reached(log, nobody, nobody), Limits(), Timeouts())
     for shared in (core, core.identity, core.log_state):
         for field in dataclasses.fields(shared):
             with pytest.raises(dataclasses.FrozenInstanceError):

@@ -22,7 +22,7 @@ from haproc.membership.clusters import ClusterView
 from haproc.membership.state import State, refusal
 from haproc.node.doors import Maintenance, drained_file
 from haproc.replicate.member.condition import OutOfServiceError
-from haproc.replicate.member.core import Core
+from haproc.replicate.member.core import Core, Reached
 from haproc.replicate.member.identity import Identity
 from haproc.statements import registry as boards
 from tests.unit.canned import WRITE
@@ -73,7 +73,8 @@ class NoEngine:
 def core_of(name: str = "a") -> Core:
     identity = Identity("demo", name, "a1", ("a", "b"))
     log = MemoryLog(MemoryStore())
-    return Core.of(identity, log, NoEngine(), NoEngine(), Limits(), Timeouts())  # type: ignore[arg-type]
+    nobody: Any = NoEngine()
+    return Core.of(identity, Reached(log, nobody, nobody), Limits(), Timeouts())
 
 
 def view(name: str, state: str) -> ClusterView:

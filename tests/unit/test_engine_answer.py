@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from haproc.engine import answer as answer_module
-from haproc.engine.answer import SparkAnswer
+from haproc.engine.answer import AHEAD_MAX, SparkAnswer
 from haproc.engine.tasks import Planned, StatementReport, Tasks
 
 REPORTED = "tasks run"
@@ -125,3 +125,16 @@ async def test_what_ended_an_answer_for_its_reader_ends_following_it(error: bool
     with pytest.raises(grpc.aio.AioRpcError if error else StopAsyncIteration):
         await anext(answer)
     assert await asyncio.wait_for(answer.follow(asyncio.Event()), 10) is not error
+
+
+async def test_only_first_messages_are_read_before_they_are_wanted() -> None:
+    call, count = Call(), 2 * AHEAD_MAX
+    for message in range(count):
+        call.messages.put_nowait(message)
+    answer, left = answer_of(call), list[int]()
+    for _ in range(count):
+        await anext(answer)
+        await asyncio.sleep(0)  # a read that was begun takes its message
+        left.append(call.messages.qsize())
+    ahead = [count - taken - left[taken - 1] for taken in range(1, count + 1)]
+    assert ahead == [1] * (AHEAD_MAX - 1) + [0] * (count - AHEAD_MAX + 1)

@@ -78,6 +78,16 @@ class PlanRequest:
     plan_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Permitted:
+    """What a client may have run in its session, see `haproc.route.model.Fit`."""
+
+    session: ClientSession
+    asked: PlanRequest
+    request: Request
+    still: Callable[[], bool]
+
+
 class Behind(Protocol):
     """What this door needs of the HAProc behind it. Methods raise RequestError."""
 
@@ -211,20 +221,14 @@ class Executing:
     ) -> AsyncGenerator[bytes, None]:
         if isinstance(found, Answer):
             return _answered(asked, found)
+        permitted = Permitted(session, asked, request, found.still)
         if found.operation_class is OperationClass.QUERY:
-            return self._relayed(session, asked, request, found.still)
-        if asked.does is Does.HOLDS:
-            return self._held(session, asked, request, found.still)
-        return self._changed(session, asked, request, found.still)
+            return self._relayed(permitted)
+        return self._held(permitted) if asked.does is Does.HOLDS else self._changed(permitted)
 
-    async def _relayed(
-        self,
-        session: ClientSession,
-        asked: PlanRequest,
-        request: Request,
-        still: Callable[[], bool],
-    ) -> AsyncGenerator[bytes, None]:
-        """Run it in its session; ``still`` says, once Spark has read it, whether it may answer."""
+    async def _relayed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
+        """Run it in its session; Spark has to have read it while it may answer."""
+        session, request = permitted.session, permitted.request
         departures = self._behind.planning.departures()
         await session.spark.ready()  # which may need the log
         relay, timeout_s = session.spark.relay, request.timeout_s
@@ -233,61 +237,56 @@ class Executing:
             self._behind.planning.turn(request.user, timeout_s, size, departures) as planned,
             aclosing(
                 relay.execute(
-                    asked.request, str(uuid.uuid4()), timeout_s=timeout_s, planned=planned
+                    permitted.asked.request,
+                    str(uuid.uuid4()),
+                    timeout_s=timeout_s,
+                    planned=planned,
                 )
             ) as responses,
         ):
             begun = False
             async for response in responses:
                 if not begun:
-                    check_still(still)
+                    check_still(permitted.still)
                 begun = True
                 yield response
 
-    async def _changed(
-        self,
-        session: ClientSession,
-        asked: PlanRequest,
-        request: Request,
-        still: Callable[[], bool],
-    ) -> AsyncGenerator[bytes, None]:
-        """Run it, and record what it left; ``still`` says, once it has run, whether it counts."""
+    async def _changed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
+        """Run it, and record what it left, if it counts once it has run."""
+        session, asked, request = permitted.session, permitted.asked, permitted.request
         settling = session.settling if asked.kind is Kind.USE else nullcontext()
         async with self._sessions.changing(session), settling:
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
-            run = partial(self._change, session, asked, request)
+            run = partial(self._change, permitted)
             if asked.kind is Kind.USE:
                 told, found = await session.setting(run)
                 now = replace(session.settings, catalog=found.catalog, schema=found.schema)
                 entry: Entry = SettingsEntry(now)
             else:
                 told, entry = await session.leaving(run, partial(left_by_plan, session, asked.plan))
-            check_still(still)  # else the session is made anew, without what it left
+            check_still(permitted.still)  # else the session is made anew, without what it left
             await self._sessions.record(session, entry, request.id)
         for response in told:
             yield response
 
     @staticmethod
-    async def _change(session: ClientSession, asked: PlanRequest, request: Request) -> list[bytes]:
+    async def _change(permitted: Permitted) -> list[bytes]:
         """Run a plan that changes the session."""
-        responses = session.spark.relay.execute(
-            asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=True
+        responses = permitted.session.spark.relay.execute(
+            permitted.asked.request,
+            str(uuid.uuid4()),
+            timeout_s=permitted.request.timeout_s,
+            changes=True,
         )
         async with aclosing(responses):
             return [response async for response in responses]
 
-    async def _held(
-        self,
-        session: ClientSession,
-        asked: PlanRequest,
-        request: Request,
-        still: Callable[[], bool],
-    ) -> AsyncGenerator[bytes, None]:
+    async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """What only this Spark session has leaves no entry; broken off, it leaves nothing."""
-        async with aclosing(self._relayed(session, asked, request, still)) as responses:
+        async with aclosing(self._relayed(permitted)) as responses:
             told = [response async for response in responses]
-        session.handles |= answers.handles_in(told)
+        permitted.session.handles |= answers.handles_in(told)
         for response in told:
             yield response
 

@@ -182,6 +182,26 @@ class Tasks:
         self._broken.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a member reaches: the log, its cluster, the other members, the time."""
+
+    log: Log
+    engine: Engine
+    peers: Peers
+    trace: Trace = no_trace
+    unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who hears what happens to a member. ``tell``: has the peers hear how far it is."""
+
+    on_state: Callable[[State, str], None] = lambda state, reason: None
+    on_applied: Callable[[str, int], None] = lambda outcome, operations: None
+    tell: Callable[[], None] = lambda: None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
     """What the parts of one member share: each value has one object that owns it, and its methods.
@@ -224,30 +244,24 @@ class Core:
     def of(
         cls,
         identity: Identity,
-        log: Log,
-        engine: Engine,
-        peers: Peers,
+        reached: Reached,
         limits: Limits,
         timeouts: Timeouts,
+        listeners: Listeners | None = None,
         *,
         guard_always: bool = False,
-        trace: Trace = no_trace,
-        on_state: Callable[[State, str], None] = lambda state, reason: None,
-        on_applied: Callable[[str, int], None] = lambda outcome, operations: None,
-        tell: Callable[[], None] = lambda: None,
-        unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> Core:
         """Put the parts of a member together that has read nothing of the log yet."""
-        me = identity.cluster
+        me, listeners = identity.cluster, listeners or Listeners()
         news = News()
-        condition = MemberCondition(me, news, on_state)
+        condition = MemberCondition(me, news, listeners.on_state)
         log_state = LogState.nothing(limits.window_records)
         members = RingMembers(me, identity.ring_order)
         schedule, notes = (
             Schedule(me, Progress(), 0, batch_limits(limits), log_state.peer_success),
             Notes(),
         )
-        own_log = OwnLog(log, identity, timeouts, condition, log_state.claims, schedule)
+        own_log = OwnLog(reached.log, identity, timeouts, condition, log_state.claims, schedule)
 
         def progress() -> Progress:
             found = notes.beside(schedule.progress)
@@ -259,7 +273,7 @@ class Core:
             log_state.forget(schedule.low - limits.window_records)
 
         health = Health(
-            engine,
+            reached.engine,
             interval_s=timeouts.probe_interval_s,
             timeout_s=timeouts.probe_timeout_s,
             missed_max=timeouts.probes_missed,
@@ -270,13 +284,13 @@ class Core:
             limits=limits,
             timeouts=timeouts,
             guard_always=guard_always,
-            log=log,
-            engine=engine,
-            peers=peers,
-            trace=trace,
-            tell=tell,
-            on_applied=on_applied,
-            unix_ms=unix_ms,
+            log=reached.log,
+            engine=reached.engine,
+            peers=reached.peers,
+            trace=reached.trace,
+            tell=listeners.tell,
+            on_applied=listeners.on_applied,
+            unix_ms=reached.unix_ms,
             news=news,
             condition=condition,
             tasks=Tasks(condition),
@@ -286,7 +300,7 @@ class Core:
             own_log=own_log,
             schedule=schedule,
             notes=notes,
-            outcomes=Outcomes(limits.window_records, unix_ms),
+            outcomes=Outcomes(limits.window_records, reached.unix_ms),
             troubles=Troubles(timeouts.stuck_after_attempts),
             watermarks=Watermarks(schedule, news),
             store=Committer(commit),
