@@ -51,6 +51,25 @@ a DataFrame is made of it, and when that is collected. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
+class Asker:
+    """For whom Spark reads a statement, under which settings, and in whose session if need be."""
+
+    settings: Settings
+    session: ClientSession | None
+    user: str
+
+    @property
+    def context(self) -> Context:
+        """Where unqualified names belong."""
+        return Context(self.settings.catalog, self.settings.schema, self.user)
+
+    @property
+    def has_temporaries(self) -> bool:
+        """Whether names may mean something else in the session."""
+        return self.session is not None and self.session.holds_temporaries
+
+
+@dataclass(frozen=True, slots=True)
 class Understood:
     """A request, and what has to be known of it before its statement runs."""
 
@@ -58,6 +77,11 @@ class Understood:
     session: ClientSession | None
     settings: Settings
     statement: Classified
+
+    @property
+    def asker(self) -> Asker:
+        """For whom Spark reads it."""
+        return Asker(self.settings, self.session, self.request.user)
 
 
 async def with_bound(request: Request, texts: Texts) -> Request:

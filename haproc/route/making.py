@@ -33,7 +33,7 @@ from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.own_settings import own_of, travelling
 from haproc.route.plans import Frames, Plans, session_ref
-from haproc.route.readings import Readings
+from haproc.route.readings import Carried, Readings
 from haproc.route.rows.reading import fitted
 from haproc.route.ruling import Ruling
 from haproc.route.stand_in import as_written
@@ -82,8 +82,8 @@ class Showing:
         try:
             said |= await self._judged(asked)
             if tree:
-                args = asked.statement.sql, asked.settings, asked.session, request.user
-                said["tree"] = [*await self._readings.outline(*args)]
+                lines = await self._readings.outline(asked.statement.sql, asked.asker)
+                said["tree"] = [*lines]
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:
@@ -91,7 +91,7 @@ class Showing:
         return said
 
     async def _judged(self, asked: Understood) -> dict[str, Json]:
-        statement, settings, session = asked.statement, asked.settings, asked.session
+        statement, settings = asked.statement, asked.settings
         user, readings = asked.request.user, self._readings
         if statement.operation_class is OperationClass.QUERY:
             query = await readings.query(SqlText(statement.sql), settings, user)
@@ -108,7 +108,7 @@ class Showing:
         )
         of_rows = statement.kind in OF_ROWS
         judge = readings.judged if of_rows else readings.definition
-        found = await judge(statement, settings, session, moment)
+        found = await judge(statement, asked.asker, moment)
         return {
             **described(await self._ruling.written(asked, statement, found.touched)),
             **_read(found.reads, statement.tables_known and found.known),
@@ -276,15 +276,12 @@ class Making:
     ) -> Made:
         """Return a text as an operation, by what Spark reads in it."""
         statement, session, moment = asked.statement, asked.session, _moment(asked)
-        carried = None if frames is None else frames.sent
         if statement.kind is Kind.RESTORE:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, _RESTORED, _HINT_RESTORE)
-        values = (statement, asked.settings, session, moment, carried)
-        if statement.kind in OF_ROWS:
-            of_frames = () if frames is None else (frames.rests, frames.hidden)
-            found = await self.readings.judged(*values, *of_frames)
-        else:
-            found = await self.readings.definition(*values)
+        carried = None if frames is None else Carried(frames.sent, frames.rests, frames.hidden)
+        of_rows = statement.kind in OF_ROWS
+        judge = self.readings.judged if of_rows else self.readings.definition
+        found = await judge(statement, asked.asker, moment, carried)
         touched = found.touched
         statement = await self._ruling.written(asked, statement, touched)
         if found.moved and frames is None:  # it may insert nothing but literals now

@@ -307,10 +307,7 @@ class _Look:
         for each in condition_questions(self.plan, stood_for):
             beside = await self._ask(each)
             _refuse(beside.reasons, HINT_CONDITION)
-            asked = self.asked
-            await self.readings.confirm_settled(
-                each, asked.settings, asked.session, asked.request.user
-            )
+            await self.readings.confirm_settled(each, self.asked.asker)
             verdict = _with(verdict, beside)
         return verdict, rows
 
@@ -325,15 +322,8 @@ class _Look:
     async def _ask(
         self, query: bytes, *, only_there: bool = False, keeps: bool = True
     ) -> JudgedQuery:
-        asked = self.asked
-        return await self.readings.frame(
-            query,
-            asked.settings,
-            asked.session,
-            asked.request.user,
-            only_there=only_there,
-            keeps=keeps,
-        )
+        asker = self.asked.asker
+        return await self.readings.frame(query, asker, only_there=only_there, keeps=keeps)
 
     @property
     def of_session(self) -> bool:

@@ -10,7 +10,7 @@ out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -39,6 +39,7 @@ from haproc.reading.judge import (
 from haproc.reading.summary import NOTHING, Touches, outline, recognise, touches
 from haproc.reading.tree import PLAINER, Facts, Node, read
 from haproc.reading.tree import readable as _readable
+from haproc.route.classifying import Asker
 from haproc.route.kept_answers import Key, Remembered, key_of
 from haproc.route.offload import Texts
 from haproc.route.own_settings import AsLanes, check_definition, own_of, places_of, with_own
@@ -63,6 +64,24 @@ _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
 _HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """DataFrames that come with a text. ``sent`` returns how the text is sent with them.
+
+    ``rests``: why they are known to the client's session alone, if so; ``differs``: why else they
+    are not the same on other clusters, which their reading hides.
+    """
+
+    sent: Callable[[str], SqlText | SparkPlan]
+    rests: str = ""
+    differs: tuple[str, ...] = ()
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why their rows have to stand for them."""
+        return [*self.differs, *([self.rests] if self.rests else [])]
 
 
 class Readings:
@@ -105,34 +124,29 @@ class Readings:
     async def judged(
         self,
         statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
+        asker: Asker,
         moment: Moment,
-        carried: Callable[[str], SqlText | SparkPlan] | None = None,
-        rests: str = "",
-        differs: Sequence[str] = (),
+        carried: Carried | None = None,
     ) -> Judged:
         """Return what becomes of a statement; raises RefusedError, EngineError.
 
-        ``carried`` returns how a text is sent, if DataFrames come with it; ``rests`` says why these
-        are known to the client's session alone, if so; ``differs`` why else they are not the same
-        on other clusters, which their reading hides. An EngineError of kind APPLICATION is Spark's
+        ``carried``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
         own answer to a statement that is wrong.
         """
-        own = session is not None and session.holds_temporaries
+        settings = asker.settings
         key, epoch = key_of(statement.sql, settings), self.epoch()
-        is_kept = not own and carried is None
+        is_kept = not asker.has_temporaries and carried is None
         known = self._judged.find(key) if is_kept else None
         if known is not None:
             return known
-        spark = await self._session(settings, session)
-        sent = carried or SqlText
+        spark = await self._session(asker)
+        sent = carried.sent if carried is not None else SqlText
         data = await self._asked(spark, sent(statement.sql), statement.sql, moment.user)
         found = await self._judge(data, statement.sql, settings, moment)
         as_sent = data, statement.sql
-        if (rests or differs) and found.treatment is not Treatment.REFUSE:
-            found = as_rows(found, [*differs, *([rests] if rests else [])])
-            found = replace(found, of_session=found.of_session or bool(rests))
+        if carried is not None and carried.reasons and found.treatment is not Treatment.REFUSE:
+            found = as_rows(found, carried.reasons)
+            found = replace(found, of_session=found.of_session or bool(carried.rests))
         if found.treatment is not Treatment.REFUSE:
             found = with_own(found, settings)
         _check(statement, found)
@@ -148,30 +162,28 @@ class Readings:
     async def definition(
         self,
         statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
+        asker: Asker,
         moment: Moment,
-        carried: Callable[[str], SqlText | SparkPlan] | None = None,
+        carried: Carried | None = None,
     ) -> Judged:
         """Return what becomes of a statement that changes no rows.
 
         ``carried``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
         """
-        text, user = statement.sql, moment.user
-        own = session is not None and session.holds_temporaries
+        text, settings, user = statement.sql, asker.settings, asker.user
         vouched = statement.kind is Kind.UNKNOWN
         has_own = bool(own_of(settings))
-        by_text = statement.kind in BY_TEXT and not (own or has_own or carried)
-        asked = carried(text) if carried else SqlText(text)
-        context = Context(settings.catalog, settings.schema, user)
-        values = (context, Facts(is_legacy(settings)), moment)
+        rests = asker.has_temporaries or has_own or carried is not None
+        by_text = statement.kind in BY_TEXT and not rests
+        asked = carried.sent(text) if carried is not None else SqlText(text)
+        values = (asker.context, Facts(is_legacy(settings)), moment)
         if by_text:
             data = await self._parsed(settings, text, user)
             found = await self._work(user, data, judged_definition, text, *values)
             if found is not None:
                 _check(statement, found.judged)
                 return found.judged
-        spark = await self._session(settings, session)
+        spark = await self._session(asker)
         data = await self._asked(spark, asked, text, user)
         found = await self._work(user, data, judged_definition, text, *values, vouched)
         assert found is not None
@@ -204,22 +216,20 @@ class Readings:
         """
         if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE) and not statement.rules:
             return NOTHING
-        text, values = statement.sql, (session.settings, session, session.user)
-        found = await self.touches(SqlText(text), text, *values)
+        text, asker = statement.sql, Asker(session.settings, session, session.user)
+        found = await self.touches(SqlText(text), text, asker)
         if found.refusal is not None:
             raise found.refusal
         if found.function is not None:
             for each in await self.computed_by(found.function, session.settings, session.user):
-                found |= await self.touches(SqlText(each), each, *values, is_query=True)
+                found |= await self.touches(SqlText(each), each, asker, is_query=True)
         return found
 
     async def touches(
         self,
         asked: SqlText | SparkPlan,
         text: str,
-        settings: Settings,
-        session: ClientSession | None,
-        user: str,
+        asker: Asker,
         *,
         is_query: bool = False,
     ) -> Touches:
@@ -227,10 +237,9 @@ class Readings:
 
         Raises as `judged` does, also if it is to be a query (``is_query``), and is none.
         """
-        spark = await self._session(settings, session)
-        context = Context(settings.catalog, settings.schema, user)
-        data = await self._asked(spark, asked, text, user)
-        return await self._work(user, data, touched_by, text, context, is_query)
+        spark = await self._session(asker)
+        data = await self._asked(spark, asked, text, asker.user)
+        return await self._work(asker.user, data, touched_by, text, asker.context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
         default = Settings()
@@ -282,9 +291,7 @@ class Readings:
     async def frame(
         self,
         query: bytes,
-        settings: Settings,
-        session: ClientSession | None,
-        user: str,
+        asker: Asker,
         *,
         only_there: bool = False,
         keeps: bool = True,
@@ -296,14 +303,14 @@ class Readings:
         """
         epoch = self.epoch()
         shape = shape_of(query) if len(query) <= FRAME_BYTES_MAX else None
-        own = session is not None and (only_there or session.holds_temporaries)
-        key = (shape, settings) if keeps and not own and shape is not None else None
+        own = asker.has_temporaries or (only_there and asker.session is not None)
+        key = (shape, asker.settings) if keeps and not own and shape is not None else None
         known = self._frames.find(key) if key is not None else None
         if known is not None:
             return known
-        spark = await self._session(settings, session, only_there=only_there)
+        spark = await self._session(asker, only_there=only_there)
         # Spark gives no plan again that it has kept under the number of a step, without any.
-        found = await self._query(spark, SparkPlan(shape or query), settings, user)
+        found = await self._query(spark, SparkPlan(shape or query), asker.settings, asker.user)
         if key is not None and not found.reasons:
             self._frames.keep(key, found, epoch)
         return found
@@ -315,35 +322,30 @@ class Readings:
         data = await self._asked(spark, asked, text, user)
         return await self._work(user, data, judged_query, text, Facts(is_legacy(settings)))
 
-    async def outline(
-        self, sql: str, settings: Settings, session: ClientSession | None, user: str
-    ) -> list[str]:
+    async def outline(self, sql: str, asker: Asker) -> list[str]:
         """Return a text's tree in lines for people, see `haproc.reading.summary`."""
-        spark = await self._session(settings, session)
-        data = await self._asked(spark, SqlText(sql), sql, user)
-        return await self._work(user, data, outlined, sql)
+        spark = await self._session(asker)
+        data = await self._asked(spark, SqlText(sql), sql, asker.user)
+        return await self._work(asker.user, data, outlined, sql)
 
-    async def _session(
-        self, settings: Settings, session: ClientSession | None, *, only_there: bool = False
-    ) -> Session:
+    async def _session(self, asker: Asker, *, only_there: bool = False) -> Session:
+        session = asker.session
         if session is not None and (only_there or session.holds_temporaries):
             await session.spark.ready()
             return session.spark
-        return await self._shared(settings)
+        return await self._shared(asker.settings)
 
     async def _judge(self, data: str, text: str, settings: Settings, moment: Moment) -> Judged:
         context = Context(settings.catalog, settings.schema, moment.user)
         values = (text, context, Facts(is_legacy(settings)), moment)
         return await self._work(moment.user, data, judged_text, *values)
 
-    async def confirm_settled(
-        self, query: bytes, settings: Settings, session: ClientSession | None, user: str
-    ) -> None:
+    async def confirm_settled(self, query: bytes, asker: Asker) -> None:
         """Refuse what stands beside a plan's input and rests on its session's own settings."""
-        if own_of(settings):
-            spark, plan = await self._session(settings, session), SparkPlan(query)
-            data = await self._asked(spark, plan, "", user)
-            await self._lanes.confirm((data, ""), (plan, ""), settings, user)
+        if own_of(asker.settings):
+            spark, plan = await self._session(asker), SparkPlan(query)
+            data = await self._asked(spark, plan, "", asker.user)
+            await self._lanes.confirm((data, ""), (plan, ""), asker.settings, asker.user)
 
     async def _confirmed(
         self,
@@ -351,7 +353,7 @@ class Readings:
         found: Judged,
         settings: Settings,
         moment: Moment,
-        carried: Callable[[str], SqlText | SparkPlan],
+        sent: Callable[[str], SqlText | SparkPlan],
         as_sent: tuple[str, str],
     ) -> None:
         """Refuse a MERGE that is not the same with rows in place of its source.
@@ -359,7 +361,7 @@ class Readings:
         ``as_sent``: its reading as it was sent, and its text.
         """
         assert found.cut is not None
-        schema = await spark.schema(carried(source_query(found.cut)))
+        schema = await spark.schema(sent(source_query(found.cut)))
         columns = columns_of(wire.parsed(protos.data_types.DataType, schema))
         rows = empty_rows([(column.name, column.type_text) for column in columns])
         text, plan = merge_over(found.cut, rows)

@@ -35,7 +35,7 @@ from haproc.replicate.log_state.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.route.answering import failed
-from haproc.route.classifying import Understood, only_selects, read_of
+from haproc.route.classifying import Asker, Understood, only_selects, read_of
 from haproc.route.model import ReadPlan, SentPlan
 from haproc.route.offload import Texts, plan_work
 from haproc.route.plan_questions import table_questions, text_question
@@ -153,37 +153,33 @@ class Ruling:
         return ruled(statement, found.touched, asked.request.operation_class)
 
     async def _touches(self, asked: Understood) -> Touches:
-        sent, statement, settings = asked.request.statement, asked.statement, asked.settings
-        values = settings, asked.session, asked.request.user
+        sent, statement, asker = asked.request.statement, asked.statement, asked.asker
         if not isinstance(sent, SentPlan):
-            return await self._of_text(
-                statement.kind, SqlText(statement.sql), statement.sql, *values
-            )
+            sql = SqlText(statement.sql)
+            return await self._of_text(statement.kind, sql, statement.sql, asker)
         found = await self._of_plan(asked, sent)
         if not statement.sql:
             return found
         carried = SparkPlan(text_question(read_of(sent).message, statement.sql))
-        return found | await self._of_text(statement.kind, carried, statement.sql, *values)
+        return found | await self._of_text(statement.kind, carried, statement.sql, asker)
 
     async def _of_text(
         self,
         kind: Kind,
         asked: SqlText | SparkPlan,
         text: str,
-        settings: Settings,
-        session: ClientSession | None,
-        user: str,
+        asker: Asker,
     ) -> Touches:
         """Return what a text touches; ``asked``: how it is sent."""
-        values = settings, session, user
-        if kind in CACHEABLE_KINDS and isinstance(asked, SqlText) and not _is_own(session):
-            return _read(await self._readings.query(asked, settings, user))
+        is_text = isinstance(asked, SqlText)
+        if kind in CACHEABLE_KINDS and is_text and not asker.has_temporaries:
+            return _read(await self._readings.query(asked, asker.settings, asker.user))
         if kind is Kind.EXPLAIN:
             text = explained(text)
             asked = SqlText(text)
-        found = await self._readings.touches(asked, text, *values)
+        found = await self._readings.touches(asked, text, asker)
         if found.inner:
-            found = await self._readings.touches(SqlText(found.inner), found.inner, *values)
+            found = await self._readings.touches(SqlText(found.inner), found.inner, asker)
         if found.function is not None:  # its body is not read
             found |= Touches(Touched(known=False, expressions=None))
         return found
@@ -195,9 +191,7 @@ class Ruling:
         only_there = bool(read.reading.blobs or read.reading.handles)
         found = _told(read, settings)
         for each in questions:
-            part = await self._readings.frame(
-                each, settings, asked.session, asked.request.user, only_there=only_there
-            )
+            part = await self._readings.frame(each, asked.asker, only_there=only_there)
             found |= _read(part)
         return found
 

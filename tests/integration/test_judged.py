@@ -20,6 +20,7 @@ from haproc.engine.statement import SqlText
 from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
 from haproc.route.caching import Reading, Repeatable
+from haproc.route.classifying import Asker
 from haproc.route.offload import Inline
 from haproc.route.planning import Planning
 from haproc.route.readings import Readings
@@ -130,7 +131,7 @@ class Judging:
             statement = await self.statement(sql)
             of_rows = statement.kind in OF_ROWS
             judge = self.readings.judged if of_rows else self.readings.definition
-            found = await judge(statement, self.settings, session, moment)
+            found = await judge(statement, Asker(self.settings, session, "ann"), moment)
         except RefusedError as error:
             return Found(Treatment.REFUSE, (error.message,))
         return Found(found.treatment, found.reasons, found.reads, found.rests_on)
@@ -184,11 +185,15 @@ async def test_query_and_session_statement_are_confirmed(judging: Judging) -> No
     session, readings = _session(spark, judging.settings), judging.readings
     for sql in QUERIES:
         assert (await judging.statement(sql)).operation_class is OperationClass.QUERY
-        await readings.touches(SqlText(sql), sql, judging.settings, None, "ann", is_query=True)
+        await readings.touches(
+            SqlText(sql), sql, Asker(judging.settings, None, "ann"), is_query=True
+        )
     for sql in NO_QUERIES:
         with pytest.raises(RefusedError):
             asked = SqlText(sql)
-            await readings.touches(asked, sql, judging.settings, session, "ann", is_query=True)
+            await readings.touches(
+                asked, sql, Asker(judging.settings, session, "ann"), is_query=True
+            )
     for sql in NO_SESSION_STATEMENTS:
         kind = Kind.CACHE if sql.startswith("CACHE") else Kind.TEMPORARY_VIEW
         taken = replace(await judging.statement("SELECT 1"), sql=sql, kind=kind)

@@ -28,6 +28,7 @@ from haproc.reading.judge import Judged
 from haproc.replicate.apply.materialise import materialise
 from haproc.replicate.apply.parts import ComputedRows
 from haproc.ring.spark import LocalSpark
+from haproc.route.classifying import Asker
 from haproc.route.offload import Inline
 from haproc.route.planning import Planning
 from haproc.route.readings import Readings
@@ -89,7 +90,7 @@ async def judged(engine: SparkConnectEngine, sql: str) -> Judged:
     sessions = ReadingSessions(engine, lambda: 0, time.monotonic)
     readings = Readings(sessions, lambda: 0, Inline(), planning, 60)
     statement = await classified_by(readings, sql, BERLIN)
-    return await readings.judged(statement, BERLIN, None, MOMENT)
+    return await readings.judged(statement, Asker(BERLIN, None, MOMENT.user), MOMENT)
 
 
 async def contents(engine: SparkConnectEngine, name: str) -> list[str]:

@@ -67,11 +67,9 @@ class Looking:
     async def judged(
         self,
         statement: Classified,
-        settings: Settings,
-        session: object,
+        asker: object,
         moment: Moment,
         carried: object = None,
-        rests: str = "",
     ) -> Judged:
         """What Spark reads in a write, as `haproc.route.readings` has it: it is as it seems."""
         self.looks += 1

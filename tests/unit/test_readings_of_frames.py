@@ -14,6 +14,7 @@ from haproc.classify.model import RefusedError
 from haproc.config.shares import Shares
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
+from haproc.route.classifying import Asker
 from haproc.route.offload import Inline
 from haproc.route.plan_questions import input_question, shape_of
 from haproc.route.planning import Planning
@@ -93,7 +94,7 @@ async def asked(spark: Spark, having: Readings, **how: Any) -> list[int]:
     """Ask about two pieces of rows; return how often Spark was asked after each."""
     counts = []
     for value in range(2):
-        await having.frame(question(value), Settings(), None, "ann", **how)
+        await having.frame(question(value), Asker(Settings(), None, "ann"), **how)
         counts.append(len(spark.asked))
     return counts
 
@@ -131,13 +132,13 @@ async def test_frame_is_read_where_its_temporary_things_are_and_nothing_is_kept(
         (False, False, (1, 3)),
     ):
         session: Any = SimpleNamespace(holds_temporaries=temporaries, spark=own)
-        await having.frame(question(1), Settings(), session, "ann", only_there=there)
+        await having.frame(question(1), Asker(Settings(), session, "ann"), only_there=there)
         assert (len(shared.asked), len(own.asked)) == counts
 
 
 async def test_frame_gives_its_columns_and_the_keys_of_their_metadata() -> None:
     spark = Spark(reading(ROWS, metadata={"delta.generationExpression": "x"}))
-    found = await readings(spark).frame(question(1), Settings(), None, "ann")
+    found = await readings(spark).frame(question(1), Asker(Settings(), None, "ann"))
     assert found.columns == (("n", "BIGINT"),)
     assert found.metadata == {"delta.generationExpression"}
 
@@ -153,18 +154,22 @@ async def test_frame_gives_its_columns_and_the_keys_of_their_metadata() -> None:
     ],
 )
 async def test_frame_says_why_it_may_differ(analyzed: dict[str, Any], says: str) -> None:
-    found = await readings(Spark(reading(analyzed))).frame(question(1), Settings(), None, "ann")
+    found = await readings(Spark(reading(analyzed))).frame(
+        question(1), Asker(Settings(), None, "ann")
+    )
     assert says in "; ".join(found.reasons) and bool(found.reasons) is bool(says)
     assert not any("SimplePythonFunction" in each for each in found.reasons)
 
 
 @pytest.mark.parametrize("cls", ["CallMethodViaReflection", "AppendData"])
 async def test_frame_that_is_no_query_or_runs_foreign_code_may_not_run_at_all(cls: str) -> None:
-    found = await readings(Spark(reading(tree(cls)))).frame(question(1), Settings(), None, "ann")
+    found = await readings(Spark(reading(tree(cls)))).frame(
+        question(1), Asker(Settings(), None, "ann")
+    )
     assert found.refused and set(found.refused) <= set(found.reasons)
 
 
 @pytest.mark.parametrize("says", ["", "[]", '{"parsed": null}', '{"analyzed": {"c": 1, "f": 2}}'])
 async def test_frame_whose_reading_is_none_is_refused(says: str) -> None:
     with pytest.raises(RefusedError, match="cannot be judged"):
-        await readings(Spark(says)).frame(question(1), Settings(), None, "ann")
+        await readings(Spark(says)).frame(question(1), Asker(Settings(), None, "ann"))
