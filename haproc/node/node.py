@@ -204,19 +204,8 @@ class Node:
         )
         reads = build_reads(config, member, HttpForwarding(self._peers), metrics)
         sessions, upkeep, listing = build_sessions(config, member, world)
-        service = RingService(
-            Resources(
-                config,
-                member.replica,
-                engine,
-                rules,
-                member.assurance,
-                reads,
-                sessions,
-                self._texts,
-                metrics,
-            )
-        )
+        given = Resources(config, member.replica, engine, rules, member.assurance, reads, sessions)
+        service = RingService(replace(given, texts=self._texts, counts=metrics))
         metrics.planning(lambda: service.planning.waiting)
         jobs = self._jobs(member, world, sessions)
         begins = wanted(config.defaults, None)
