@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from haproc.classify.model import OperationClass
 from haproc.failure import FailureKind, RequestError
 from haproc.replicate.queue.facts import Fate, Revoked
-from haproc.route.model import HaReport, Request, Service
+from haproc.route.model import Answer, Fit, HaReport, Request, Service
 from haproc.statements.request import Delivery
 from haproc.statements.request_admission import Held, stopped
 from haproc.statements.store import Kept
@@ -130,6 +130,12 @@ class Execution:
         """The class for metrics; known once there is an answer, if the request did not say it."""
         known = self.operation_class or self.request.operation_class
         return known.value if known else "unknown"
+
+    def take(self, found: Fit | Answer) -> None:
+        """Take in what the service says to the request."""
+        self.operation_class = found.operation_class
+        if isinstance(found, Answer):
+            self.report, self.affected_rows = found.report, found.affected_rows
 
     def settled(self) -> HaReport:
         """Return how it was carried out, once it has ended; raises RequestError if it was not."""

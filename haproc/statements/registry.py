@@ -350,7 +350,7 @@ class Registry:
         """Have a streamed statement's answer."""
         try:
             answer = await ask(await self._in_turn(execution, place))
-            execution.operation_class = answer.operation_class
+            execution.take(answer)
             if execution.waiters == 0:  # a write whose client went away
                 await answer.aclose()
             return answer
@@ -377,8 +377,7 @@ class Registry:
     ) -> None:
         try:
             answer = await begin(await self._in_turn(execution, place))
-            execution.report, execution.operation_class = answer.report, answer.operation_class
-            execution.affected_rows = answer.affected_rows
+            execution.take(answer)
             await self._collect(execution, answer)
             execution.state = StatementState.SUCCEEDED
         except asyncio.CancelledError:
