@@ -60,7 +60,6 @@ def _operation(number: int) -> Operation:
                 created_ms=1_700_000_000_000 + number,
                 since=max(0, number - 1000),
                 window=WINDOW,
-                own_id=True,
             )
         case 2:
             sql = f"CREATE TABLE sales.t{number} (id BIGINT, name STRING) USING delta"

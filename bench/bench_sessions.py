@@ -63,7 +63,7 @@ def _sessions(cluster: str, engine: SparkConnectEngine, store: KeyValueStore) ->
         return
 
     around = Surroundings("bench", engine, Settings(), Limits(), 60.0, caught_up, time.monotonic)
-    durable = SessionStore(store, cluster, name, unix_ms, Settings())
+    durable = SessionStore(store, cluster, name, unix_ms)
     return Sessions(around, durable, Blobs(store, name, unix_ms), Shares(10_000))
 
 

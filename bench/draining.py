@@ -65,7 +65,6 @@ def operation(number: int, sql: str) -> Operation:
         created_ms=_FIRST_MS + number,
         since=max(0, number - 1000),
         window=WINDOW,
-        own_id=True,
     )
 
 

@@ -174,7 +174,7 @@ def build_sessions(
         caught_up,
         lambda: asyncio.get_running_loop().time(),
     )
-    store = SessionStore(world.store, core.me, new_name, world.unix_ms, around.defaults)
+    store = SessionStore(world.store, core.me, new_name, world.unix_ms)
     room = Shares.of(config.limits.sessions_max, config)
     sessions = Sessions(around, store, Blobs(world.store, new_name, world.unix_ms), room)
     member.replica.computing.rebuild = rebuilding(sessions)

@@ -28,7 +28,7 @@ from haproc.replicate.queue.units import MARKER
 from haproc.replicate.records.contents import Check, Fence, Verify
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.operation import (
-    OPERATIONS,
+    OPERATION,
     Claim,
     Decision,
     DecisionKind,
@@ -130,8 +130,7 @@ class Reader:
         elif self._is_new(offset, message, self._core.limits.window_records):
             self._core.outcomes.admit(offset, message)
             # If its first copy may stand before what is read here, nobody knows what became of it.
-            unclear = message.since is not None and message.since < begin
-            if unclear:
+            if message.since < begin:
                 self._core.outcomes.resolve(offset, EXPIRED)
             else:
                 self._core.outcomes.presume(offset)
@@ -205,7 +204,7 @@ class Reader:
         position = core.watermarks.heard_to
         entries = await core.own_log.read(position)
         for entry in entries:
-            if entry.record.kind in OPERATIONS:
+            if entry.record.kind == OPERATION:
                 continue  # it is read when there is room for it
             message = from_record(entry.record)
             assert not isinstance(message, Operation)

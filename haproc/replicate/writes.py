@@ -74,25 +74,21 @@ class Writes:
         An operation whose id the log holds already is not appended again: its first outcome is
         returned. A STALE outcome says that it was appended in vain, and is to be made anew once
         everything up to its offset is applied here. ``op.since`` is what `since` returned when the
-        request came; without it, it came now, for the first time. ``logged`` is called once the log
-        holds it. Raises RequestError.
+        request came. ``logged`` is called once the log holds it. Raises RequestError.
         """
         core = self._core
         if not core.condition.takes_writes or self._stopping():
             raise self.unavailable()
-        since = self.since() if op.since is None else op.since
         redefines = await by_size(op.size_bytes, redefined_by, op)
         op = replace(
             op,
-            since=since,
             window=core.limits.window_records,
-            own_id=True,
             redefines=redefines,
             named=await by_size(op.size_bytes, names_all, op),
         )
         known = core.outcomes.find(op.key)
         known_from = max(core.schedule.read_to - op.window, self._known_from())
-        if known is None and since < known_from:
+        if known is None and op.since < known_from:
             raise _too_late(op.id)
         offset = known.offset if known is not None else None
         if known is None:

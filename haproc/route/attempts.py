@@ -184,9 +184,8 @@ class AttachedResources:
 
 def _may_hold(session: ClientSession, facts: Facts) -> bool:
     """Whether a session may hold what an operation's query rests on."""
-    if facts.entries is not None:
-        same = facts.begun in ("", session.begun)
-        return same and facts.entries == session.next_ordinal
+    if (ref := facts.session) is not None:
+        return (ref.begun, ref.entries) == (session.begun, session.next_ordinal)
     return session.holds_temporaries
 
 

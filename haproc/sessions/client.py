@@ -110,15 +110,11 @@ async def _variables(
 
 
 def _defaults(session: ClientSession) -> dict[str, str]:
-    """Return the session's variables with their defaults, also of statements kept as they were."""
+    """Return the session's variables with their defaults."""
     found: dict[str, str] = {}
     for each in session.entries:
         if isinstance(each.entry, VariablesEntry):
             found = {variable.name: variable.default for variable in each.entry.variables}
-        elif isinstance(each.entry, SqlEntry):
-            names, default = declared(each.entry.text)
-            found |= dict.fromkeys(names, default)
-            found.pop(dropped_variable(each.entry.text), None)
     return found
 
 

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dmq import LogError
 from dmq.key_value import KeyValueStore
-from haproc.engine.interface import Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, message_of, refused
 from haproc.sessions import journal
-from haproc.sessions.effects import as_made, effect_of_plan, effect_of_sql
 from haproc.sessions.journal import (
-    Effect,
-    Entry,
     Kept,
-    PlanEntry,
-    SessionState,
-    SqlEntry,
     UnknownEntryError,
-    after,
-    as_kept,
 )
 from haproc.sessions.ownership import (
     Adoption,
@@ -32,33 +23,6 @@ from haproc.sessions.ownership import (
     stored_session,
     to_bytes,
 )
-
-# Reading a journal of which an earlier version wrote some: what was done becomes what it left.
-#
-# That version kept statements as they were, DECLARE and SET VAR too, which are run again still,
-# and the settings that each statement or call set.
-
-
-def as_now(entries: Sequence[Entry], defaults: Settings) -> list[Kept]:
-    """Return what would be kept now in the place of these entries, one for each.
-
-    ``defaults`` are what unset settings go back to.
-    """
-    state, found = SessionState(defaults), list[Kept]()
-    for entry in entries:
-        match entry:
-            case SqlEntry(text, effect) if effect == Effect():
-                made = as_made(text)
-                found.append(as_kept(SqlEntry(made, effect_of_sql(made)), state, defaults))
-            case PlanEntry(plan, effect) if effect == Effect():
-                found.append(as_kept(replace(entry, effect=effect_of_plan(plan)), state, defaults))
-            case SqlEntry() | PlanEntry():
-                found.append(entry)
-            case _:
-                found.append(as_kept(entry, state, defaults))
-        state = after(state, entry, defaults)
-    return found
-
 
 BLOBS: Final = "blob/"
 PIECE_BYTES_MAX: Final = 1 << 20
@@ -157,14 +121,12 @@ class SessionStore:
     cluster: str
     new_name: Callable[[], str]
     unix_ms: Callable[[], int]
-    defaults: Settings
-    """What settings go back to that are unset."""
 
     async def standing(self, key: Key) -> StoredSession | None:
         """Return what counts of a session now; None: there is none."""
         kept = await reached(self.store.scan(key.prefix))
         try:
-            return stored_session(key, kept, lambda entries: as_now(entries, self.defaults))
+            return stored_session(key, kept)
         except UnknownEntryError as error:
             raise _unknown_version(key, error) from error
 

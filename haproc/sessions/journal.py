@@ -96,9 +96,6 @@ def settings_after(
 # ones of the same name (`superseded`), so the journal grows with what the session holds, not with
 # what was done in it. Entries are in the order in which they took effect.
 #
-# An earlier version kept what was done: statements without their effect, and single settings.
-# Those entries are read still, and turned into what is kept now (`haproc.sessions.durable`).
-#
 # Bytes: a `dmq.log` whose kind names the entry and its version. A kind that is not known is
 # refused, never guessed: what a later version wrote is for a later version.
 
@@ -305,7 +302,7 @@ def _record(entry: Kept) -> Record:
             assert_never(entry)
 
 
-def from_bytes(data: bytes) -> tuple[Entry, tuple[str, ...], int | None]:
+def from_bytes(data: bytes) -> tuple[Kept, tuple[str, ...], int | None]:
     """Return the entry, its request ids, and what it replaces; UnknownEntryError, LogError."""
     record = decode(data)
     headers: Mapping[str, Any] = record.headers
@@ -313,15 +310,11 @@ def from_bytes(data: bytes) -> tuple[Entry, tuple[str, ...], int | None]:
     return _entry(record), ids, headers.get("replaces")
 
 
-def _entry(record: Record) -> Entry:
+def _entry(record: Record) -> Kept:
     h: Mapping[str, Any] = record.headers
     match record.kind:
         case "session.state":
             return StateEntry(_settings_of(h["settings"]), tuple((k, v) for k, v in h["options"]))
-        case "session.settings":
-            return SettingsEntry(_settings_of(h["settings"]))
-        case "session.conf":
-            return ConfEntry(tuple((k, v) for k, v in h["set"]), tuple(h["unset"]))
         case "session.sql":
             return SqlEntry(record.payload.decode(), _effect_of(h))
         case "session.plan":

@@ -20,14 +20,14 @@ Keys below ``session/USER/ID/``, each written once (so no late write takes anyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from dmq.key_value import Kept as Stored
 from dmq.log import Record, decode, encode
-from haproc.sessions.journal import Entry, Kept, UnknownEntryError, from_bytes
+from haproc.sessions.journal import Kept, UnknownEntryError, from_bytes
 
 SESSIONS: Final = "session/"
 _ADOPTION: Final = "session.adoption"
@@ -157,12 +157,9 @@ class StoredSession:
         return self.entries[-1].ordinal + 1 if self.entries else 0
 
 
-def stored_session(
-    key: Key, kept: Mapping[str, Stored], as_now: Callable[[Sequence[Entry]], Sequence[Kept]]
-) -> StoredSession | None:
+def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None:
     """Return what counts of all that is below a session's prefix; None: there is no session.
 
-    ``as_now`` returns the entries as this version keeps them, one for each.
     Raises UnknownEntryError.
     """
     known = frozenset(name for name in kept if name.startswith(key.control))
@@ -182,14 +179,11 @@ def stored_session(
         if end is None or stored.revision < end:
             found.append((place, int(ordinal), adoption, stored.value))
     found.sort()
-    read = [from_bytes(data) for *_, data in found]
-    ordered = tuple(
-        Numbered(ordinal, adoption, entry, len(data), request_ids, replaces)
-        for (_, ordinal, adoption, data), (_, request_ids, replaces), entry in zip(
-            found, read, as_now([entry for entry, *_ in read]), strict=True
-        )
-    )
-    return StoredSession(owner, ordered, known=known, begun=next(iter(until)))
+    ordered = []
+    for _, place_, by, data in found:
+        entry, request_ids, replaces = from_bytes(data)
+        ordered.append(Numbered(place_, by, entry, len(data), request_ids, replaces))
+    return StoredSession(owner, tuple(ordered), known=known, begun=next(iter(until)))
 
 
 def _chain(adoptions: Mapping[str, Stored]) -> list[tuple[Adoption, int]]:

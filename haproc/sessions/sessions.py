@@ -367,16 +367,16 @@ class Sessions:
         await self._used(copy)
         return copy
 
-    async def rebuild(self, user: str, session_id: str, entries: int, begun: str = "") -> Session:
+    async def rebuild(self, user: str, session_id: str, entries: int, begun: str) -> Session:
         """Return a Spark session of its own with what the session held at that ordinal.
 
-        ``begun``: as which it began, empty if that is not known; one that began afresh since is
-        another one, whose ordinals begin anew.
+        ``begun``: as which it began; one that began afresh since is another one, whose ordinals
+        begin anew.
         For computing what rests on it; whoever asked closes it. Raises EngineError, too.
         """
         key = Key(user, session_id)
         found = await self._store.standing(key)
-        if found is None or found.closed or (begun and found.begun != begun):
+        if found is None or found.closed or found.begun != begun:
             raise unknown(session_id)
         if any(
             each.replaces is not None and each.replaces < entries

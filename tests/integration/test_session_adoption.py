@@ -71,7 +71,7 @@ def sessions_of(cluster: str, engine: SparkConnectEngine, keys: MemoryKeys) -> S
 
     store = MemoryKeyValueStore(keys)
     around = Surroundings("ring", engine, Settings(), Limits(), 60.0, caught_up, time.monotonic)
-    durable = SessionStore(store, cluster, name, unix_ms, Settings())
+    durable = SessionStore(store, cluster, name, unix_ms)
     return Sessions(around, durable, Blobs(store, name, unix_ms), Shares(10))
 
 

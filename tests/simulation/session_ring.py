@@ -265,7 +265,7 @@ class HAProc:
         def unix_ms() -> int:
             return int(loop.time() * 1000)
 
-        durable = SessionStore(store, self._cluster, world.name, unix_ms, DEFAULTS)
+        durable = SessionStore(store, self._cluster, world.name, unix_ms)
         around = Surroundings("ring", self, DEFAULTS, Limits(), 60.0, self._caught_up, loop.time)
         self.sessions = Sessions(around, durable, Blobs(store, world.name, unix_ms), Shares(1000))
 

@@ -31,7 +31,7 @@ from tests.simulation.test_computed import rows_records, seen
 from tests.simulation.test_staging_tables import IDS, gathered, ids
 from tests.unit.session_rig import Ring as Sessions
 
-REF = SessionRef("anonymous", "s", 2)
+REF = SessionRef("anonymous", "s", 2, "b-1")
 TOO_LARGE = RefusedError(ErrorClass.TOO_LARGE_TO_MATERIALISE, "too large", "write less")
 
 

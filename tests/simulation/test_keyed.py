@@ -263,7 +263,7 @@ def test_cursor_beyond_the_end_of_a_shortened_log_vouches_for_nothing_written_si
         stage.node("c").start()
         await stage.until(lambda: stage.alive_state("c") is State.TOO_FAR_BEHIND)
         for n, what in enumerate(("append", "append", "spoil", "mend", "append")):
-            entry = replace(build(what, f"{what}{n}", "a", 0), own_id=True, since=0, window=5000)
+            entry = replace(build(what, f"{what}{n}", "a", 0), since=0, window=5000)
             ring.store.append_stored([encode(to_record(entry))])
         stage.node("b").start()
         await stage.until(lambda: stage.alive_state("b") is State.READY)

@@ -52,7 +52,7 @@ def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
         if not core.log_state.definitions.stale(offset, op):
             return original(self, offset, op, window_max)
         core.log_state.definitions.note(offset, op)
-        self._window.see(offset, op.id, op.since, user=op.user, own_id=op.own_id)
+        self._window.see(offset, op.key, op.since, op.window)
         if core.outcomes.find(op.key) is None:
             core.outcomes.admit(offset, op)
             core.outcomes.resolve(offset, DONE_BEFORE)

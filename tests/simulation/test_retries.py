@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -183,8 +182,10 @@ def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
     """Take what may be a repetition of something forgotten."""
     original = IdempotencyWindow.see
 
-    def see(self: IdempotencyWindow, offset: int, op_id: str, *_: object, **who: Any) -> Sighting:
-        return original(self, offset, op_id, **who)
+    def see(
+        self: IdempotencyWindow, offset: int, key: tuple[str, str], _: int, window: int
+    ) -> Sighting:
+        return original(self, offset, key, offset, window)
 
     patch.setattr(IdempotencyWindow, "see", see)
     patch.setattr(Past, "since", lambda self, *_: self._ends[-1])

@@ -120,7 +120,7 @@ async def member(
     log: Any = MemoryLog(PackedStore())
     limits = limits or Limits()
     for op in operations:
-        sent = replace(op, since=0, window=limits.window_records, own_id=True)
+        sent = replace(op, since=0, window=limits.window_records)
         await log.append([to_record(sent)])
     identity = Identity("demo", "a", "a1", ("a",))
     nobody: Any = None

@@ -1,16 +1,18 @@
-"""The messages whose bytes are kept in tests/golden, one of each kind and version."""
+"""The messages whose bytes are kept in tests/golden/records, of each kind one or more.
+
+``python -m tests.unit.kept_records`` writes those that are missing; none is written again.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-
+from dmq import encode
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
-from haproc.engine.statement import SparkPlan, SqlText
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.membership.peers import Member
 from haproc.replicate.records.contents import Checksums, Fence, Skip, Verify
 from haproc.replicate.records.members import Change, Roster
@@ -21,6 +23,7 @@ from haproc.replicate.records.operation import (
     FailureReport,
     Message,
     Operation,
+    to_record,
 )
 from haproc.replicate.records.rows import (
     ApplicationFailure,
@@ -44,7 +47,7 @@ SAID = details(
         Context(of_frame=True, call_site="job.py:7", fragment="select", summary="== DataFrame =="),
     ],
 )
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden" / "records"
 ID = "2f1c6a5e9d3b4870a1b2c3d4e5f60718"
 FAILURE = ApplicationFailure(
     "TABLE_OR_VIEW_ALREADY_EXISTS", "42P07", "Die Tabelle »flüge« gibt es schon 😀"
@@ -79,24 +82,22 @@ DDL = replace(
 A = Member("a", Address("host-a", 8090), "http://host-a:8080")
 B = Member("b", Address("::1", 8091), "http://[::1]:8081")
 C = Member("c", Address("10.0.0.3", 65_535), "https://zürich.example.com")
-ROWS = pa.table({"n": pa.array([1, None], pa.int64()), "s": pa.array(["ü", "😀"])})
 PLAN = bytes.fromhex(
     "122c122a0a1552130a11313820616c7320c39c626572736368c3a413220a0a066d61696e2e7510012802"
 )
 """Stands for a plan; what is in one is nothing to the log."""
 MESSAGES: dict[str, Message] = {
     "operation_sql": INSERT,
+    "operation_rows": replace(
+        INSERT, kind=Kind.ROWS, insert=None, write=ArrowRows("main.air.flüge", b"a stream")
+    ),
     "operation_unknown_tables": DDL,
     "operation_since": replace(INSERT, since=2**40, window=65_536),
-    "operation_own_id": replace(INSERT, since=2**40, window=65_536, own_id=True),
-    "operation_budget": replace(
-        INSERT, since=2**40, window=65_536, own_id=True, apply_budget_s=2.5
-    ),
+    "operation_budget": replace(INSERT, since=2**40, window=65_536, apply_budget_s=2.5),
     "operation_rests_on": replace(
         DDL,
         since=41,
         window=65_536,
-        own_id=True,
         analyzed_to=2**40,
         rests_on=frozenset({"main.air.flüge", "main.air.a"}),
         redefines=None,
@@ -106,7 +107,6 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
         analyzed_to=0,
         redefines=frozenset({"main.air.flüge"}),
     ),
@@ -116,19 +116,8 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
     ),
     "operation_computed_in_session": replace(
-        INSERT,
-        write=QueryWrite(
-            "INSERT INTO flüge SELECT * FROM v", 18, True, SessionRef("ann", "s-1", 3)
-        ),
-        insert=None,
-        since=41,
-        window=65_536,
-        own_id=True,
-    ),
-    "operation_computed_in_session_begun": replace(
         INSERT,
         write=QueryWrite(
             "INSERT INTO flüge SELECT * FROM v", 18, True, SessionRef("ann", "s-1", 3, "b-7f3e")
@@ -136,7 +125,6 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
     ),
     "operation_plan": replace(
         INSERT,
@@ -144,27 +132,16 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
         analyzed_to=2**40,
         rests_on=frozenset({"main.air.flüge"}),
     ),
-    "rows": Rows(41, ID, "b", 12, "INSERT INTO flüge VALUES (1, 'Zürich 😀')", 1),
     "rows_failure": Rows(41, ID, "b", 12, failure=FAILURE),
     "operation_computed_plan": replace(
-        INSERT,
-        write=ComputedPlan(b"relation", PLAN, SessionRef("ada", "s-1", 3)),
-        insert=None,
-        since=41,
-        window=65_536,
-        own_id=True,
-    ),
-    "operation_computed_plan_begun": replace(
         INSERT,
         write=ComputedPlan(b"relation", PLAN, SessionRef("ada", "s-1", 3, "b-7f3e")),
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
     ),
     "operation_computed_plan_alone": replace(
         INSERT,
@@ -172,7 +149,6 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
     ),
     "operation_computed_under_settings": replace(
         INSERT,
@@ -182,7 +158,6 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
     ),
     "operation_computed_plan_under_settings": replace(
         INSERT,
@@ -192,7 +167,6 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
     ),
     "operation_spooled": replace(
         INSERT,
@@ -200,10 +174,9 @@ MESSAGES: dict[str, Message] = {
         insert=None,
         since=41,
         window=65_536,
-        own_id=True,
     ),
-    "rows_filling": Rows(41, ID, "b", 12, "", 2, None, Filling(PLAN, b"rows", (), 4)),
-    "rows_parts": Rows(41, ID, "b", 12, "", 2**40, None, Filling(PLAN, b"", (43, 2**40), 2**44)),
+    "rows_filling": Rows(41, ID, "b", 12, 2, None, Filling(PLAN, b"rows", (), 4)),
+    "rows_parts": Rows(41, ID, "b", 12, 2**40, None, Filling(PLAN, b"", (43, 2**40), 2**44)),
     "part": Part(41, ID, "b", 12, 1, 1_790_000_000_456, b"\x00rows"),
     "passed": Passed(41, ID, "b", 12, FAILURE),
     "decision_commit": Decision(41, ID, DecisionKind.COMMIT, "b", 12),
@@ -231,24 +204,14 @@ MESSAGES: dict[str, Message] = {
     "members": Roster(Change.MEMBERS, "", (A,), -1, "a"),
     "checksums_error": Checksums(43, "a", 7, {}, error="die Tabellen lassen sich nicht auflisten"),
 }
-VERSIONS = {
-    "operation_since": "v2",
-    "verify_trusted": "v2",
-    "operation_own_id": "v3",
-    "operation_budget": "v3",
-    "operation_rests_on": "v3",
-    "operation_redefines": "v3",
-    "operation_computed": "v3",
-    "operation_plan": "v4",
-    "operation_computed_in_session": "v3",
-    "operation_computed_in_session_begun": "v3",
-    "operation_computed_plan_begun": "v4",
-    "operation_computed_plan": "v4",
-    "operation_computed_plan_alone": "v4",
-    "operation_spooled": "v4",
-    "operation_computed_under_settings": "v5",
-    "operation_computed_plan_under_settings": "v5",
-    "rows_filling": "v2",
-    "rows_parts": "v2",
-}
-"""Those that are not of version 1."""
+
+
+def kept(name: str) -> Path:
+    """Return the file of a message's bytes."""
+    return GOLDEN / f"{name}.bin"
+
+
+if __name__ == "__main__":
+    for name, message in MESSAGES.items():
+        if not kept(name).exists():
+            kept(name).write_bytes(encode(to_record(message)))

@@ -190,7 +190,7 @@ class Ring:
 
     def member(self, cluster: str = "a", store: MemoryKeyValueStore | None = None) -> Member:
         engine, store = FakeEngine(), store or MemoryKeyValueStore(self.keys)
-        durable = SessionStore(store, cluster, self.name, self.unix_ms, DEFAULTS)
+        durable = SessionStore(store, cluster, self.name, self.unix_ms)
         blobs = Blobs(store, self.name, self.unix_ms)
 
         async def caught_up() -> None:

@@ -36,11 +36,6 @@ WRONG = ApplicationFailure("DIVIDE_BY_ZERO", "22012", "by zero")
 OWN = "spark_catalog.haproc.operations"
 
 
-def own_id(op: Operation, **values: Any) -> Operation:
-    """Return the operation as today's HAProcs write it."""
-    return replace(op, **{"own_id": True, "since": 0, "window": 60_000, **values})
-
-
 @pytest.fixture
 async def log() -> AsyncIterator[Log]:
     made = MemoryLog(MemoryStore())
@@ -48,8 +43,12 @@ async def log() -> AsyncIterator[Log]:
     await made.close()
 
 
+def _in_log(message: Message) -> Message:
+    return replace(message, window=60_000) if isinstance(message, Operation) else message
+
+
 async def fill(log: Log, *messages: Message, low: int | None = None) -> None:
-    await log.append([to_record(message) for message in messages])
+    await log.append([to_record(_in_log(message)) for message in messages])
     for name in "abc":
         await log.commit_cursor(name, Cursor(await log.end() if low is None else low))
 
@@ -103,8 +102,8 @@ async def test_page_of_nothing_that_counts_is_empty_and_goes_on(log: Log) -> Non
 
 
 async def test_page_leaves_out_repetitions_the_stale_and_its_own_writes(log: Log) -> None:
-    stale = own_id(update("late", "t"), analyzed_to=0, rests_on=frozenset("t"))
-    defines = own_id(update("ddl", "t"), redefines=frozenset("t"))
+    stale = replace(update("late", "t"), analyzed_to=0, rests_on=frozenset("t"))
+    defines = replace(update("ddl", "t"), redefines=frozenset("t"))
     own = replace(insert("own", OWN), user="archive")
     foreign = replace(insert("foreign", OWN), user="mallory")
     await fill(log, insert("x", "t"), insert("x", "t"), defines, stale, own, foreign)
@@ -113,7 +112,7 @@ async def test_page_leaves_out_repetitions_the_stale_and_its_own_writes(log: Log
 
 async def test_page_leaves_out_what_stands_behind_a_fence_that_it_came_before(log: Log) -> None:
     def write(name: str, let_in: int) -> Operation:
-        return own_id(insert(name, "t"), analyzed_to=let_in, rests_on=frozenset({"job/7"}))
+        return replace(insert(name, "t"), analyzed_to=let_in, rests_on=frozenset({"job/7"}))
 
     await fill(log, write("x", 0), Fence("job/7"), write("late", 0), write("new", 2))
     assert offsets(await pages(log).page(0, 10)) == [0, 3]
@@ -158,8 +157,8 @@ async def test_page_asked_for_from_the_newest_offset_told_goes_on_without_readin
 
 
 async def test_page_tells_rejections_errors_and_skips(log: Log) -> None:
-    ddl = own_id(update("ddl", "t"))
-    query = own_id(computed("q", "s", "t"))
+    ddl = update("ddl", "t")
+    query = computed("q", "s", "t")
     await fill(
         log,
         ddl,
@@ -168,7 +167,7 @@ async def test_page_tells_rejections_errors_and_skips(log: Log) -> None:
         insert("skipped", "t"),
         Decision(0, "ddl", DecisionKind.REJECT, "a", 9, WRONG),
         FailureReport(1, "b", 9, WRONG),
-        Rows(2, "q", "a", 9, "INSERT INTO t VALUES (1)", 7),
+        Rows(2, "q", "a", 9, 7),
         Skip(3, "skipped", "c", 9, "disk"),
         Decision(0, "ddl", DecisionKind.COMMIT, "b", 9),
     )
@@ -247,7 +246,7 @@ async def test_position_is_taken_up_to_what_every_cluster_has_applied_and_never_
 
 async def test_rows_and_plans_are_shown_by_a_digest_under_the_rings_key(log: Log) -> None:
     rows = replace(insert("r", "t"), insert=None, write=ArrowRows("t", arrow(id=[1, 2, 3])))
-    plan = own_id(insert("p", "t"), insert=None, write=SparkPlan(b"\x00\x01"))
+    plan = replace(insert("p", "t"), insert=None, write=SparkPlan(b"\x00\x01"))
     await fill(log, rows, replace(rows, id="again"), plan)
     first, again, planned = told(await pages(log).page(0, 10))
     assert (first["statement"], first["rows"]) == (None, 3)

@@ -231,7 +231,7 @@ async def test_answer_is_given_up_once_a_write_to_its_table_is_read() -> None:
     [
         ddl("1", "a"),
         unknown_tables("1"),
-        replace(insert("1", "z"), redefines=frozenset("z"), own_id=True),
+        replace(insert("1", "z"), redefines=frozenset("z")),
     ],
 )
 async def test_whatever_may_define_something_empties_the_cache(op: Operation) -> None:

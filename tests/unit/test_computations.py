@@ -20,7 +20,7 @@ NO_MEMORY = ApplicationFailure("OUT_OF_MEMORY", "53200", "no memory")
 
 
 def rows(offset: int, by: str = "a", count: int = 1) -> Rows:
-    return Rows(offset, f"op{offset}", by, 0, f"rows of {by}", count)
+    return Rows(offset, f"op{offset}", by, 0, count)
 
 
 def passed(offset: int, by: str) -> Passed:

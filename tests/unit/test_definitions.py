@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.classify.model import InsertShape, Kind
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import SqlText
 from haproc.replicate.log_state.definitions import (
     ANYTHING,
     Definitions,
     reach,
     records_needed,
-    redefined,
     redefined_by,
 )
 from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
@@ -35,7 +33,6 @@ def looked(op: Operation, analyzed_to: int, *rests_on: str) -> Operation:
         op,
         since=0,
         window=WINDOW,
-        own_id=True,
         analyzed_to=analyzed_to,
         rests_on=frozenset(rests_on),
         redefines=redefined_by(op),
@@ -43,7 +40,7 @@ def looked(op: Operation, analyzed_to: int, *rests_on: str) -> Operation:
 
 
 def sent(op: Operation) -> Operation:
-    return replace(op, since=0, window=WINDOW, own_id=True, redefines=redefined_by(op))
+    return replace(op, since=0, window=WINDOW, redefines=redefined_by(op))
 
 
 def after(*log: Operation) -> Definitions:
@@ -185,17 +182,6 @@ def test_redefined_by_session_that_merges_schemas_makes_every_insert_a_definitio
         assert redefined_by(made(sql, off)) == frozenset()
 
 
-def test_redefined_record_of_old_is_judged_by_its_kind() -> None:
-    plain = InsertShape(1, 1, "i")
-    assert redefined(replace(update("x", "t"), kind=Kind.INSERT, insert=plain)) == frozenset()
-    assert redefined(copy("c", "s", "t")) == {"t"}
-    assert redefined(update("x", "t")) == frozenset()
-    assert redefined(ddl("t", "a")) == {"t"}
-    assert redefined(unknown_tables("m")) is None
-    rows = replace(update("x", "t"), kind=Kind.ROWS, write=ArrowRows("t", b""))
-    assert redefined(rows) == frozenset()
-
-
 # -- any log, any reader -----------------------------------------------------------------------
 
 records = st.lists(
@@ -236,7 +222,7 @@ def judged(log: list[Operation], low: int, start: int) -> list[str]:
         if offset < low - WINDOW:
             continue
         assert stale is not None
-        told = "stale" if stale else window.see(offset, op.id, op.since, op.window).name
+        told = "stale" if stale else window.see(offset, op.key, op.since, op.window).name
         if offset >= low:
             found.append(told)
     return found

@@ -16,6 +16,20 @@ RECORDS = 4
 NEW, REPEATED, EXPIRED = Sighting.NEW, Sighting.REPEATED, Sighting.EXPIRED
 
 
+def see(
+    window: IdempotencyWindow,
+    offset: int,
+    op_id: str,
+    since: int | None = None,
+    reach: int = RECORDS,
+    user: str = "ada",
+) -> Sighting:
+    """Show the window a record; without ``since`` it was sent as long ago as it may be."""
+    return window.see(
+        offset, (user, op_id), max(0, offset - reach) if since is None else since, reach
+    )
+
+
 def repeats(ids: list[str | None], *, begin: int = 0, judge_from: int = 0) -> list[int]:
     """Return the offsets, at or after ``judge_from``, that repeat another; None is no operation."""
     window = IdempotencyWindow(RECORDS)
@@ -23,27 +37,27 @@ def repeats(ids: list[str | None], *, begin: int = 0, judge_from: int = 0) -> li
     for offset, op_id in enumerate(ids):
         if op_id is None or offset < begin:
             continue
-        if window.see(offset, op_id) is REPEATED and offset >= judge_from:
+        if see(window, offset, op_id) is REPEATED and offset >= judge_from:
             found.append(offset)
     return found
 
 
 def test_see_new_id_is_new() -> None:
-    assert IdempotencyWindow(RECORDS).see(0, "a") is NEW
+    assert see(IdempotencyWindow(RECORDS), 0, "a") is NEW
 
 
 def test_see_id_again_is_a_repetition() -> None:
     window = IdempotencyWindow(RECORDS)
-    window.see(3, "a")
-    window.see(4, "b")
-    assert window.see(5, "a", 3, RECORDS) is REPEATED
+    see(window, 3, "a")
+    see(window, 4, "b")
+    assert see(window, 5, "a", 3, RECORDS) is REPEATED
 
 
 def test_see_id_exactly_as_far_as_the_window_reaches_is_a_repetition() -> None:
     assert repeats(["a", None, None, None, "a"]) == [4]
 
 
-def test_see_id_farther_than_the_window_reaches_is_new_if_nothing_says_how_old_it_is() -> None:
+def test_see_id_farther_than_the_window_reaches_is_new() -> None:
     assert repeats(["a", None, None, None, None, "a"]) == []
 
 
@@ -53,25 +67,25 @@ def test_see_repetition_of_a_repetition_is_one() -> None:
 
 def test_see_record_that_is_older_than_the_window_is_expired_and_so_are_its_copies() -> None:
     window = IdempotencyWindow(RECORDS)
-    assert window.see(10, "a", 5, RECORDS) is EXPIRED
-    assert window.see(10 + RECORDS, "a", 5, RECORDS) is REPEATED
-    assert window.see(11 + 2 * RECORDS, "a", 5, RECORDS) is EXPIRED
+    assert see(window, 10, "a", 5, RECORDS) is EXPIRED
+    assert see(window, 10 + RECORDS, "a", 5, RECORDS) is REPEATED
+    assert see(window, 11 + 2 * RECORDS, "a", 5, RECORDS) is EXPIRED
 
 
 def test_see_record_as_old_as_the_window_is_new() -> None:
-    assert IdempotencyWindow(RECORDS).see(10, "a", 10 - RECORDS, RECORDS) is NEW
+    assert see(IdempotencyWindow(RECORDS), 10, "a", 10 - RECORDS, RECORDS) is NEW
 
 
 def test_see_goes_by_the_records_own_window_where_more_is_remembered() -> None:
     window = IdempotencyWindow(RECORDS)
-    window.see(10, "a", 10, 2)
-    assert window.see(13, "a", 10, 2) is EXPIRED
-    assert window.see(13, "b", 11, 2) is NEW
+    see(window, 10, "a", 10, 2)
+    assert see(window, 13, "a", 10, 2) is EXPIRED
+    assert see(window, 13, "b", 11, 2) is NEW
 
 
 def test_see_record_that_asks_for_more_memory_says_what_to_set() -> None:
     with pytest.raises(WindowTooSmallError, match=r"limits\.window_records = 5, and this HAProc"):
-        IdempotencyWindow(RECORDS).see(0, "a", 0, RECORDS + 1)
+        see(IdempotencyWindow(RECORDS), 0, "a", 0, RECORDS + 1)
 
 
 def test_begins_never_lies_before_the_log() -> None:
@@ -123,14 +137,14 @@ def test_see_two_copies_of_a_request_are_never_both_new_on_any_reader_at_any_tim
     told: list[list[Sighting]] = []
     for memory in memories:
         window = IdempotencyWindow(memory)
-        told.append([window.see(*record) for record in log])
+        told.append([see(window, *record) for record in log])
     assert told[0] == told[1]
     applied = [op_id for (_, op_id, *_), is_ in zip(log, told[0], strict=True) if is_ is NEW]
     assert len(applied) == len(set(applied))
     # Whoever is started in the middle comes to the same.
     low = data.draw(st.integers(0, offset + 1))
     window = IdempotencyWindow(memories[0])
-    late = [(o, window.see(o, *rest)) for o, *rest in log if o >= window.begins(low)]  # type: ignore[arg-type]
+    late = [(o, see(window, o, *rest)) for o, *rest in log if o >= window.begins(low)]  # type: ignore[arg-type]
     whole = dict(zip((o for o, *_ in log), told[0], strict=True))
     assert [(o, is_) for o, is_ in late if o >= low] == [
         (o, is_) for o, is_ in whole.items() if o >= low
@@ -140,10 +154,10 @@ def test_see_two_copies_of_a_request_are_never_both_new_on_any_reader_at_any_tim
 def test_see_record_that_asks_for_more_than_the_log_still_had_is_not_judged() -> None:
     window = IdempotencyWindow(RECORDS)
     window.knows_from(5)
-    assert window.see(6, "x", 5, RECORDS) is NEW
-    assert window.see(7, "x", 1, RECORDS) is Sighting.REPEATED  # known for sure
+    assert see(window, 6, "x", 5, RECORDS) is NEW
+    assert see(window, 7, "x", 1, RECORDS) is Sighting.REPEATED  # known for sure
     with pytest.raises(WindowTooSmallError, match="from offset 4 on are needed"):
-        window.see(8, "y", 4, RECORDS)
+        see(window, 8, "y", 4, RECORDS)
 
 
 # -- whose an id is ----------------------------------------------------------------------------
@@ -151,46 +165,35 @@ def test_see_record_that_asks_for_more_than_the_log_still_had_is_not_judged() ->
 
 def test_see_same_id_of_another_user_is_new() -> None:
     window = IdempotencyWindow(RECORDS)
-    window.see(0, "x", 0, RECORDS, user="ada")
-    assert window.see(1, "x", 0, RECORDS, user="bob") is NEW
-    assert window.see(2, "x", 0, RECORDS, user="ada") is REPEATED
-
-
-def test_see_record_of_old_repeats_whosever_id_it_is() -> None:
-    window = IdempotencyWindow(RECORDS)
-    window.see(0, "x", 0, RECORDS, user="ada")
-    assert window.see(1, "x", 0, RECORDS, user="bob", own_id=False) is REPEATED
-    # That one was bob's, if it never counted: what counted for him is not known any more.
-    assert window.see(2, "x", 0, RECORDS, user="bob") is REPEATED
-    assert window.see(3, "x", 0, RECORDS, user="cleo") is NEW
+    see(window, 0, "x", 0, RECORDS, user="ada")
+    assert see(window, 1, "x", 0, RECORDS, user="bob") is NEW
+    assert see(window, 2, "x", 0, RECORDS, user="ada") is REPEATED
 
 
 def test_see_record_that_may_repeat_one_of_which_nobody_knows_whether_it_counts_is_not_judged() -> (
     None
 ):
     window = IdempotencyWindow(RECORDS)
-    window.unsure(4, "x", "ada")
+    window.unsure(4, ("ada", "x"))
     assert window.known_from == 5
-    assert window.see(5, "x", 4, RECORDS, user="bob") is NEW
+    assert see(window, 5, "x", 4, RECORDS, user="bob") is NEW
     with pytest.raises(WindowTooSmallError, match="repeats the one at 4"):
-        window.see(6, "x", 4, RECORDS, user="ada")
-    assert window.see(9, "y", 5, RECORDS, user="ada") is NEW
+        see(window, 6, "x", 4, RECORDS, user="ada")
+    assert see(window, 9, "y", 5, RECORDS, user="ada") is NEW
 
 
-users = st.lists(
-    st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.booleans()), max_size=30
-)
+users = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy")), max_size=30)
 
 
 @given(users, st.integers(0, 30))
-def test_see_any_users_and_versions_are_judged_the_same_after_a_restart(
-    log: list[tuple[str, str, bool]], low: int
+def test_see_any_users_are_judged_the_same_after_a_restart(
+    log: list[tuple[str, str]], low: int
 ) -> None:
     def judged(begin: int) -> list[Sighting]:
         window = IdempotencyWindow(RECORDS)
         found = [
-            window.see(offset, op_id, user=user, own_id=own)
-            for offset, (user, op_id, own) in enumerate(log)
+            see(window, offset, op_id, user=user)
+            for offset, (user, op_id) in enumerate(log)
             if offset >= begin
         ]
         return found[max(0, low - begin) :]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dmq import LogCorruptError, Record, UnknownVersionError, decode, encode
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "record.bin"
+GOLDEN = Path(__file__).parents[1] / "golden" / "record.bin"
 GOLDEN_RECORD = Record(
     kind="sql",
     key="2f1c6a5e9d3b4870a1b2c3d4e5f60718",

@@ -128,11 +128,3 @@ async def test_variable_that_is_missing_stays_in_the_journal_beside_what_is_set(
     session.variables, session.entries = (), []
     with pytest.raises(EngineError):
         await left_by(cast(ClientSession, cast(Any, session)), "DECLARE x INT", 1.0)
-
-
-async def test_variables_that_an_earlier_version_declared_are_looked_at_with_the_others() -> None:
-    texts = ("DECLARE x INT DEFAULT 7", "DECLARE gone INT", "DROP TEMPORARY VARIABLE gone")
-    entries = [Numbered(at, "n", SqlEntry(text), 1) for at, text in enumerate(texts)]
-    session = SimpleNamespace(spark=Spark(x="int", y="int"), variables=(), entries=entries)
-    found = await left_by(cast(ClientSession, cast(Any, session)), "DECLARE y INT", 1.0)
-    assert found == VariablesEntry((Variable("x", "int", ONE, "7"), Variable("y", "int", ONE)))

@@ -99,7 +99,7 @@ def test_window_rebuilt_from_a_trimmed_log_judges_as_the_whole_one(
     sent: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     """Whatever the cursor, what is left after a trim is enough to judge all that follows."""
-    log = [(offset, op, max(0, offset - age)) for offset, (op, age) in enumerate(sent)]
+    log = [(offset, ("u", op), max(0, offset - age)) for offset, (op, age) in enumerate(sent)]
     whole = IdempotencyWindow(WINDOW)
     told = [whole.see(*record, WINDOW) for record in log]
     low = data.draw(st.integers(0, len(log)))

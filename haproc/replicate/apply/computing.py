@@ -29,7 +29,7 @@ from haproc.engine.placeholder import (
     with_rows,
     with_table,
 )
-from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.engine.statement import SparkPlan, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
 from haproc.replicate.apply.materialise import (
@@ -203,8 +203,7 @@ class Computing:
         rows = from_record(entries[0].record)
         assert isinstance(rows, Rows) and rows.offset == unit.version
         filling = rows.filling
-        if filling is None:
-            return SqlText(rows.sql)
+        assert filling is not None
         if filling.observed:
             self._observed[unit.version] = filling.observed
         if not filling.parts:

@@ -22,6 +22,7 @@ from haproc.replicate.records import contents
 from haproc.replicate.records.contents import Fence, Skip
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
+    OPERATION,
     Claim,
     Decision,
     DecisionKind,
@@ -211,9 +212,6 @@ class Fates:
         return None if known is None else known.rows
 
 
-_OPERATION = "operation"
-
-
 def known_from(position: int, window_records: int) -> int:
     """Return where reading has to begin to judge what stands at a place."""
     return max(0, position - records_needed(window_records))
@@ -250,7 +248,7 @@ class Account:
         for entry in entries:
             if entry.offset < self.heard_to:
                 continue
-            if not entry.record.kind.startswith(_OPERATION):
+            if entry.record.kind != OPERATION:
                 self.fates.hear(entry.offset, from_record(entry.record))
             self.heard_to = entry.offset + 1
 
@@ -260,7 +258,7 @@ class Account:
         None for all else: control records, copies of a request, and what every cluster passes over.
         """
         self.position = entry.offset + 1
-        if not entry.record.kind.startswith((_OPERATION, contents.FENCE)):
+        if entry.record.kind not in (OPERATION, contents.FENCE):
             return None
         op = from_record(entry.record)
         if isinstance(op, Fence):

@@ -126,19 +126,8 @@ def _merges_by_itself(settings: Settings) -> bool:
 
 
 def redefined(op: Operation | Fence) -> frozenset[str] | None:
-    """Return what a record of the log may define anew; None: anything.
-
-    Those of versions 1 and 2 don't say it. For them this is part of how the log is read, and must
-    stay as it is.
-    """
-    if isinstance(op, Fence):
-        return frozenset({op.name})
-    if op.own_id:
-        return op.redefines
-    if not op.tables_known:
-        return None
-    plain = op.kind in _NEVER or (op.kind is Kind.INSERT and op.insert is not None)
-    return frozenset() if plain else op.writes
+    """Return what a record of the log may define anew; None: anything."""
+    return frozenset({op.name}) if isinstance(op, Fence) else op.redefines
 
 
 class Definitions:

@@ -92,7 +92,7 @@ class Past:
 # alone. A record repeats another if the same id of the same user stands at most ``window`` offsets
 # before it, be that one a repetition itself or not. After a restart the window is rebuilt from the
 # log. A stale record (`replicate.log_state.definitions`) is never shown to the window: it is as if
-# it were not there. Records of versions 1 and 2 are still judged by the id alone, whoever's it is.
+# it were not there.
 #
 # What stands farther back is forgotten. So that a late copy is not taken for new, a record says
 # ``since``: an offset below which no copy of its request can stand (see
@@ -118,8 +118,8 @@ class Sighting(Enum):
     EXPIRED = auto()
 
 
-_Key: TypeAlias = tuple[str | None, str]
-"""A user and an id of his, or None and anybody's."""
+_Key: TypeAlias = tuple[str, str]
+"""A user and an id of theirs."""
 
 
 class IdempotencyWindow:
@@ -145,47 +145,34 @@ class IdempotencyWindow:
         """The ids of all records from there on were, or will be, noted."""
         self._known_from = offset
 
-    def see(
-        self,
-        offset: int,
-        operation_id: str,
-        since: int | None = None,
-        window: int | None = None,
-        *,
-        user: str = "",
-        own_id: bool = True,
-    ) -> Sighting:
-        """Note the id at ``offset`` and say what the record is; records of old say no ``since``.
+    def see(self, offset: int, key: _Key, since: int, window: int) -> Sighting:
+        """Note the key at ``offset``, user and id, and say what the record is.
 
-        ``own_id``: the id is the user's own, and no other user's record is repeated. Offsets must
-        rise from call to call.
+        ``since`` and ``window`` are the record's own. Offsets must rise from call to call.
         """
-        reach = self._records if window is None else window
-        if reach > self._records:
+        if window > self._records:
             raise WindowTooSmallError(
-                f"the record at offset {offset} was written with limits.window_records = {reach}, "
+                f"the record at offset {offset} was written with limits.window_records = {window}, "
                 f"and this HAProc has {self._records}: give it at least as many, and start it again"
             )
         while self._order and self._order[0][0] < offset - self._records:
             old_offset, old = self._order.popleft()
             if self._newest.get(old) == old_offset:
                 del self._newest[old]
-        asked: _Key = (user, operation_id) if own_id else (None, operation_id)
-        earlier, unsure = self._newest.get(asked, -1), self._unsure.get(asked, -1)
-        for key in ((user, operation_id), (None, operation_id)):
-            self._newest[key] = offset
-            self._order.append((offset, key))
-        if earlier >= max(0, offset - reach):
+        earlier, unsure = self._newest.get(key, -1), self._unsure.get(key, -1)
+        self._newest[key] = offset
+        self._order.append((offset, key))
+        if earlier >= max(0, offset - window):
             return Sighting.REPEATED
-        if unsure >= max(0, offset - reach):
+        if unsure >= max(0, offset - window):
             raise WindowTooSmallError(
                 f"whether the record at offset {offset} repeats the one at {unsure} cannot be "
                 "known: the log began too late, when this HAProc was started, to tell whether that "
                 "one counts"
             )
-        if since is not None and since < offset - reach:
+        if since < offset - window:
             return Sighting.EXPIRED
-        if since is not None and since < self._known_from:
+        if since < self._known_from:
             raise WindowTooSmallError(
                 f"whether the record at offset {offset} repeats an earlier one cannot be known: "
                 f"request ids from offset {since} on are needed, and the log began at "
@@ -193,10 +180,9 @@ class IdempotencyWindow:
             )
         return Sighting.NEW
 
-    def unsure(self, offset: int, operation_id: str, user: str) -> None:
+    def unsure(self, offset: int, key: _Key) -> None:
         """Note a record of which it cannot be known whether it is stale."""
-        for key in ((user, operation_id), (None, operation_id)):
-            self._unsure[key] = offset
+        self._unsure[key] = offset
         self._sure_from = offset + 1
 
     def begins(self, offset: int) -> int:
@@ -242,12 +228,8 @@ class Judge:
         """
         if self._stale(offset, op, passed=passed_window is not None):
             return RecordJudgement.STALE
-        window = op.window if op.since is not None else None
-        if window is not None and passed_window is not None:
-            window = min(window, passed_window)
-        return _OF_SIGHTING[
-            self._window.see(offset, op.id, op.since, window, user=op.user, own_id=op.own_id)
-        ]
+        window = op.window if passed_window is None else min(op.window, passed_window)
+        return _OF_SIGHTING[self._window.see(offset, op.key, op.since, window)]
 
     def _stale(self, offset: int, op: Operation, *, passed: bool) -> bool:
         definitions = self._definitions
@@ -261,5 +243,5 @@ class Judge:
                 f"known: what was defined from offset {op.analyzed_to} on is needed, and the log "
                 f"began at {definitions.known_from} when this HAProc was started"
             )
-        self._window.unsure(offset, op.id, op.user)
+        self._window.unsure(offset, op.key)
         return True

@@ -11,7 +11,7 @@ from haproc.engine.statement import ArrowRows
 from haproc.membership.state import Divergence, Undecided
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import JUDGING_MAX, Progress
-from haproc.replicate.records.rows import ComputedPlan, QueryWrite
+from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef
 
 # What became of an operation that somebody wanted taken back.
 
@@ -150,21 +150,19 @@ class Facts:
     """How many rows it brings; None if its record does not say."""
     of_session: bool
     """Whether its query rests on its client's session."""
-    entries: int | None
-    """On how many entries of that session's journal; None: logs of before do not say."""
-    begun: str
-    """See `SessionRef.begun`; empty: logs of before do not say."""
+    session: SessionRef | None
+    """That session as it was, if it can be made anew."""
 
     @classmethod
     def of(cls, op: Operation) -> Facts:
         """Return what is remembered of an operation."""
         write, rows = op.write, op.insert.rows if op.insert is not None else None
-        of_session, entries, begun = False, None, ""
+        of_session, session = False, None
         match write:
             case ArrowRows() if write.rows:
                 rows = rows_in(write.rows)
             case QueryWrite() | ComputedPlan() if write.session is not None:
-                of_session, entries, begun = True, write.session.entries, write.session.begun
+                of_session, session = True, write.session
             case QueryWrite():
                 of_session = write.of_session
         return cls(
@@ -177,8 +175,7 @@ class Facts:
             op.created_ms,
             rows,
             of_session,
-            entries,
-            begun,
+            session,
         )
 
     @property

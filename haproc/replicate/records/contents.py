@@ -43,14 +43,14 @@ def fence_message(record: Record) -> Fence:
 # Records about what a cluster holds: a skipped operation, a verification, its checksums.
 #
 # - ``skip``: an operator has one cluster pass over an operation that it cannot apply.
-# - ``verify``: a place in the order at which every cluster notes what its tables hold; with
-#   ``verify.2`` an operator says, too, which cluster's tables are right.
+# - ``verify``: a place in the order at which every cluster notes what its tables hold; an operator
+#   may say, too, which cluster's tables are right.
 # - ``checksums``: what a cluster found there.
 #
 # ``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.members`.
 
 
-KINDS: Final = frozenset({"skip", "verify", "verify.2", "checksums"})
+KINDS: Final = frozenset({"skip", "verify", "checksums"})
 REASON_CHARACTERS_MAX: Final = 1000
 
 
@@ -106,10 +106,8 @@ def check_record(message: Check) -> Record:
                 "reason": message.reason,
             }
             return Record("skip", message.operation_id, headers)
-        case Verify(by, ""):
-            return Record("verify", "", {"by": by})
         case Verify(by, trusted):
-            return Record("verify.2", "", {"by": by, "trusted": trusted})
+            return Record("verify", "", {"by": by, "trusted": trusted})
         case Checksums():
             headers = {
                 "marker": message.marker,
@@ -132,8 +130,6 @@ def check_message(record: Record) -> Check:
             cluster, reason = text(h["cluster"]), text(h["reason"])
             return Skip(number(h["offset"]), record.key, cluster, number(h["epoch"]), reason)
         case "verify":
-            return Verify(text(h["by"]))
-        case "verify.2":
             return Verify(text(h["by"]), text(h["trusted"]))
         case _:
             tables = json.loads(record.payload.decode()).items()

@@ -18,17 +18,6 @@ meaning. *Control* records say what became of operations and who applies them:
 be ignored. What changes how a record must be treated is a new version of its kind, ``kind.2``:
 older readers do not know it, stop in front of it, and go on from there once they are upgraded. All
 versions ever written are read; the bytes of each are kept in tests/golden.
-
-- ``operation.2`` has ``since``, see `replicate.log_state.window`. Without it an operation is
-  written as version 1.
-- ``operation.3``: its id is its user's own, see `replicate.log_state.window`; it says what it rests
-  on and what it defines anew, see `replicate.log_state.definitions`; and where its query begins if
-  its rows are yet to be computed, see `replicate.records.rows`.
-- ``operation.4``: a version 3 whose payload has another ``form`` than text or rows: ``plan``, a
-  serialized ``spark.connect.Plan``; ``computed``, a relation and the plan with a hole
-  for its rows; ``spooled``, the columns of rows that its origin is yet to put into the log. A form
-  that is not known is refused like a version.
-- ``operation.5``: a version 3 or 4 whose query runs under settings besides the operation's.
 """
 
 from __future__ import annotations
@@ -82,19 +71,12 @@ from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Re
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
 
-OPERATION_1: Final = "operation"
-OPERATION_2: Final = "operation.2"
-OPERATION_3: Final = "operation.3"
-OPERATION_4: Final = "operation.4"
-OPERATION_5: Final = "operation.5"
-_OWN_IDS: Final = frozenset({OPERATION_3, OPERATION_4, OPERATION_5})
-OPERATIONS: Final = frozenset({OPERATION_1, OPERATION_2, *_OWN_IDS})
-"""The kinds of records that hold one."""
+OPERATION: Final = "operation"
+"""The kind of records that hold one."""
 
 _PLAN: Final = "plan"
 _COMPUTED: Final = "computed"
 _SPOOLED: Final = "spooled"
-_BEGUN: Final = "session_begun"
 
 _SIDE_BY_SIDE: Final = frozenset(
     {
@@ -138,12 +120,10 @@ class Operation:
     """Whether it may change its table's columns by itself, where its plan was read. Only where it
     is made, like ``writes_known``."""
     created_ms: int = 0
-    since: int | None = None
-    """No copy of the request stands below this offset; None in records of version 1."""
+    since: int = 0
+    """No copy of the request stands below this offset."""
     window: int = 0
-    """With ``since``: how many offsets back a repetition is looked for."""
-    own_id: bool = False
-    """Whether its id is its user's own (version 3); before that, an id was everybody's."""
+    """How many offsets back a repetition is looked for."""
     analyzed_to: int | None = None
     """What it rests on was looked up on a cluster that had applied everything below; None: nothing
     was looked up."""
@@ -277,51 +257,42 @@ def _operation_record(op: Operation) -> Record:
         "tables_known": op.tables_known,
         "created_ms": op.created_ms,
     }
-    if op.named:  # older readers pass over it, and run it with nothing beside it
+    if op.named:
         headers["named"] = True
     if op.insert is not None:
         headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
     if op.apply_budget_s is not None:
         headers["apply_budget_s"] = op.apply_budget_s
-    kind, query_confs = OPERATION_1, Confs()
-    if op.since is not None:
-        kind = OPERATION_2
-        headers["since"] = [op.since, op.window]
-    if op.own_id or op.computed or isinstance(op.write, SparkPlan):
-        kind = OPERATION_3
-        headers["rests_on"] = None
-        if op.analyzed_to is not None:
-            headers["rests_on"] = [op.analyzed_to, [*sorted(op.rests_on)]]
-        headers["redefines"] = None if op.redefines is None else [*sorted(op.redefines)]
+    headers["since"] = [op.since, op.window]
+    headers["rests_on"] = None
+    if op.analyzed_to is not None:
+        headers["rests_on"] = [op.analyzed_to, [*sorted(op.rests_on)]]
+    headers["redefines"] = None if op.redefines is None else [*sorted(op.redefines)]
+    query_confs = Confs()
     match op.write:
         case SqlText(sql):
             payload = sql.encode()
         case QueryWrite(sql, query_at, of_session, of, query_confs):
             headers["query"] = [query_at, of_session]
-            if of is not None:
-                headers |= _session(of)
+            headers["session"] = _session(of)
             payload = sql.encode()
         case ArrowRows(table, payload):
             headers["rows_table"] = table
         case SparkPlan(payload):
-            kind = OPERATION_4
             headers["form"] = _PLAN
         case ComputedPlan(query, template, of, query_confs):
-            kind = OPERATION_4
             headers["form"] = _COMPUTED
             headers["query_bytes"] = len(query)
-            headers |= {"session": None} if of is None else _session(of)
+            headers["session"] = _session(of)
             payload = query + template
         case SpooledRows(table, payload):
-            kind = OPERATION_4
             headers["form"] = _SPOOLED
             headers["rows_table"] = table
         case _:
             assert_never(op.write)
     if query_confs:
-        kind = OPERATION_5
         headers["query_confs"] = [list(pair) for pair in query_confs]
-    return Record(kind, op.id, headers, payload)
+    return Record(OPERATION, op.id, headers, payload)
 
 
 # Operations stay in memory by the tens of thousands, and much of them is alike.
@@ -347,10 +318,9 @@ def _operation(record: Record) -> Operation:
     h: Mapping[str, Any] = record.headers
     catalog, schema, time_zone, ansi, confs = h["settings"]
     insert = h.get("insert")
-    since, window = h["since"] if record.kind != OPERATION_1 else (None, 0)
-    own_id = record.kind in _OWN_IDS
-    analyzed_to, rests_on = _rests_on(h["rests_on"] if own_id else None)
-    redefines = h["redefines"] if own_id else []
+    since, window = h["since"]
+    analyzed_to, rests_on = _rests_on(h["rests_on"])
+    redefines = h["redefines"]
     return Operation(
         id=record.key,
         operation_class=OperationClass(h["class"]),
@@ -367,7 +337,6 @@ def _operation(record: Record) -> Operation:
         created_ms=h["created_ms"],
         since=since,
         window=window,
-        own_id=own_id,
         analyzed_to=analyzed_to,
         rests_on=rests_on,
         apply_budget_s=_budget(h.get("apply_budget_s")),
@@ -378,16 +347,15 @@ def _operation(record: Record) -> Operation:
 
 def _write(record: Record) -> Write:
     h: Mapping[str, Any] = record.headers
-    if record.kind == OPERATION_4 or (record.kind == OPERATION_5 and "form" in h):
+    if "form" in h:
         return _formed(h["form"], record)
     if (table := h.get("rows_table")) is not None:
         return ArrowRows(table, record.payload)
     sql = record.payload.decode()
-    query = h["query"] if record.kind == OPERATION_5 else h.get("query")
-    if record.kind in _OWN_IDS and query is not None:
+    if (query := h.get("query")) is not None:
         query_at, of_session = query
-        ref = _session_ref(h.get("session"), h.get(_BEGUN, ""))
-        confs = pairs(h["query_confs"] if record.kind == OPERATION_5 else ())
+        ref = _session_ref(h.get("session"))
+        confs = pairs(h.get("query_confs", ()))
         return QueryWrite(sql, query_at, of_session, ref, confs)
     return SqlText(sql)
 
@@ -397,8 +365,8 @@ def _formed(form: str, record: Record) -> Write:
         return SparkPlan(record.payload)
     if form == _COMPUTED:
         at, h = number(record.headers["query_bytes"], "size"), record.headers
-        ref = _session_ref(h["session"], h.get(_BEGUN, ""))
-        confs = pairs(h["query_confs"] if record.kind == OPERATION_5 else ())
+        ref = _session_ref(h["session"])
+        confs = pairs(h.get("query_confs", ()))
         return ComputedPlan(record.payload[:at], record.payload[at:], ref, confs)
     if form == _SPOOLED:
         return SpooledRows(text(record.headers["rows_table"]), record.payload)
@@ -407,17 +375,14 @@ def _formed(form: str, record: Record) -> Write:
     )
 
 
-def _session(of: SessionRef) -> dict[str, Json]:
-    headers: dict[str, Json] = {"session": [of.user, of.session_id, of.entries]}
-    if of.begun:  # in a header of its own: older readers pass over it, and do not ask
-        headers[_BEGUN] = of.begun
-    return headers
+def _session(of: SessionRef | None) -> Json:
+    return None if of is None else [of.user, of.session_id, of.entries, of.begun]
 
 
-def _session_ref(value: Any, begun: Any) -> SessionRef | None:
+def _session_ref(value: Any) -> SessionRef | None:
     if value is None:
         return None
-    user, session_id, entries = value
+    user, session_id, entries, begun = value
     return SessionRef(text(user), text(session_id), number(entries, "count"), text(begun))
 
 
@@ -472,7 +437,7 @@ def from_record(record: Record) -> Message | Filler:
     h: Mapping[str, Any] = record.headers
     try:
         match record.kind:
-            case kind if kind in OPERATIONS:
+            case "operation":
                 return _operation(record)
             case "decision":
                 failure = failure_if_any(h)

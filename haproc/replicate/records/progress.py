@@ -84,8 +84,7 @@ class Progress:
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
     """Return the cursor that stores the progress, for the process of this epoch."""
-    several = len(progress.unmarked) > 1  # more than versions of before know of
-    note: dict[str, object] = {"v": 2 if several else 1}
+    note: dict[str, object] = {"v": 1}
     if progress.done:
         bits = 0
         for offset in progress.done:
@@ -96,14 +95,10 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         note["b"] = [
             [first - progress.low, last - progress.low] for first, last in progress.batches
         ]
-    if several:
+    if progress.unmarked:
         note["m"] = [[offset - progress.low, before] for offset, before in progress.unmarked]
-    for offset, before in () if several else progress.unmarked:
-        note |= {"a": offset, "f": before} if before else {"a": offset}
     if (diverged := progress.diverged) is not None:
-        note["x"] = diverged.offset
-        if diverged != Divergence(diverged.offset, Cause.OUTCOME):
-            note["y"] = [diverged.cause.value, diverged.applies, diverged.tables]
+        note["x"] = [diverged.offset, diverged.cause.value, diverged.applies, diverged.tables]
     if (open_ := progress.undecided) is not None:
         note["u"] = [open_.offset, open_.cause.value, open_.what]
     if progress.claims:
@@ -120,16 +115,14 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
 
 
 def _unmarked(note: dict[str, Any], low: int) -> tuple[tuple[int, str], ...]:
-    if "a" in note:
-        return ((note["a"], note.get("f", "")),)
     return tuple((offset + low, before) for offset, before in note.get("m", []))
 
 
 def _divergence(note: dict[str, Any]) -> Divergence | None:
     if "x" not in note:
         return None
-    cause, applies, tables = note.get("y", [Cause.OUTCOME, False, ""])
-    return Divergence(note["x"], Cause(cause), applies, tables)
+    offset, cause, applies, tables = note["x"]
+    return Divergence(offset, Cause(cause), applies, tables)
 
 
 def _undecided(note: dict[str, Any]) -> Undecided | None:
@@ -143,9 +136,9 @@ def from_cursor(cursor: Cursor) -> Progress:
     """Return the progress that a cursor stores; LogCorruptError for a note of another make."""
     try:
         note: dict[str, Any] = json.loads(cursor.note) if cursor.note else {"v": 1}
-        if note["v"] not in (1, 2):
+        if note["v"] != 1:
             raise LogCorruptError(
-                f"the cursor's note has version {note['v']}, this version of HAProc knows 1 and 2"
+                f"the cursor's note has version {note['v']}, this version of HAProc knows 1"
             )
         packed = zlib.decompress(base64.b85decode(note["d"])) if "d" in note else b""
         bits = int.from_bytes(packed, "little")

@@ -79,10 +79,9 @@ def failure_if_any(headers: Mapping[str, Any]) -> ApplicationFailure | None:
 # everything before it applied and nothing after it, and puts what it gave into the log:
 #
 # - ``rows``: what is to be run everywhere, or the error that the query came to. The first one in
-#   the log counts for all, for the cluster that computed it, too. Version 1 is the statement's
-#   text with the rows in it; ``rows.2`` is a plan with a placeholder (`haproc.engine.placeholder`)
-#   and the rows for it.
-# - ``part``: rows for which one record has no room. Parts stand before the ``rows.2`` that names
+#   the log counts for all, for the cluster that computed it, too: a plan with a placeholder
+#   (`haproc.engine.placeholder`) and the rows for it.
+# - ``part``: rows for which one record has no room. Parts stand before the ``rows`` that names
 #   them; what none names, or not the first one, means nothing.
 # - ``passed``: a cluster could not run the query, for reasons of its own: another one is to.
 #
@@ -92,9 +91,8 @@ def failure_if_any(headers: Mapping[str, Any]) -> ApplicationFailure | None:
 # replaced process says is void.
 
 
-ROWS_2: Final = "rows.2"
 PART: Final = "part"
-KINDS: Final = frozenset({"rows", ROWS_2, "passed", PART})
+KINDS: Final = frozenset({"rows", "passed", PART})
 Confs: TypeAlias = tuple[tuple[str, str], ...]
 """Settings by name, sorted."""
 
@@ -103,14 +101,13 @@ Confs: TypeAlias = tuple[tuple[str, str], ...]
 class SessionRef:
     """A client's session as it was: with the entries of its journal whose ordinals are lower.
 
-    ``begun`` names as which it began: one that is begun afresh under its id is another. Logs of
-    before do not say.
+    ``begun`` names as which it began: one that is begun afresh under its id is another.
     """
 
     user: str
     session_id: str
     entries: int
-    begun: str = ""
+    begun: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class QueryWrite:
     """A statement whose rows are yet to be computed; its query begins at ``query_at``.
 
     ``of_session``: the query rests on the session of the client that sent it (temporary views,
-    variables), on ``session``. Logs of before do not say on how much of it: it can run there only.
+    variables), on ``session``; without that it can run only where that session is.
     ``confs``: settings of its client's session alone, under which the query runs besides the
     operation's.
     """
@@ -194,15 +191,14 @@ class Filling:
 class Rows:
     """What the query of the operation at ``offset`` came to, on the cluster ``by``.
 
-    ``sql`` (version 1) or ``filling`` is what to run everywhere, which adds ``count`` rows; with a
-    ``failure`` the operation is rejected.
+    ``filling`` is what to run everywhere, which adds ``count`` rows; with a ``failure`` the
+    operation is rejected.
     """
 
     offset: int
     operation_id: str
     by: str
     epoch: int
-    sql: str = ""
     count: int = 0
     failure: ApplicationFailure | None = None
     filling: Filling | None = None
@@ -253,20 +249,18 @@ def computed_record(message: Computed) -> Record:
         case Passed():
             headers |= failure_headers(message.failure)
             return Record("passed", message.operation_id, headers)
-        case Rows(filling=None):
-            headers |= {**failure_headers(message.failure), "count": message.count}
-            return Record("rows", message.operation_id, headers, message.sql.encode())
         case Rows(filling=filling):
-            assert filling is not None
+            headers |= {**failure_headers(message.failure), "count": message.count}
+            if filling is None:
+                return Record("rows", message.operation_id, headers)
             headers |= {
-                "count": message.count,
                 "plan_bytes": len(filling.plan),
                 "parts": [*filling.parts],
                 "size_bytes": filling.size_bytes,
             }
             if filling.observed:
                 headers["observed"] = [b64encode(each).decode() for each in filling.observed]
-            return Record(ROWS_2, message.operation_id, headers, filling.plan + filling.rows)
+            return Record("rows", message.operation_id, headers, filling.plan + filling.rows)
 
 
 def computed_message(record: Record) -> Computed:
@@ -279,7 +273,10 @@ def computed_message(record: Record) -> Computed:
         case "part":
             number_, created_ms = number(h["number"], "number"), number(h["created_ms"], "time")
             return Part(*of, number_, created_ms, record.payload)
-        case "rows.2":
+        case _:
+            count, failure = number(h["count"], "count"), failure_if_any(h)
+            if "plan_bytes" not in h:
+                return Rows(*of, count, failure)
             at = number(h["plan_bytes"], "size")
             filling = Filling(
                 record.payload[:at],
@@ -288,7 +285,4 @@ def computed_message(record: Record) -> Computed:
                 number(h["size_bytes"], "size"),
                 tuple(b64decode(each) for each in h.get("observed", ())),
             )
-            return Rows(*of, count=number(h["count"], "count"), filling=filling)
-        case _:
-            sql, failure = record.payload.decode(), failure_if_any(h)
-            return Rows(*of, sql, h["count"], failure)
+            return Rows(*of, count, failure, filling)
