@@ -6,10 +6,9 @@ its parts are bounded when it is made.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass, fields
+from typing import Final
 
 CLASSES_MAX: Final = 16
 PARAMETERS_MAX: Final = 32
@@ -74,20 +73,6 @@ def details(
     )
 
 
-def details_json(said: Details) -> str:
-    """Return them as a text."""
-    contexts = [
-        {name: value for name, value in asdict(each).items() if value} for each in said.contexts
-    ]
-    return json.dumps([said.java_classes, dict(said.parameters), contexts], ensure_ascii=False)
-
-
-def details_of(text: str) -> Details:
-    """Return what such a text says; raises ValueError, KeyError or TypeError."""
-    java_classes, parameters, contexts = json.loads(text)
-    return details(java_classes, parameters, [_context(each) for each in contexts])
-
-
 def cut(text: str, most: int) -> str:
     """Return a text, or its beginning."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
@@ -100,8 +85,3 @@ def _bounded(context: Context) -> Context:
         if isinstance(value := getattr(context, each.name), str)
     }
     return Context(context.of_frame, start=context.start, stop=context.stop, **texts)
-
-
-def _context(value: Mapping[str, Any]) -> Context:
-    known = {each.name for each in fields(Context)}
-    return Context(**{name: each for name, each in value.items() if name in known})

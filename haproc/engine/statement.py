@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from haproc import protos
 
@@ -65,10 +66,10 @@ def _plan(what: str, asked: bytes) -> Any:
 #
 # Sessions and lanes take any form; what a form is to Spark says `engine.remote.plan_of` alone. As
 # a client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`.
+# The log's records hold statements by their tags (`dmq.declared`).
 
 
-@dataclass(frozen=True, slots=True)
-class SqlText:
+class SqlText(Struct, frozen=True, tag="sql"):
     """One SQL statement that stands alone: its parameters are bound."""
 
     sql: str
@@ -79,16 +80,14 @@ ROWS_MAX: Final = 1_000_000
 next to none itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowRows:
+class ArrowRows(Struct, frozen=True, tag="rows"):
     """Rows to append to a table by column name; ``rows`` is one Arrow IPC stream."""
 
     table: str
     rows: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SparkPlan:
+class SparkPlan(Struct, frozen=True, tag="plan"):
     """A Spark Connect plan that stands alone; ``plan`` is a serialized ``spark.connect.Plan``."""
 
     plan: bytes

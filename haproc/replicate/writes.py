@@ -19,7 +19,7 @@ from haproc.failure import (
 )
 from haproc.offloop import by_size
 from haproc.replicate.agree.assurance import nothing_computes
-from haproc.replicate.log_state.definitions import names_all, redefined_by
+from haproc.replicate.log_state.definitions import names_all
 from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -79,11 +79,9 @@ class Writes:
         core = self._core
         if not core.condition.takes_writes or self._stopping():
             raise self.unavailable()
-        redefines = await by_size(op.size_bytes, redefined_by, op)
         op = replace(
             op,
             window=core.limits.window_records,
-            redefines=redefines,
             named=await by_size(op.size_bytes, names_all, op),
         )
         known = core.outcomes.find(op.key)

@@ -18,10 +18,11 @@ from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.offloop import by_size
 from haproc.pin.literals import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
 from haproc.reading.tree import TextRange, WriteVerdict
-from haproc.replicate.log_state.definitions import ANYTHING
+from haproc.replicate.log_state.definitions import ANYTHING, redefined_by
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows, Write
@@ -141,10 +142,15 @@ _HINT_RESTORE: Final = "write the rows that the table should hold"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An operation, and its statement as the rules have decided about it."""
+    """An operation, and its statement as the rules have decided about it.
+
+    ``evolves``, ``writes_known``: see `redefined_by`.
+    """
 
     operation: Operation
     statement: Classified
+    evolves: bool | None = None
+    writes_known: bool = False
 
 
 class Making:
@@ -198,8 +204,16 @@ class Making:
         made = await self._operation(asked)
         assert not made.statement.rules, "the rules decide before anything is appended"
         standing, operation = asked.request.standing, made.operation
+        redefines = await by_size(
+            operation.size_bytes,
+            redefined_by,
+            operation,
+            made.evolves,
+            writes_known=made.writes_known,
+        )
+        operation = replace(operation, redefines=redefines)
         if standing is None:
-            return made
+            return replace(made, operation=operation)
         analyzed_to = operation.analyzed_to
         if analyzed_to is None:
             analyzed_to = (await self._ground(frozenset())).low
@@ -263,7 +277,7 @@ class Making:
         touched = Touched(names, verdict.known, expressions=verdict.expressions)
         statement = await self._ruling.written(asked, statement, touched)
         made = self._resting(asked, statement, found.write, verdict, ground)
-        return replace(made, operation=replace(made.operation, evolves=evolves))
+        return replace(made, evolves=evolves)
 
     async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Made:
         """A SQL text that reads DataFrames which came with it: judged like any other text."""
@@ -312,11 +326,10 @@ class Making:
             self._made(asked, statement, write),
             reads=statement.reads | verdict.reads,
             tables_known=statement.tables_known and verdict.known,
-            writes_known=statement.tables_known,
             analyzed_to=ground.below(rests_on) if ground is not None and rests_on else None,
             rests_on=rests_on,
         )
-        return Made(operation, statement)
+        return Made(operation, statement, writes_known=statement.tables_known)
 
     def _plain(self, asked: Understood, write: Write, *, evolves: bool | None = None) -> Made:
         """Return the operation of rows that come with the request; raises RefusedError.
@@ -327,7 +340,7 @@ class Making:
         if statement.rules:
             statement = ruled(statement, statement.touched, asked.request.operation_class)
         operation = self._made(asked, statement, write)
-        return Made(replace(operation, evolves=evolves), statement)
+        return Made(operation, statement, evolves)
 
     def _made(self, asked: Understood, statement: Classified, write: Write) -> Operation:
         request = asked.request

@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from msgspec import structs
+
 from haproc import protos
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
@@ -203,7 +205,7 @@ class Plans:
         if rests and session is None:
             _refuse(verdict.reasons, HINT_SESSION)
         write = computed(plan, session if rests else None, look.called(rows, placeholder()))
-        return Examined(verdict, replace(write, confs=own_of(asked.settings)))
+        return Examined(verdict, structs.replace(write, confs=own_of(asked.settings)))
 
     async def _work(self, plan: Any, work: Callable[[Any], T]) -> T:
         return await plan_work(self._texts, plan.ByteSize(), work, plan)

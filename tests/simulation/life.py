@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from haproc.membership.connections import HEARTBEAT_PATH
 from haproc.membership.members import Members
 from haproc.membership.state import Beat, ClusterReport, State
 from haproc.node.member import Observers, World, build_member
+from haproc.replicate.log_state.definitions import redefined_by
 from haproc.replicate.member.steps import Step
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from tests.simulation.log import SimKeyedStore, SimLog
 from tests.simulation.network import Refused, SimLines, SimPeers
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from tests.simulation.ring import Node
 
 T = TypeVar("T")
+
+
+def as_made(op: Operation, since: int) -> Operation:
+    """Return the operation as `haproc.route.making` makes it, of a request of that age."""
+    return replace(op, since=since, created_ms=unix_ms(), redefines=redefined_by(op))
 
 
 def unix_ms() -> int:

@@ -23,7 +23,7 @@ from haproc.replicate.writes import WriteAttempt
 from haproc.route.attempts import Attempts
 from haproc.route.model import Request, SentSql
 from tests.simulation.clock import run
-from tests.simulation.life import Life, unix_ms
+from tests.simulation.life import Life, as_made
 from tests.simulation.network import Refused
 from tests.simulation.scenario import SETUP, TOO_LATE, Attempted, Report, Scenario, operation
 from tests.simulation.violations import Violation
@@ -97,7 +97,7 @@ class RestsScenario(Scenario):
 
             async def make() -> Operation:
                 op = await self.made(life, attempts, attempt)
-                return replace(op, since=since, created_ms=unix_ms())
+                return as_made(op, since)
 
             return await attempts.known(asked) or await attempts.write(asked, make)
 

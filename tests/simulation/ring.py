@@ -23,7 +23,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
-from tests.simulation.life import Life, unix_ms
+from tests.simulation.life import Life, as_made
 from tests.simulation.log import KeepingStore
 from tests.simulation.network import Refused
 from tests.simulation.spark import SimSpark
@@ -216,7 +216,7 @@ class Ring:
             if not replica.serving:
                 raise replica.writes.unavailable()
             since = replica.writes.since(age_s)
-            op = replace(operation, since=since, created_ms=unix_ms())
+            op = as_made(operation, since)
             await replica.writes.clear(op, timeout_s)
             return await replica.writes.submit(op, timeout_s)
 
@@ -237,7 +237,7 @@ class Ring:
         async def work(replica: Replica) -> tuple[int, Mapping[str, str]]:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             assurance.check(concern, operation.key)
-            op = replace(operation, since=replica.writes.since(), created_ms=unix_ms())
+            op = as_made(operation, replica.writes.since())
             offset, outcome = await replica.writes.submit(op, timeout_s)
             assert outcome.status is OutcomeStatus.APPLIED
             return offset, await assurance.fulfil(offset, concern, deadline_s)

@@ -24,6 +24,7 @@ from haproc.replicate.replica import Replica
 from haproc.route.attempts import ATTEMPTS_MAX, Attempts
 from haproc.route.model import Request, SentSql
 from tests.simulation.directed import Stage, ddl, parallel, story
+from tests.simulation.life import as_made
 from tests.simulation.looking import rows, service
 from tests.simulation.network import Refused
 from tests.simulation.ring import LIMITS, Node
@@ -317,7 +318,8 @@ def test_writes_that_define_what_the_others_rest_on_all_get_through() -> None:
                     await asyncio.sleep(0.1)
                     text = f"ALTER TABLE t ADD COLUMN {op_id}"
                     op = ddl(name, op_id, text, kind=Kind.ALTER_TABLE, writes=T)
-                    return replace(op, analyzed_to=looked_at, rests_on=T)
+                    op = replace(op, analyzed_to=looked_at, rests_on=T)
+                    return as_made(op, stage.replica(name).writes.since())
 
                 done = await attempts.write(asked, make)
                 assert done.outcome.status is OutcomeStatus.APPLIED

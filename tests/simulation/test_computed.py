@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import Passed, Rows
+from haproc.replicate.records.rows import Passed, QueryWrite, Rows
 from tests.simulation.computed import SETUP, gather, make, tally
 from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
@@ -166,7 +167,9 @@ def test_rows_far_behind_a_full_queue_are_found() -> None:
 
 def wrong(op_id: str) -> Operation:
     op = gather(op_id, "a")
-    return replace(op, write=replace(op.write, sql=op.write.sql.replace("FROM ids", "FROM nil")))  # type: ignore[arg-type, union-attr]
+    assert isinstance(op.write, QueryWrite)
+    sql = op.write.sql.replace("FROM ids", "FROM nil")
+    return replace(op, write=structs.replace(op.write, sql=sql))
 
 
 def test_error_of_the_query_rejects_it_everywhere_and_a_retry_hears_of_it() -> None:
@@ -264,7 +267,7 @@ def test_query_of_a_session_runs_in_it_or_is_rejected() -> None:
         await tables(stage)
         for op_id, lent in (("lent", True), ("lost", False)):
             op = gather(op_id, "a")
-            op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+            op = replace(op, write=structs.replace(op.write, of_session=True))
             if lent:
                 life = stage.node("a").life
                 assert life is not None
@@ -284,7 +287,7 @@ def test_queries_of_sessions_run_in_them_though_as_many_writes_wait_as_may() -> 
     async def tell(stage: Stage) -> None:
         await tables(stage)
         op, life = gather("g", "a"), stage.node("a").life
-        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        op = replace(op, write=structs.replace(op.write, of_session=True))
         assert life is not None
         reading: Any = SimReading(stage.node("a").spark, life.check)
         computing, limits = stage.replica("a").computing, stage.replica("a").core.limits
@@ -301,7 +304,7 @@ def test_query_of_a_session_whose_origin_died_is_rejected_not_waited_for() -> No
     async def tell(stage: Stage) -> None:
         await tables(stage)
         op = gather("g", "a")
-        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        op = replace(op, write=structs.replace(op.write, of_session=True))
         stage.at("a", Step.ROWS_BEFORE, Node.kill)
         with pytest.raises(Refused):
             await stage.submit("a", op)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from haproc import protos
 from haproc.classify.model import RefusedError
@@ -53,7 +54,7 @@ def text(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
     """Return a gather that rests on a session."""
     op = gather(op_id, origin)
     assert isinstance(op.write, QueryWrite)
-    return replace(op, write=replace(op.write, of_session=True, session=ref))
+    return replace(op, write=structs.replace(op.write, of_session=True, session=ref))
 
 
 Form = Callable[[str, str, SessionRef | None], Operation]
@@ -257,7 +258,8 @@ def test_write_whose_session_has_a_step_that_fails_is_rejected_at_once(form: For
         member.engine.fails.add("CREATE TEMP VIEW v")
         for name in "abc":
             stage.replica(name).computing.rebuild = rebuilding(member.sessions)
-        outcome = await stage.submit("a", form("g", "a", replace(REF, entries=1)))
+        ref = replace(REF, entries=1, begun=session.begun)
+        outcome = await stage.submit("a", form("g", "a", ref))
         assert outcome.status is OutcomeStatus.REJECTED and outcome.failure is not None
         assert outcome.failure.error_class == ErrorClass.SESSION_NOT_REBUILT
         assert len(member.engine.made) == 2, "the client's own, and one that was to be made anew"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
@@ -227,7 +228,7 @@ def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(step: Step |
     async def tell(stage: Stage) -> None:
         await tables(stage)
         op, life = gather("g", "a"), stage.node("a").life
-        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        op = replace(op, write=structs.replace(op.write, of_session=True))
         assert life is not None
         reading: Any = SimReading(stage.node("a").spark, life.check)
 
@@ -253,7 +254,7 @@ def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it() -> No
     async def tell(stage: Stage) -> None:
         await tables(stage)
         op, spark = gather("g", "a"), stage.node("a").spark
-        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        op = replace(op, write=structs.replace(op.write, of_session=True))
         life = stage.node("a").life
         assert life is not None
         reading: Any = SimReading(spark, life.check)
@@ -274,7 +275,7 @@ def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin() -> Non
     async def tell(stage: Stage) -> None:
         await tables(stage)
         op, spark = gather("g", "a"), stage.node("a").spark
-        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        op = replace(op, write=structs.replace(op.write, of_session=True))
         life = stage.node("a").life
         assert life is not None
         reading: Any = SimReading(spark, life.check)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.replicate.queue.outcomes import OutcomeStatus
@@ -34,7 +35,7 @@ def made(stage: Stage, name: str, *lends: bool) -> Make:
         op = gather("g", name)
         assert isinstance(op.write, QueryWrite)
         since = stage.replica(name).writes.since()
-        op = replace(op, write=replace(op.write, of_session=True), since=since)
+        op = replace(op, write=structs.replace(op.write, of_session=True), since=since)
         op = replace(op, id=route.next_id(REQUEST))
         if left.pop(0) if left else True:
             life = stage.node(name).life

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dmq import decode
 from haproc.classify.names import STAGING_SCHEMA
@@ -110,7 +111,7 @@ def test_table_is_made_of_rows_in_parts() -> None:
         op = make("m", "a", "m0")
         assert isinstance(op.write, QueryWrite)
         sql = op.write.head + "SELECT id, chance() AS m FROM ids"
-        op = replace(op, write=replace(op.write, sql=sql))
+        op = replace(op, write=structs.replace(op.write, sql=sql))
         assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
         await stage.settle()
         assert len(stage.node("b").spark.dump()["m0"]) == 5

@@ -170,8 +170,8 @@ def test_redefined_by_what_reads_unknown_tables_is_what_it_writes() -> None:
     read = replace(made("INSERT INTO t SELECT * FROM s"), tables_known=False)
     made_anew = replace(made("CREATE TABLE t AS SELECT 1"), tables_known=False)
     assert redefined_by(read) is None
-    assert redefined_by(replace(read, writes_known=True)) == frozenset()
-    assert redefined_by(replace(made_anew, writes_known=True)) == {"spark_catalog.default.t"}
+    assert redefined_by(read, writes_known=True) == frozenset()
+    assert redefined_by(made_anew, writes_known=True) == {"spark_catalog.default.t"}
 
 
 def test_redefined_by_session_that_merges_schemas_makes_every_insert_a_definition() -> None:

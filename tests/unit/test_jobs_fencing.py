@@ -131,10 +131,11 @@ async def test_write_in_front_of_the_fence_stands_and_is_not_made_again(tmp_path
 async def test_every_form_of_a_write_rests_on_its_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from haproc.engine.statement import SqlText
     from haproc.route.making import Made, Making
 
     async def made(self: Making, asked: Any) -> Made:
-        operation = Operation("r", "asynchronous", "insert", "a", "f", None)  # type: ignore[arg-type]
+        operation = Operation("r", "asynchronous", "insert", "a", "f", SqlText("w"))  # type: ignore[arg-type]
         return Made(operation, asked.statement)
 
     monkeypatch.setattr(Making, "_operation", made)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -27,7 +26,6 @@ from haproc.config.sections import Limits
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import SparkPlan
-from haproc.replicate.log_state.definitions import redefined_by
 from haproc.replicate.records.operation import Operation
 from haproc.route.classifying import Classifying, Understood
 from haproc.route.making import Making
@@ -223,8 +221,7 @@ class Way:
 
     async def goes(self, program: Program, settings: Settings = Settings()) -> Operation:  # noqa: B008
         asked = await self._asked(recorded(program), settings=settings)
-        operation = (await self._making.operation(asked)).operation
-        return replace(operation, redefines=redefined_by(operation))
+        return (await self._making.operation(asked)).operation
 
     async def taken(self, plan: Any, session: Any) -> Taken:
         return await self._making._plans.taken(await self._asked(plan, session))

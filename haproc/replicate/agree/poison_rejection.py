@@ -468,6 +468,4 @@ class PoisonRejection:
         return missing - heard - {core.me}
 
 
-_HEARD: Final = frozenset(
-    {"claim", "unable", "able", "abandon", "revoke", *(change.value for change in Change)}
-)
+_HEARD: Final = frozenset({"claim", "unable", "able", "abandon", "revoke", "members"})

@@ -18,10 +18,10 @@ from haproc.replicate.log_state.idempotency_window import (
     WindowTooSmallError,
 )
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.records import contents
 from haproc.replicate.records.contents import Fence, Skip
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
+    FENCE,
     OPERATION,
     Claim,
     Decision,
@@ -258,7 +258,7 @@ class Account:
         None for all else: control records, copies of a request, and what every cluster passes over.
         """
         self.position = entry.offset + 1
-        if entry.record.kind not in (OPERATION, contents.FENCE):
+        if entry.record.kind not in (OPERATION, FENCE):
             return None
         op = from_record(entry.record)
         if isinstance(op, Fence):

@@ -73,21 +73,25 @@ def records_needed(window_records: int) -> int:
     return window_records + reach(window_records)
 
 
-def redefined_by(op: Operation) -> frozenset[str] | None:
+def redefined_by(
+    op: Operation, evolves: bool | None = None, *, writes_known: bool = False
+) -> frozenset[str] | None:
     """Return what the operation may define anew, of what it is known to write; None: anything.
 
-    Decided once, where the operation is made, and written into the record.
+    Decided once, where the operation is made, and written into the record. ``evolves``: whether it
+    may change its table's columns by itself, where its plan was read. ``writes_known``:
+    ``op.writes`` is all that it writes, though more may be read than is known.
     """
-    if not (op.tables_known or op.writes_known):
+    if not (op.tables_known or writes_known):
         return None
     if op.kind in _NEVER:
         return frozenset()
     if op.kind in _MAY:
-        return op.writes if _evolves(op) else frozenset()
+        return op.writes if _evolves(op, evolves) else frozenset()
     return op.writes
 
 
-def _evolves(op: Operation) -> bool:
+def _evolves(op: Operation, evolves: bool | None) -> bool:
     """Whether an INSERT or a MERGE may change its table's columns.
 
     It does by WITH SCHEMA EVOLUTION, by an option, or by a setting of the session. Plain rows
@@ -97,8 +101,8 @@ def _evolves(op: Operation) -> bool:
         return True
     if isinstance(op.write, ArrowRows | SpooledRows) or op.insert is not None:
         return False
-    if op.evolves is not None:
-        return op.evolves
+    if evolves is not None:
+        return evolves
     if isinstance(op.write, SparkPlan | ComputedPlan):
         reading = read_plan(parse(protos.base.Plan, op.write.plan))
         return reading.evolves or (reading.sql is not None and _asks_to(reading.sql.text))

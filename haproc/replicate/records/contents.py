@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
-
-from dmq import Json, Record
-from haproc.replicate.records.fields import flag, number, text
+from typing import Final, TypeAlias
 
 # The record in front of which a writer's writes count, and behind which they are asked about anew.
 #
@@ -20,24 +16,11 @@ from haproc.replicate.records.fields import flag, number, text
 # so what is looked at again is refused. Said twice it does no harm, whoever says it.
 
 
-FENCE: Final = "fence"
-
-
 @dataclass(frozen=True, slots=True)
 class Fence:
     """What rests on ``name`` and was looked at before this is stale behind it."""
 
     name: str
-
-
-def fence_record(fence: Fence) -> Record:
-    """Return the log record of a message."""
-    return Record(FENCE, fence.name, {})
-
-
-def fence_message(record: Record) -> Fence:
-    """Return the message of a record of this kind."""
-    return Fence(record.key)
 
 
 # Records about what a cluster holds: a skipped operation, a verification, its checksums.
@@ -50,7 +33,6 @@ def fence_message(record: Record) -> Fence:
 # ``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.members`.
 
 
-KINDS: Final = frozenset({"skip", "verify", "checksums"})
 REASON_CHARACTERS_MAX: Final = 1000
 
 
@@ -93,51 +75,3 @@ class Checksums:
 
 
 Check: TypeAlias = Skip | Verify | Checksums
-
-
-def check_record(message: Check) -> Record:
-    """Return the log record of a message."""
-    match message:
-        case Skip():
-            headers: dict[str, Json] = {
-                "offset": message.offset,
-                "cluster": message.cluster,
-                "epoch": message.epoch,
-                "reason": message.reason,
-            }
-            return Record("skip", message.operation_id, headers)
-        case Verify(by, trusted):
-            return Record("verify", "", {"by": by, "trusted": trusted})
-        case Checksums():
-            headers = {
-                "marker": message.marker,
-                "cluster": message.cluster,
-                "epoch": message.epoch,
-                "marked": message.marked,
-                "error": message.error,
-            }
-            tables = json.dumps(
-                dict(sorted(message.tables.items())), ensure_ascii=False, separators=(",", ":")
-            )
-            return Record("checksums", "", headers, tables.encode())
-
-
-def check_message(record: Record) -> Check:
-    """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
-    h: Mapping[str, Any] = record.headers
-    match record.kind:
-        case "skip":
-            cluster, reason = text(h["cluster"]), text(h["reason"])
-            return Skip(number(h["offset"]), record.key, cluster, number(h["epoch"]), reason)
-        case "verify":
-            return Verify(text(h["by"]), text(h["trusted"]))
-        case _:
-            tables = json.loads(record.payload.decode()).items()
-            return Checksums(
-                number(h["marker"]),
-                text(h["cluster"]),
-                number(h["epoch"]),
-                {text(table): text(checksum) for table, checksum in tables},
-                flag(h["marked"]),
-                text(h["error"]),
-            )

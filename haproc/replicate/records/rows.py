@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from dmq import Json, Record
+from msgspec import Struct
+
 from haproc.engine.errors import EngineError
 from haproc.engine.placeholder import with_rows
 from haproc.engine.statement import Statement
-from haproc.replicate.records.fields import number
-from haproc.spark_error import NO_DETAILS, Details, cut, details_json, details_of
+from haproc.spark_error import NO_DETAILS, Details, cut
 
 # An application error as records of the log hold it.
 
 
 MESSAGE_CHARACTERS_MAX: Final = 2048
 """As much as Spark puts into a status; what quotes a statement may be as long as that."""
-_DETAILS: Final = "failure_details"
-"""A header of its own: older readers pass over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +44,6 @@ class ApplicationFailure:
         return (self.error_class, self.sqlstate) == (other.error_class, other.sqlstate)
 
 
-def failure_headers(failure: ApplicationFailure | None) -> dict[str, Json]:
-    """Return a failure as headers of a record."""
-    if failure is None:
-        return {"failure": None}
-    headers: dict[str, Json] = {"failure": [failure.error_class, failure.sqlstate, failure.message]}
-    if failure.details:
-        headers[_DETAILS] = details_json(failure.details)
-    return headers
-
-
-def failure_in(headers: Mapping[str, Any]) -> ApplicationFailure:
-    """Return the failure that a record's headers hold; KeyError, TypeError or ValueError."""
-    error_class, sqlstate, message = headers["failure"]
-    said = headers.get(_DETAILS)
-    return ApplicationFailure(
-        error_class, sqlstate, message, NO_DETAILS if said is None else details_of(said)
-    )
-
-
-def failure_if_any(headers: Mapping[str, Any]) -> ApplicationFailure | None:
-    """Return the same, or None where there is none."""
-    return None if headers["failure"] is None else failure_in(headers)
-
-
 # Writes whose rows are computed at their place in the order.
 #
 # A write that feeds a query's rows into a table, and would not feed the same ones everywhere, is
@@ -91,8 +63,6 @@ def failure_if_any(headers: Mapping[str, Any]) -> ApplicationFailure | None:
 # replaced process says is void.
 
 
-PART: Final = "part"
-KINDS: Final = frozenset({"rows", "passed", PART})
 Confs: TypeAlias = tuple[tuple[str, str], ...]
 """Settings by name, sorted."""
 
@@ -110,8 +80,7 @@ class SessionRef:
     begun: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueryWrite:
+class QueryWrite(Struct, frozen=True, tag="query"):
     """A statement whose rows are yet to be computed; its query begins at ``query_at``.
 
     ``of_session``: the query rests on the session of the client that sent it (temporary views,
@@ -137,8 +106,7 @@ class QueryWrite:
         return self.sql[self.query_at :]
 
 
-@dataclass(frozen=True, slots=True)
-class ComputedPlan:
+class ComputedPlan(Struct, frozen=True, tag="computed"):
     """A plan that writes, whose rows are yet to be computed.
 
     ``query``: a serialized ``spark.connect.Relation``, which is run once, in the session if there
@@ -157,8 +125,7 @@ class ComputedPlan:
         return with_rows(self.template, b"")
 
 
-@dataclass(frozen=True, slots=True)
-class SpooledRows:
+class SpooledRows(Struct, frozen=True, tag="spooled"):
     """Rows to append to a table by column name, which only the operation's origin has so far.
 
     ``schema``: an Arrow IPC stream without rows, of the columns that the rows have.
@@ -233,56 +200,3 @@ class Passed:
 
 
 Computed: TypeAlias = Rows | Part | Passed
-
-
-def computed_record(message: Computed) -> Record:
-    """Return the log record of a message."""
-    headers: dict[str, Json] = {
-        "offset": message.offset,
-        "by": message.by,
-        "epoch": message.epoch,
-    }
-    match message:
-        case Part():
-            headers |= {"number": message.number, "created_ms": message.created_ms}
-            return Record(PART, message.operation_id, headers, message.rows)
-        case Passed():
-            headers |= failure_headers(message.failure)
-            return Record("passed", message.operation_id, headers)
-        case Rows(filling=filling):
-            headers |= {**failure_headers(message.failure), "count": message.count}
-            if filling is None:
-                return Record("rows", message.operation_id, headers)
-            headers |= {
-                "plan_bytes": len(filling.plan),
-                "parts": [*filling.parts],
-                "size_bytes": filling.size_bytes,
-            }
-            if filling.observed:
-                headers["observed"] = [b64encode(each).decode() for each in filling.observed]
-            return Record("rows", message.operation_id, headers, filling.plan + filling.rows)
-
-
-def computed_message(record: Record) -> Computed:
-    """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
-    h: Mapping[str, Any] = record.headers
-    of = (h["offset"], record.key, h["by"], h["epoch"])
-    match record.kind:
-        case "passed":
-            return Passed(*of, failure_in(h))
-        case "part":
-            number_, created_ms = number(h["number"], "number"), number(h["created_ms"], "time")
-            return Part(*of, number_, created_ms, record.payload)
-        case _:
-            count, failure = number(h["count"], "count"), failure_if_any(h)
-            if "plan_bytes" not in h:
-                return Rows(*of, count, failure)
-            at = number(h["plan_bytes"], "size")
-            filling = Filling(
-                record.payload[:at],
-                record.payload[at:],
-                tuple(number(offset) for offset in h["parts"]),
-                number(h["size_bytes"], "size"),
-                tuple(b64decode(each) for each in h.get("observed", ())),
-            )
-            return Rows(*of, count, failure, filling)

@@ -184,7 +184,7 @@ async def _write_log(log: Log, window_records: int, history: History) -> None:
         for entry in batch:
             message = from_record(entry.record)
             if isinstance(message, Operation) and not definitions.stale(entry.offset, message):
-                entries.append((entry.offset, entry.record.key))
+                entries.append((entry.offset, message.id))
             if isinstance(message, Operation | Fence):
                 definitions.note(entry.offset, message)
         at = batch[-1].offset + 1
