@@ -5,8 +5,8 @@ readable. **The rule for changes**:
 
 - A reader ignores fields that it does not know. So a new field has a default, and is only for what
   an older reader may ignore.
-- What changes how a record must be treated is a new kind, ``kind.2``, beside the old one. An older
-  reader stops in front of it, and goes on from there once it is upgraded.
+- What changes how a record must be treated is a new kind, ``kind.2``, beside the old one, or a new
+  tag of a union. An older reader stops in front of it, and goes on from there once it is upgraded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import MsgspecError
 from msgspec.msgpack import Decoder, Encoder
 
-from dmq.log import LogCorruptError, Record, UnknownVersionError
+from dmq.log import LogCorruptError, Record, UnknownVersionError, decode, encode
 
 M = TypeVar("M")
 
@@ -57,3 +57,11 @@ class Kinds(Generic[M]):
         except (MsgspecError, ValueError, RecursionError) as error:
             raise LogCorruptError(f"a {record.kind} record cannot be read: {error}") from error
         return message
+
+    def to_bytes(self, message: M) -> bytes:
+        """Return the bytes of a message's record, for the key-value store."""
+        return encode(self.record(message))
+
+    def from_bytes(self, data: bytes) -> M:
+        """Return the message of a record's bytes; raises as `message` does."""
+        return self.message(decode(data))

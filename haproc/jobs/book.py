@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from dmq import UnknownVersionError
 from dmq.key_value import Kept, KeyValueStore
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.jobs.model import Event, Job, Submission, job_of, requested
@@ -18,15 +19,12 @@ from haproc.jobs.records import (
     ASKED,
     EVENTS,
     JOBS,
-    UnknownJobRecordError,
+    RECORDS,
     asked_prefix,
     event_key,
-    event_of,
     events_prefix,
     place_of,
     session_key,
-    submission_of,
-    to_bytes,
 )
 from haproc.sessions.durable import reached
 
@@ -80,10 +78,10 @@ class Book:
                 self._kept = kept
             try:
                 self._found = found_in(self._kept)
-            except UnknownJobRecordError as error:
+            except UnknownVersionError as error:
                 raise RequestError(
                     FailureKind.AVAILABILITY,
-                    f"a later version wrote into the ring's jobs, of kind {str(error)!r}",
+                    f"a later version wrote into the ring's jobs: {error}",
                     error_class=ErrorClass.JOB_VERSION,
                     hint="upgrade this HAProc; until then the others answer for the jobs",
                 ) from error
@@ -96,7 +94,7 @@ class Book:
     async def ask(self, asked: Submission) -> Job:
         """Make a submission durable; return the job of its request id, which another may be."""
         key = asked_prefix(asked.user, asked.request_id) + self.new_name()
-        await reached(self._store.put(key, to_bytes(asked)))
+        await reached(self._store.put(key, RECORDS.to_bytes(asked)))
         found = await self.look()
         job_id = next(
             number
@@ -110,7 +108,7 @@ class Book:
     async def add(self, job_id: int, event: Event) -> Job:
         """Make an event durable; return the job as it is then. Whether it counts, that tells."""
         key = event_key(job_id, event, self.new_name())
-        await reached(self._store.put(key, to_bytes(event)))
+        await reached(self._store.put(key, RECORDS.to_bytes(event)))
         return (await self.look()).jobs[job_id]
 
     async def uses(self, job_id: int, attempt: str, session_id: str) -> None:
@@ -142,12 +140,15 @@ def found_in(kept: dict[str, Kept]) -> StoredJobs:
                 attempt, _, session_id = place.rest.partition("/")
                 sessions[place.job_id].append((attempt, session_id))
             else:
-                events[place.job_id].append((value.revision, event_of(value.value)))
+                event = RECORDS.from_bytes(value.value)
+                assert not isinstance(event, Submission)
+                events[place.job_id].append((value.revision, event))
     found = StoredJobs()
     for revisions in asked.values():
         first = requested(revisions)
         job_id = revisions[first]
-        submission = submission_of(kept[first].value)
+        submission = RECORDS.from_bytes(kept[first].value)
+        assert isinstance(submission, Submission)
         found.jobs[job_id] = job_of(job_id, submission, events[job_id], sessions[job_id])
         found.keys[job_id] = first
         found.repeated[job_id] = [key for key in revisions if key != first]

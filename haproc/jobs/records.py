@@ -6,20 +6,16 @@ import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
-from dmq.log import Json, Record, decode, encode
+from dmq.declared import Kinds
 from haproc.jobs.model import (
     Ending,
     Event,
     Fenced,
     JobAttempt,
-    JobFile,
-    JobLimits,
     Kill,
-    Outcome,
-    Role,
     Submission,
 )
 
@@ -44,10 +40,6 @@ FILES: Final = "jobfile/"
 LOGS: Final = "joblog/"
 GRACE_MS: Final = 3_600_000
 """How long files wait for their job. Chosen: far above what clocks differ by."""
-
-
-class UnknownJobRecordError(Exception):
-    """A record was written by a later version, or is none of a job's."""
 
 
 def asked_prefix(user: str, request_id: str) -> str:
@@ -121,73 +113,15 @@ def place_of(key: str) -> KeyParts | None:
 # -- bytes -----------------------------------------------------------------------------------
 
 
-def to_bytes(record: Submission | Event) -> bytes:
-    """Return a record's bytes."""
-    match record:
-        case Submission():
-            return encode(Record("job.asked", record.request_id, _of_submission(record)))
-        case JobAttempt():
-            names = ("number", "cluster", "incarnation", "token_sha256", "replaces", "log_from")
-            return encode(Record("job.attempt", record.name, _some(record, (*names, "at_ms"))))
-        case Ending():
-            fields = _some(record, ("outcome", "code", "why", "at_ms"))
-            return encode(Record("job.ending", record.attempt, fields))
-        case Kill():
-            return encode(Record("job.kill", "", _some(record, ("by", "at_ms"))))
-        case Fenced():
-            return encode(Record("job.fenced", "", _some(record, ("at_ms",))))
-
-
-def submission_of(data: bytes) -> Submission:
-    """Return the submission; raises UnknownJobRecordError and LogError."""
-    record = decode(data)
-    if record.kind != "job.asked":
-        raise UnknownJobRecordError(record.kind)
-    h: dict[str, Any] = dict(record.headers)
-    files = tuple(JobFile(Role(role), name, size, sha) for role, name, size, sha in h.pop("files"))
-    h |= {name: _pairs(h.pop(name)) for name in ("confs", "options", "environment")}
-    limits = JobLimits(*h.pop("limits"))
-    args = tuple(h.pop("args"))
-    return Submission(request_id=record.key, args=args, files=files, limits=limits, **h)
-
-
-def event_of(data: bytes) -> Event:
-    """Return the event; raises UnknownJobRecordError and LogError."""
-    record = decode(data)
-    h: dict[str, Any] = dict(record.headers)
-    match record.kind:
-        case "job.attempt":
-            return JobAttempt(name=record.key, **h)
-        case "job.ending":
-            return Ending(record.key, Outcome(h["outcome"]), h["code"], h["why"], h["at_ms"])
-        case "job.kill":
-            return Kill(h["by"], h["at_ms"])
-        case "job.fenced":
-            return Fenced(h["at_ms"])
-        case other:
-            raise UnknownJobRecordError(other)
-
-
-def _of_submission(asked: Submission) -> dict[str, Json]:
-    plain = ("user", "name", "restarts", "fingerprint", "proxy_user", "stored", "cluster")
-    limits = asked.limits
-    return {
-        **_some(asked, (*plain, "incarnation", "at_ms")),
-        "args": [*asked.args],
-        "confs": [[*pair] for pair in asked.confs],
-        "options": [[*pair] for pair in asked.options],
-        "environment": [[*pair] for pair in asked.environment],
-        "files": [[each.role.value, each.name, each.size, each.sha256] for each in asked.files],
-        "limits": [limits.memory_bytes, limits.cpu_s, limits.wall_s],
+RECORDS: Final[Kinds[Submission | Event]] = Kinds(
+    {
+        "job.asked": Submission,
+        "job.attempt": JobAttempt,
+        "job.ending": Ending,
+        "job.kill": Kill,
+        "job.fenced": Fenced,
     }
-
-
-def _some(record: object, names: tuple[str, ...]) -> dict[str, Json]:
-    return {name: getattr(record, name) for name in names}
-
-
-def _pairs(given: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((key, value) for key, value in given)
+)
 
 
 # The tail of a job's output in the key-value store: whole lines, the oldest ones dropped.

@@ -37,8 +37,8 @@ from haproc.jobs.model import (
 from haproc.jobs.records import (
     GRACE_MS,
     LINE_BYTES_MAX,
+    RECORDS,
     Tail,
-    event_of,
     file_key,
     left_over,
     lines_of,
@@ -46,8 +46,6 @@ from haproc.jobs.records import (
     piece_bytes,
     piece_key,
     spans,
-    submission_of,
-    to_bytes,
     total,
 )
 
@@ -138,11 +136,11 @@ def test_events_come_to_the_same_in_whatever_order_they_are_read() -> None:
 
 @pytest.mark.parametrize("record", [attempt("x", "w"), ending("x", Outcome.LIMIT), Kill("ann", 5)])
 def test_events_are_read_as_they_were_written(record: Event) -> None:
-    assert event_of(to_bytes(record)) == record
+    assert RECORDS.from_bytes(RECORDS.to_bytes(record)) == record
 
 
 def test_submission_is_read_as_it_was_written() -> None:
-    assert submission_of(to_bytes(ASKED)) == ASKED
+    assert RECORDS.from_bytes(RECORDS.to_bytes(ASKED)) == ASKED
 
 
 # -- what a HAProc does about it ---------------------------------------------------------------
