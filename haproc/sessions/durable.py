@@ -7,21 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dmq import LogError
+from dmq import LogCorruptError, LogError
 from dmq.key_value import KeyValueStore
 from haproc.failure import ErrorClass, FailureKind, RequestError, message_of, refused
-from haproc.sessions import journal
-from haproc.sessions.journal import (
-    Kept,
-    UnknownEntryError,
-)
+from haproc.sessions.journal import Kept
 from haproc.sessions.ownership import (
+    RECORDS,
     Adoption,
     Key,
     Numbered,
     StoredSession,
+    Written,
     stored_session,
-    to_bytes,
 )
 
 BLOBS: Final = "blob/"
@@ -127,7 +124,7 @@ class SessionStore:
         kept = await reached(self.store.scan(key.prefix))
         try:
             return stored_session(key, kept)
-        except UnknownEntryError as error:
+        except LogCorruptError as error:
             raise _unknown_version(key, error) from error
 
     async def known(self, key: Key) -> frozenset[str]:
@@ -152,10 +149,10 @@ class SessionStore:
         adoption = Adoption(number, name, self.cluster, replaces, afresh, self.unix_ms())
         ordinal = found.next_ordinal if found is not None else 0
         for place, entry in enumerate(begins_with, ordinal):
-            await self._put(key.entry(place, name), journal.to_bytes(entry))
+            await self._put(key.entry(place, name), RECORDS.to_bytes(Written(entry)))
         if found is None or afresh:
             await self.used(key, None)
-        await self._put(key.adoption(number, name), to_bytes(adoption))
+        await self._put(key.adoption(number, name), RECORDS.to_bytes(adoption))
         now = await self.standing(key)
         return now if now is not None and now.owner.name == name and not now.closed else None
 
@@ -169,7 +166,7 @@ class SessionStore:
         replaces: int | None = None,
     ) -> Numbered:
         """Make an entry durable. Whether it counts, `known` tells afterwards."""
-        data = journal.to_bytes(entry, request_ids, replaces)
+        data = RECORDS.to_bytes(Written(entry, request_ids, replaces))
         await self._put(key.entry(ordinal, owner.name), data)
         return Numbered(ordinal, owner.name, entry, len(data), request_ids, replaces)
 
@@ -207,11 +204,11 @@ async def reached(call: Awaitable[_Result]) -> _Result:
         ) from error
 
 
-def _unknown_version(key: Key, error: UnknownEntryError) -> RequestError:
+def _unknown_version(key: Key, error: LogCorruptError) -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
-        f"session {key.id!r} holds an entry of kind {str(error)!r}, which this HAProc does not "
-        "know: a later version wrote it",
+        f"session {key.id!r} holds what this HAProc cannot read, perhaps of a later version: "
+        f"{error}",
         error_class=ErrorClass.SESSION_VERSION,
         hint="upgrade this HAProc; until then the others serve the session",
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
-from dmq.log import Json, Record, decode, encode
+from msgspec import Struct, structs
+
 from haproc.classify.model import Kind
 from haproc.engine.interface import Settings
 
@@ -95,9 +96,6 @@ def settings_after(
 # columns that it was resolved to. Files are kept as they are. A newer entry stands for the older
 # ones of the same name (`superseded`), so the journal grows with what the session holds, not with
 # what was done in it. Entries are in the order in which they took effect.
-#
-# Bytes: a `dmq.log` whose kind names the entry and its version. A kind that is not known is
-# refused, never guessed: what a later version wrote is for a later version.
 
 
 SHOWN_CHARS: Final = 80
@@ -122,8 +120,7 @@ class ConfEntry:
     unsets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StateEntry:
+class StateEntry(Struct, frozen=True, tag="state"):
     """All values of settings, and the door's options: what SettingsEntry and ConfEntry come to."""
 
     settings: Settings
@@ -145,16 +142,14 @@ class Effect:
     columns: tuple[tuple[str, str], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SqlEntry:
+class SqlEntry(Struct, frozen=True, tag="sql"):
     """A statement that left a temporary view or function, or dropped one."""
 
     text: str
     effect: Effect = Effect()
 
 
-@dataclass(frozen=True, slots=True)
-class PlanEntry:
+class PlanEntry(Struct, frozen=True, tag="plan"):
     """The same as a plan: a serialized ``spark.connect.Plan``."""
 
     plan: bytes
@@ -174,15 +169,13 @@ class Variable:
     default: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VariablesEntry:
+class VariablesEntry(Struct, frozen=True, tag="variables"):
     """All session variables with their values, as they are from here on."""
 
     variables: tuple[Variable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactEntry:
+class ArtifactEntry(Struct, frozen=True, tag="artifact"):
     """A file that the client added, by its name there (``pyfiles/x.py``, ``cache/…``).
 
     ``blobs`` are the SHA-256 (hex) of its pieces, in order, which are stored once for all sessions;
@@ -198,10 +191,6 @@ Kept: TypeAlias = StateEntry | SqlEntry | PlanEntry | VariablesEntry | ArtifactE
 """What a journal holds."""
 Entry: TypeAlias = SettingsEntry | ConfEntry | Kept
 """What a session is told that has changed."""
-
-
-class UnknownEntryError(Exception):
-    """An entry was written by a later version, or is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +226,7 @@ def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
             now = after(state, entry, defaults)
             return StateEntry(now.settings, now.options)
         case SqlEntry(effect=effect) | PlanEntry(effect=effect):
-            return replace(entry, effect=replace(effect, settings=state.settings))
+            return structs.replace(entry, effect=replace(effect, settings=state.settings))
         case _:
             return entry
 
@@ -263,100 +252,3 @@ def shown(entry: Entry) -> str:
             return f"the file {name}"
         case _:
             assert_never(entry)
-
-
-# -- bytes -----------------------------------------------------------------------------------
-
-
-def to_bytes(entry: Kept, request_ids: Sequence[str] = (), replaces: int | None = None) -> bytes:
-    """Return an entry's bytes.
-
-    ``request_ids``: of the statements that it stands for. ``replaces``: the lowest ordinal of the
-    entries that it stands for.
-    """
-    record = _record(entry)
-    *earlier, last = request_ids or ("",)
-    more: dict[str, Json] = {"earlier": [*earlier]} if earlier else {}
-    if replaces is not None:
-        more["replaces"] = replaces
-    return encode(replace(record, key=last, headers={**record.headers, **more}))
-
-
-def _record(entry: Kept) -> Record:
-    match entry:
-        case StateEntry(settings, options):
-            state: dict[str, Json] = {"settings": _of_settings(settings), "options": _of(options)}
-            return Record("session.state", headers=state)
-        case SqlEntry(text, effect):
-            return Record("session.sql", headers=_of_effect(effect), payload=text.encode())
-        case PlanEntry(plan, effect):
-            return Record("session.plan", headers=_of_effect(effect), payload=plan)
-        case VariablesEntry(variables):
-            kept: list[Json] = [[v.name, v.type, v.default, len(v.value)] for v in variables]
-            payload = b"".join(v.value for v in variables)
-            return Record("session.variables", headers={"variables": kept}, payload=payload)
-        case ArtifactEntry(name, blobs, size):
-            headers: dict[str, Json] = {"name": name, "blobs": [*blobs], "size": size}
-            return Record("session.artifact", headers=headers)
-        case _:
-            assert_never(entry)
-
-
-def from_bytes(data: bytes) -> tuple[Kept, tuple[str, ...], int | None]:
-    """Return the entry, its request ids, and what it replaces; UnknownEntryError, LogError."""
-    record = decode(data)
-    headers: Mapping[str, Any] = record.headers
-    ids = tuple(each for each in (*headers.get("earlier", []), record.key) if each)
-    return _entry(record), ids, headers.get("replaces")
-
-
-def _entry(record: Record) -> Kept:
-    h: Mapping[str, Any] = record.headers
-    match record.kind:
-        case "session.state":
-            return StateEntry(_settings_of(h["settings"]), tuple((k, v) for k, v in h["options"]))
-        case "session.sql":
-            return SqlEntry(record.payload.decode(), _effect_of(h))
-        case "session.plan":
-            return PlanEntry(record.payload, _effect_of(h))
-        case "session.variables":
-            variables, at = [], 0
-            for name, kind, default, size in h["variables"]:
-                variables.append(Variable(name, kind, record.payload[at : at + size], default))
-                at += size
-            return VariablesEntry(tuple(variables))
-        case "session.artifact":
-            return ArtifactEntry(h["name"], tuple(h["blobs"]), h["size"])
-        case other:
-            raise UnknownEntryError(other)
-
-
-def _of_effect(effect: Effect) -> dict[str, Json]:
-    settings = None if effect.settings is None else _of_settings(effect.settings)
-    columns = None if effect.columns is None else _of(effect.columns)
-    return {"effect": [effect.name, effect.removes, settings, columns]}
-
-
-def _effect_of(headers: Mapping[str, Any]) -> Effect:
-    name, removes, settings, columns = headers.get("effect", ("", False, None, None))
-    return Effect(
-        name,
-        removes,
-        None if settings is None else _settings_of(settings),
-        None if columns is None else tuple((column, kind) for column, kind in columns),
-    )
-
-
-def _of(pairs: Sequence[tuple[str, str]]) -> Json:
-    return [list(pair) for pair in pairs]
-
-
-def _of_settings(settings: Settings) -> Json:
-    return [
-        settings.catalog, settings.schema, settings.time_zone, settings.ansi, _of(settings.confs)
-    ]  # fmt: skip
-
-
-def _settings_of(kept: Any) -> Settings:
-    catalog, schema, zone, ansi, confs = kept
-    return Settings(catalog, schema, zone, ansi, tuple((key, value) for key, value in confs))

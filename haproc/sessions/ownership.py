@@ -22,15 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
+from dmq.declared import Kinds
 from dmq.key_value import Kept as Stored
-from dmq.log import Record, decode, encode
-from haproc.sessions.journal import Kept, UnknownEntryError, from_bytes
+from haproc.sessions.journal import Kept
 
 SESSIONS: Final = "session/"
-_ADOPTION: Final = "session.adoption"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,37 +95,28 @@ class Adoption:
     at_ms: int = 0
 
 
-def to_bytes(adoption: Adoption) -> bytes:
-    """Return an adoption's bytes."""
-    return encode(
-        Record(
-            _ADOPTION,
-            adoption.name,
-            {
-                "number": adoption.number,
-                "owner": adoption.owner,
-                "replaces": adoption.replaces,
-                "afresh": adoption.afresh,
-                "at_ms": adoption.at_ms,
-            },
-        )
-    )
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry with the ids of the requests that it stands for, so that no retry runs again.
+
+    ``replaces``: the lowest ordinal of the entries that it stands for, which may be deleted.
+    """
+
+    entry: Kept
+    request_ids: tuple[str, ...] = ()
+    replaces: int | None = None
 
 
-def adoption_of(data: bytes) -> Adoption:
-    """Return the adoption; raises UnknownEntryError."""
-    record = decode(data)
-    if record.kind != _ADOPTION:
-        raise UnknownEntryError(record.kind)
-    h: Mapping[str, Any] = record.headers
-    return Adoption(h["number"], record.key, h["owner"], h["replaces"], h["afresh"], h["at_ms"])
+RECORDS: Final[Kinds[Written | Adoption]] = Kinds(
+    {"session.entry": Written, "session.adoption": Adoption}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
     """An entry at its place: ordinals rise, and need not be dense. ``adoption`` wrote it.
 
-    ``request_ids``: of the statements that it stands for, so that a retry runs none of them again.
+    ``request_ids``, ``replaces``: as of `Written`.
     """
 
     ordinal: int
@@ -135,7 +125,6 @@ class Numbered:
     size: int
     request_ids: tuple[str, ...] = ()
     replaces: int | None = None
-    """The lowest ordinal of the entries that it stands for, which may be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +149,7 @@ class StoredSession:
 def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None:
     """Return what counts of all that is below a session's prefix; None: there is no session.
 
-    Raises UnknownEntryError.
+    Raises LogCorruptError.
     """
     known = frozenset(name for name in kept if name.startswith(key.control))
     chain = _chain({name: kept[name] for name in known if name != key.closed})
@@ -181,8 +170,10 @@ def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None
     found.sort()
     ordered = []
     for _, place_, by, data in found:
-        entry, request_ids, replaces = from_bytes(data)
-        ordered.append(Numbered(place_, by, entry, len(data), request_ids, replaces))
+        read = RECORDS.from_bytes(data)
+        assert isinstance(read, Written)
+        numbered = Numbered(place_, by, read.entry, len(data), read.request_ids, read.replaces)
+        ordered.append(numbered)
     return StoredSession(owner, tuple(ordered), known=known, begun=next(iter(until)))
 
 
@@ -190,7 +181,8 @@ def _chain(adoptions: Mapping[str, Stored]) -> list[tuple[Adoption, int]]:
     """Return the adoptions that count, each with its revision, in order."""
     chain: list[tuple[Adoption, int]] = []
     for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
-        adoption = adoption_of(found.value)
+        adoption = RECORDS.from_bytes(found.value)
+        assert isinstance(adoption, Adoption)
         if adoption.replaces == (chain[-1][0].name if chain else ""):
             chain.append((adoption, found.revision))
     return chain

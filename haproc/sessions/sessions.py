@@ -46,9 +46,8 @@ from haproc.sessions.journal import (
     StateEntry,
     as_kept,
     holds_temporaries,
-    to_bytes,
 )
-from haproc.sessions.ownership import Key, Numbered, StoredSession
+from haproc.sessions.ownership import RECORDS, Key, Numbered, StoredSession, Written
 
 _LOG = logging.getLogger(__name__)
 
@@ -303,7 +302,7 @@ class Sessions:
         else:
             kept = as_kept(entry, session.state, self._around.defaults)
             gone = superseded(session.entries, kept)
-            more = len(to_bytes(kept)) - sum(each.size for each in gone)
+            more = len(RECORDS.to_bytes(Written(kept))) - sum(each.size for each in gone)
             have, bound = session.journal_bytes, "session_bytes_max"
         if have + more > (most := getattr(limits, bound)):
             raise _too_large(session, f"{have + more:,} bytes, over limits.{bound} ({most:,})")

@@ -145,7 +145,8 @@ def test_adoption_that_came_second_but_counts_is_found(monkeypatch: pytest.Monke
     def last_wins(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
         by_number: dict[int, tuple[Adoption, int]] = {}
         for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
-            adoption = ownership.adoption_of(found.value)
+            adoption = ownership.RECORDS.from_bytes(found.value)
+            assert isinstance(adoption, Adoption)
             by_number[adoption.number] = adoption, found.revision
         return [by_number[number] for number in sorted(by_number)]
 

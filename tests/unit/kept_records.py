@@ -7,23 +7,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from dmq import encode
+from dmq.declared import Kinds
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
+from haproc.jobs.model import (
+    Ending,
+    Event,
+    Fenced,
+    JobAttempt,
+    JobFile,
+    JobLimits,
+    Kill,
+    Outcome,
+    Role,
+    Submission,
+)
+from haproc.jobs.records import RECORDS as JOBS
 from haproc.membership.peers import Member
 from haproc.replicate.records.contents import Checksums, Fence, Skip, Verify
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
+    KINDS,
     Claim,
     Decision,
     DecisionKind,
     FailureReport,
     Message,
     Operation,
-    to_record,
 )
 from haproc.replicate.records.rows import (
     ApplicationFailure,
@@ -37,6 +51,17 @@ from haproc.replicate.records.rows import (
     SpooledRows,
 )
 from haproc.replicate.records.votes import Abandon, FailureVote, Revoke, VoteWithdrawal
+from haproc.sessions.journal import (
+    ArtifactEntry,
+    Effect,
+    PlanEntry,
+    SqlEntry,
+    StateEntry,
+    Variable,
+    VariablesEntry,
+)
+from haproc.sessions.ownership import RECORDS as SESSIONS
+from haproc.sessions.ownership import Adoption, Written
 from haproc.spark_error import Context, details
 
 SAID = details(
@@ -206,12 +231,54 @@ MESSAGES: dict[str, Message] = {
 }
 
 
+VIEW = Effect("view flüge", settings=INSERT.settings, columns=(("id", "int"), ("ü", "string")))
+STORED: dict[str, Written | Adoption | Submission | Event] = {
+    "adoption": Adoption(2, "a-2", "b", "a-1", True, 1_790_000_000_456),
+    "entry_state": Written(StateEntry(INSERT.settings, (("haproc.consistency", "any"),))),
+    "entry_sql": Written(SqlEntry("CREATE TEMP VIEW flüge AS SELECT 1", VIEW), ("r1", "r2"), 3),
+    "entry_plan": Written(PlanEntry(PLAN, Effect("function f", True))),
+    "entry_variables": Written(
+        VariablesEntry((Variable("a", "int", b"one row", "7"), Variable("ü", "string", b"")))
+    ),
+    "entry_artifact": Written(ArtifactEntry("pyfiles/ü.py", ("00ff", "12ab"), 2**40)),
+    "job_asked": Submission(
+        user="ada",
+        request_id="r1",
+        name=None,
+        args=("--tag", "ü"),
+        confs=(("a", "1"),),
+        options=(("b", ""),),
+        environment=(("C", "c"),),
+        files=(JobFile(Role.PROGRAM, "p.py", 3, "00ff"), JobFile(Role.DATA, "ü.csv", 2**40, "12")),
+        limits=JobLimits(2**33, 3600.0, 0.5),
+        restarts=2,
+        fingerprint="c0ffee",
+        proxy_user="bob",
+        stored="s",
+        cluster="a",
+        incarnation="a-7f3e",
+        at_ms=1_790_000_000_123,
+    ),
+    "job_attempt": JobAttempt(1, "x", "a", "a-7f3e", "00ff", "w", 41, 1_790_000_000_123),
+    "job_ending": Ending("x", Outcome.LOST, None, "»a« ist fort", 1_790_000_000_456),
+    "job_kill": Kill("ann", 5),
+    "job_fenced": Fenced(6),
+}
+
+
+def kinds_of(name: str) -> Kinds[Any]:
+    """Return the kinds of which a message is one."""
+    if name in MESSAGES:
+        return KINDS
+    return JOBS if name.startswith("job_") else SESSIONS
+
+
 def kept(name: str) -> Path:
     """Return the file of a message's bytes."""
     return GOLDEN / f"{name}.bin"
 
 
 if __name__ == "__main__":
-    for name, message in MESSAGES.items():
+    for name, message in (MESSAGES | STORED).items():
         if not kept(name).exists():
-            kept(name).write_bytes(encode(to_record(message)))
+            kept(name).write_bytes(kinds_of(name).to_bytes(message))

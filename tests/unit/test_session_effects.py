@@ -25,10 +25,8 @@ from haproc.sessions.journal import (
     StateEntry,
     Variable,
     VariablesEntry,
-    from_bytes,
-    to_bytes,
 )
-from haproc.sessions.ownership import Numbered
+from haproc.sessions.ownership import RECORDS, Numbered, Written
 
 UNDER = Settings(schema="s")
 
@@ -142,7 +140,8 @@ def test_entries_come_back_from_their_bytes() -> None:
         VariablesEntry(()),
     ]
     for entry in entries:
-        assert from_bytes(to_bytes(entry, ("r1", "r2"), 3)) == (entry, ("r1", "r2"), 3)
+        written = Written(entry, ("r1", "r2"), 3)
+        assert RECORDS.from_bytes(RECORDS.to_bytes(written)) == written
 
 
 def recorded(entries: list[Numbered], entry: Kept) -> list[Numbered]:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmq import LogCorruptError, Record, UnknownVersionError, decode, encode
+from dmq import LogCorruptError, UnknownVersionError, decode, encode
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
@@ -42,8 +42,24 @@ from haproc.replicate.records.rows import (
     Rows,
     Write,
 )
+from haproc.sessions.journal import Kept
 from haproc.spark_error import Context, details
-from tests.unit.kept_records import DDL, FAILURE, GOLDEN, ID, INSERT, MESSAGES, SAID, kept
+from tests.unit.kept_records import (
+    DDL,
+    FAILURE,
+    GOLDEN,
+    ID,
+    INSERT,
+    JOBS,
+    MESSAGES,
+    SAID,
+    SESSIONS,
+    STORED,
+    kept,
+    kinds_of,
+)
+
+KEPT = MESSAGES | STORED
 
 
 def golden(name: str) -> bytes:
@@ -51,17 +67,17 @@ def golden(name: str) -> bytes:
 
 
 def test_every_kept_file_has_a_meaning() -> None:
-    assert {file.name for file in GOLDEN.iterdir()} == {f"{name}.bin" for name in MESSAGES}
+    assert {file.name for file in GOLDEN.iterdir()} == {f"{name}.bin" for name in KEPT}
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("name", KEPT)
 def test_kept_bytes_are_read_as_the_message(name: str) -> None:
-    assert from_record(decode(golden(name))) == MESSAGES[name]
+    assert kinds_of(name).from_bytes(golden(name)) == KEPT[name]
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("name", KEPT)
 def test_message_is_still_written_as_the_kept_bytes(name: str) -> None:
-    assert encode(to_record(MESSAGES[name])) == golden(name)
+    assert kinds_of(name).to_bytes(KEPT[name]) == golden(name)
 
 
 # -- any message -------------------------------------------------------------------------------
@@ -155,20 +171,25 @@ def fields_of(name: str) -> dict[str, Any]:
 
 def read(name: str, fields: object) -> object:
     """Return what a record of a kept one's kind with other fields is read as."""
-    return from_record(replace(decode(golden(name)), payload=msgspec.msgpack.encode(fields)))
+    record = replace(decode(golden(name)), payload=msgspec.msgpack.encode(fields))
+    return kinds_of(name).message(record)
 
 
-def test_a_message_of_every_kind_is_kept() -> None:
-    kinds = {decode(golden(name)).kind for name in MESSAGES}
-    assert kinds == KINDS.names
-    tags = {fields_of(name)["write"]["type"] for name in MESSAGES if name.startswith("operation")}
-    assert tags == {each.__struct_config__.tag for each in get_args(Write)}
+def tags(union: object) -> set[object]:
+    return {each.__struct_config__.tag for each in get_args(union)}
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_of_every_kind_and_tag_is_kept() -> None:
+    kinds = {decode(golden(name)).kind for name in KEPT}
+    assert kinds == KINDS.names | SESSIONS.names | JOBS.names
+    writes = {fields_of(name)["write"]["type"] for name in KEPT if name.startswith("operation")}
+    entries = {fields_of(name)["entry"]["type"] for name in KEPT if name.startswith("entry")}
+    assert (writes, entries) == (tags(Write), tags(Kept))
+
+
+@pytest.mark.parametrize("name", KEPT)
 def test_from_record_field_that_is_not_known_is_ignored(name: str) -> None:
-    newer = {**fields_of(name), "of_a_later_version": [1]}
-    assert read(name, newer) == MESSAGES[name]
+    assert read(name, {**fields_of(name), "of_a_later_version": [1]}) == KEPT[name]
 
 
 def test_from_record_field_of_a_part_that_is_not_known_is_ignored() -> None:
@@ -178,23 +199,24 @@ def test_from_record_field_of_a_part_that_is_not_known_is_ignored() -> None:
     assert read("operation_computed_plan", fields) == MESSAGES["operation_computed_plan"]
 
 
-@pytest.mark.parametrize("kind", ["operation.2", "snapshot"])
-def test_from_record_kind_that_is_not_known_says_to_upgrade(kind: str) -> None:
-    record = replace(decode(golden("operation_sql")), kind=kind)
-    with pytest.raises(UnknownVersionError, match=f"'{kind}' is not known .* upgrade"):
-        from_record(record)
+@pytest.mark.parametrize("name", KEPT)
+def test_from_record_kind_that_is_not_known_says_to_upgrade(name: str) -> None:
+    record = decode(golden(name))
+    with pytest.raises(UnknownVersionError, match=rf"'{record.kind}\.2' is not known .* upgrade"):
+        kinds_of(name).message(replace(record, kind=f"{record.kind}.2"))
 
 
-def test_from_record_form_that_is_not_known_is_refused() -> None:
-    fields = fields_of("operation_plan")
-    fields["write"]["type"] = "song"
-    with pytest.raises(LogCorruptError, match=r"operation record .* 'song' - at `\$.write.type`"):
-        read("operation_plan", fields)
+@pytest.mark.parametrize(("name", "union"), [("operation_plan", "write"), ("entry_sql", "entry")])
+def test_from_record_tag_that_is_not_known_is_refused(name: str, union: str) -> None:
+    fields = fields_of(name)
+    fields[union]["type"] = "song"
+    with pytest.raises(LogCorruptError, match=rf"record .* 'song' - at `\$.{union}.type`"):
+        read(name, fields)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("name", KEPT)
 def test_from_record_missing_field_is_corrupt_where_it_has_no_default(name: str) -> None:
-    fields, of = fields_of(name), type(MESSAGES[name])
+    fields, of = fields_of(name), type(KEPT[name])
     needed = {each.name for each in dataclasses.fields(of) if _is_needed(each)}
     assert needed <= fields.keys()
     for field in needed:
@@ -254,10 +276,10 @@ def test_from_record_roster_that_names_a_cluster_twice_is_corrupt() -> None:
         read("join", {**fields, "members": fields["members"][:1] * 2})
 
 
-@given(st.binary(), st.sampled_from(sorted(KINDS.names)))
-def test_from_record_of_any_bytes_is_a_message_or_corrupt(payload: bytes, kind: str) -> None:
+@given(st.binary(), st.sampled_from(sorted(KEPT)))
+def test_from_record_of_any_bytes_is_a_message_or_corrupt(payload: bytes, name: str) -> None:
     with suppress(LogCorruptError):
-        from_record(Record(kind, payload=payload))
+        kinds_of(name).message(replace(decode(golden(name)), payload=payload))
 
 
 def test_record_is_the_same_in_whatever_order_a_set_is() -> None:
