@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from dmq import Json
 from haproc.config.model import Config
 from haproc.membership.members import Members
 from haproc.membership.peers import Neighbour
+from haproc.membership.state import PeerMessage
 
 
 class NoLines:
     """Lines that lead nowhere; keeps what was sent."""
 
     def __init__(self, silent: str = "") -> None:
-        self.sent: list[tuple[str, Mapping[str, Json]]] = []
+        self.sent: list[PeerMessage] = []
         self._silent = frozenset(silent)
 
-    def send(self, path: str, body: Mapping[str, Json]) -> None:
-        self.sent.append((path, body))
+    def send(self, message: PeerMessage) -> None:
+        self.sent.append(message)
 
     def silent(self) -> frozenset[str]:
         return self._silent

@@ -10,10 +10,12 @@ from typing import Any, Final, cast
 from urllib.parse import urlencode
 
 import aiohttp
+import msgspec
 
 from dmq import Json
 from haproc.config.model import Address, Config, Membership
 from haproc.membership.peers import Neighbour, PeerUnavailableError
+from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
 # Lines to the peers for heartbeats and reports: kept connections on which prepared requests go.
 #
@@ -28,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_PATH: Final = "/heartbeat"
 REPORT_PATH: Final = "/reportlag"
+MESSAGE_TYPES: Final[Mapping[str, type[PeerMessage]]] = {
+    HEARTBEAT_PATH: Beat,
+    REPORT_PATH: ClusterReport,
+}
 TAKEN: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
 """The answer to a heartbeat or a report, as the shortcut gives it."""
 
@@ -48,7 +54,7 @@ class Links:
         self._rules = config.membership
         self._links: dict[str, _Link] = {}
         self.follow(config.clusters)
-        self._heads = {path: head(path, config.secret) for path in (HEARTBEAT_PATH, REPORT_PATH)}
+        self._heads = {of: head(path, config.secret) for path, of in MESSAGE_TYPES.items()}
 
     def follow(self, members: Iterable[Neighbour]) -> None:
         """Keep lines to these from now on."""
@@ -60,13 +66,13 @@ class Links:
             if name not in self._links:
                 self._links[name] = _Link(name, address, self._rules)
 
-    def send(self, path: str, body: Mapping[str, Json], to: Collection[str] | None = None) -> None:
+    def send(self, message: PeerMessage, to: Collection[str] | None = None) -> None:
         """Send one message to every peer (of ``to``) that is connected; connect to the others."""
-        data = json.dumps(body, separators=(",", ":")).encode()
+        begin, data = self._heads[type(message)], msgspec.json.encode(message)
         length = f"Content-Length: {len(data)}\r\n\r\n".encode()
         for name, link in self._links.items():
             if to is None or name in to:
-                link.send(self._heads[path] + link.host + length + data)
+                link.send(begin + link.host + length + data)
 
     def silent(self) -> frozenset[str]:
         """Return the peers that have given no sign for a window: no answer, and no refusal."""

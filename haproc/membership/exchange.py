@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
-from dmq import Json
+import msgspec
+
 from haproc.config.model import Membership
+from haproc.membership.state import Beat, ClusterReport
 
 # What HAProcs tell each other, as Redis carries it: one line of JSON that ends with its signature.
 #
@@ -35,7 +36,7 @@ class Envelope:
 
     ``number``: one more than that of its message before. ``heard``: the incarnation and the number
     of the last message from each peer that it received through Redis. ``url``: where clients reach
-    its cluster. ``messages``: bodies of heartbeat and report, by the paths that they have in HTTP.
+    its cluster.
     """
 
     cluster: str
@@ -43,7 +44,11 @@ class Envelope:
     number: int
     heard: Mapping[str, tuple[str, int]]
     url: str
-    messages: Mapping[str, Mapping[str, Json]]
+    beat: Beat | None = None
+    report: ClusterReport | None = None
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(Envelope)
 
 
 class Seal:
@@ -56,44 +61,23 @@ class Seal:
 
     def close(self, envelope: Envelope) -> bytes:
         """Return the signed text."""
-        fields = {
-            "cluster": envelope.cluster,
-            "incarnation": envelope.incarnation,
-            "number": envelope.number,
-            "heard": envelope.heard,
-            "url": envelope.url,
-            "messages": envelope.messages,
-        }
-        said = json.dumps(fields, separators=(",", ":")).encode()[:-1]
+        said = msgspec.json.encode(envelope)[:-1]
         return said + _MAC_FIELD + self._mac(said) + b'"}'
 
     def open(self, data: bytes) -> Envelope | None:
-        """Return what was signed; None if it is not the word of a HAProc of this ring."""
+        """Return what was signed; None if it is not the message of a HAProc of this ring."""
         if not _END_LENGTH < len(data) <= BYTES_MAX:
             return None
         said, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
         if not hmac.compare_digest(end, _MAC_FIELD + self._mac(said) + b'"}'):
             return None
         try:
-            return _read(json.loads(said + b"}"))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return _ENVELOPE.decode(said + b"}")
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return None  # signed, but of another version
 
     def _mac(self, said: bytes) -> bytes:
         return hmac.digest(self._key, said, hashlib.sha256).hex().encode()
-
-
-def _read(fields: Mapping[str, Any]) -> Envelope:
-    heard = {str(name): (str(who), int(number)) for name, (who, number) in fields["heard"].items()}
-    messages = {str(path): dict(body) for path, body in fields["messages"].items()}
-    return Envelope(
-        str(fields["cluster"]),
-        str(fields["incarnation"]),
-        int(fields["number"]),
-        heard,
-        str(fields["url"]),
-        messages,
-    )
 
 
 PROVEN_INTERVALS_MAX = 2.0

@@ -12,16 +12,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from dmq import Json
 from haproc.config.model import Membership
 from haproc.membership.clusters import ClusterProgress, places
-from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH
 from haproc.membership.peers import Neighbour
-from haproc.membership.state import Beat, ClusterReport, Own, State, time_text
+from haproc.membership.state import Beat, ClusterReport, Own, PeerMessage, State, time_text
 from haproc.membership.view import Peer, RingView, isolated
 
 logger = logging.getLogger(__name__)
@@ -42,8 +39,8 @@ class Subject(Protocol):
 class Lines(Protocol):
     """How messages go to all peers."""
 
-    def send(self, path: str, body: Mapping[str, Json]) -> None:
-        """Send a message to every peer, now or never."""
+    def send(self, message: PeerMessage) -> None:
+        """Send it to every peer, now or never."""
         ...
 
     def silent(self) -> frozenset[str]:
@@ -197,17 +194,11 @@ class Members:
         own = self.own()
         cluster, incarnation = self.cluster, self.incarnation
         hears = self._view.hears(now)
-        beat = Beat(cluster, incarnation, own.epoch, hears, own.log_up, own.state)
-        self._lines.send(HEARTBEAT_PATH, beat.body())
+        self._lines.send(Beat(cluster, incarnation, own.epoch, hears, own.log_up, own.state))
         if now >= self._report_at:
             self._report_at = now + self._rules.report_interval_s
-            report = ClusterReport(
-                cluster, incarnation, own.epoch, own.state, own.since, own.cursor, own.log_end
-            )
-            if report.lag_at(own.log_end) > self._rules.in_sync_lag_max:
-                # Else nobody asks; and older HAProcs refuse a report that says it.
-                report = replace(report, lag=own.lag)
-            self._lines.send(REPORT_PATH, report.body())
+            state = (own.state, own.since, own.cursor, own.log_end, own.lag)
+            self._lines.send(ClusterReport(cluster, incarnation, own.epoch, *state))
 
     def _check(self) -> None:
         self._tell(self._view.check(self._clock()))

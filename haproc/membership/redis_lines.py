@@ -15,16 +15,16 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from dmq import Json
 from haproc.backoff import Backoff
 from haproc.config.hosts import is_client_url
 from haproc.config.model import Config
 from haproc.config.model import Redis as Settings
 from haproc.config.redis import RedisUrl, parse_redis_url
 from haproc.failure import RequestError
-from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, Links
+from haproc.membership.connections import Links
 from haproc.membership.exchange import SETTLE_INTERVALS, Envelope, Exchange, Receipt, Seal, Way
 from haproc.membership.peers import Neighbour
+from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
 # A ring's channel in Redis: one connection, kept; made anew by itself, at the new master too.
 #
@@ -271,9 +271,10 @@ class RedisLines:
         self._seal = Seal(config.secret, config.ring)
         self._exchange = Exchange(config.membership, identity, self._peers)
         self._loop = asyncio.get_running_loop()
-        self._outbox: dict[str, Mapping[str, Json]] = {}
+        self._beat: Beat | None = None
+        self._report: ClusterReport | None = None
         self._owed: frozenset[str] = frozenset()
-        """Peers that have what is in the outbox from Redis, if at all."""
+        """Peers that have what was sent last from Redis, if at all."""
         self._timer: asyncio.TimerHandle | None = None
         self._warm_at = 0.0
         self._warned_at = float("-inf")
@@ -296,13 +297,13 @@ class RedisLines:
 
     def listen(
         self,
-        deliver: Callable[[str, Mapping[str, Json]], None],
-        recall: Callable[[Mapping[str, Json]], None],
+        deliver: Callable[[PeerMessage], None],
+        recall: Callable[[ClusterReport], None],
     ) -> None:
         """Begin; once, with whoever is told what peers say, who need these lines to be made.
 
-        ``deliver`` takes in what a peer said, by its HTTP path; ``recall`` is given the report that
-        a peer left behind, which may be some seconds old.
+        ``deliver`` takes in what a peer said; ``recall`` is given the report that a peer left
+        behind, which may be some seconds old.
         """
         self._deliver, self._recall = deliver, recall
         self._task = asyncio.ensure_future(self._channel.run())
@@ -341,20 +342,22 @@ class RedisLines:
 
     # -- telling -----------------------------------------------------------------------------
 
-    def send(self, path: str, body: Mapping[str, Json]) -> None:
+    def send(self, message: PeerMessage) -> None:
         """Tell every peer; a heartbeat begins what goes out together."""
-        if path == HEARTBEAT_PATH:
+        if isinstance(message, Beat):
             self._begin()
+            self._beat = message
+        else:
+            self._report = message
         now_by_mesh = self._peers - self._owed
-        self._outbox[path] = body
         if now_by_mesh:
-            self._mesh.send(path, body, to=now_by_mesh)
+            self._mesh.send(message, to=now_by_mesh)
 
     def _begin(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._settle()  # a tick came early, or this timer late
-        self._outbox = {}
+        self._beat = self._report = None
         self._owed = self._peers - self._exchange.by_mesh
         if (now := self._loop.time()) >= self._warm_at:
             self._warm_at = now + self._rules.window_s / 2
@@ -364,14 +367,13 @@ class RedisLines:
         self._timer = self._loop.call_later(after_s, self._settle)
 
     def _publish(self) -> None:
-        if not self._channel.ready or not self._outbox:
+        if not self._channel.ready or self._beat is None:
             return
         number, heard = self._exchange.publish(self._loop.time())
-        said = Envelope(
-            self._cluster, self._incarnation, number, heard, self._url, dict(self._outbox)
-        )
+        identity = (self._cluster, self._incarnation)
+        said = Envelope(*identity, number, heard, self._url, self._beat, self._report)
         self._published = self._seal.close(said)
-        self._channel.publish(self._published, keep=REPORT_PATH in self._outbox)
+        self._channel.publish(self._published, keep=self._report is not None)
         self._tally.published += 1
 
     def _settle(self) -> None:
@@ -384,8 +386,9 @@ class RedisLines:
         late = self._owed & frozenset(by_mesh)
         self._owed -= late
         if late:
-            for path, body in self._outbox.items():
-                self._mesh.send(path, body, to=late)
+            for message in (self._beat, self._report):
+                if message is not None:
+                    self._mesh.send(message, to=late)
 
     # -- being told --------------------------------------------------------------------------
 
@@ -402,10 +405,10 @@ class RedisLines:
             self._refused(receipt)
             return
         self._note_url(envelope)
-        for path, body in envelope.messages.items():
-            if body.get("cluster") == envelope.cluster:
-                with contextlib.suppress(RequestError):  # of another version: not understood
-                    self._deliver(path, body)
+        for message in (envelope.beat, envelope.report):
+            if message is not None and message.cluster == envelope.cluster:
+                with contextlib.suppress(RequestError):  # of no peer any more
+                    self._deliver(message)
 
     def _take_kept(self, data: bytes) -> None:
         """Take in what a peer's key holds: no sign of life, but how far it was."""
@@ -415,10 +418,8 @@ class RedisLines:
             return
         if envelope.cluster not in self.urls:
             self._note_url(envelope)
-        report = envelope.messages.get(REPORT_PATH)
-        if report is not None and report.get("cluster") == envelope.cluster:
-            with contextlib.suppress(RequestError):
-                self._recall(report)
+        if envelope.report is not None and envelope.report.cluster == envelope.cluster:
+            self._recall(envelope.report)
 
     def _note_url(self, envelope: Envelope) -> None:
         if envelope.url != self.urls.get(envelope.cluster) and is_client_url(envelope.url):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
-from dmq import Json
+from msgspec import Meta
 
 # The states of a HAProc, derived from what is known about it.
 #
@@ -237,6 +237,10 @@ def _stuck(c: Condition) -> str:
 # What HAProcs tell each other unasked: that they live, and how far they are.
 
 
+Identifier: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]+\Z", max_length=128)]
+Offset: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Beat:
     """A heartbeat. ``hears``: whom the sender hears. ``log_up``: the log answered it a moment ago.
@@ -245,57 +249,36 @@ class Beat:
     """
 
     cluster: str
-    incarnation: str
-    epoch: int
+    incarnation: Identifier
+    epoch: Offset
     hears: tuple[str, ...]
     log_up: bool
     state: State
-
-    def body(self) -> dict[str, Json]:
-        """Return the body of ``POST /heartbeat``."""
-        return {
-            "cluster": self.cluster,
-            "incarnation": self.incarnation,
-            "epoch": self.epoch,
-            "hears": list(self.hears),
-            "log_up": self.log_up,
-            "state": self.state.value,
-        }
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
     """State and progress. ``since`` is when the state began, as text (ISO 8601).
 
-    ``lag``: how many records below ``log_end`` are not applied; None: all from ``cursor`` on.
+    ``lag``: how many records below ``log_end`` are not applied.
     """
 
     cluster: str
-    incarnation: str
-    epoch: int
+    incarnation: Identifier
+    epoch: Offset
     state: State
-    since: str
-    cursor: int
-    log_end: int
-    lag: int | None = None
+    since: Identifier
+    cursor: Offset
+    log_end: Offset
+    lag: Offset
 
     def lag_at(self, end: int) -> int:
         """Return how many records below an end of the log it lacks, as far as it told."""
-        lag = self.log_end - self.cursor if self.lag is None else self.lag
-        return max(0, lag + end - self.log_end)
+        return max(0, self.lag + end - self.log_end)
 
-    def body(self) -> dict[str, Json]:
-        """Return the body of ``POST /reportlag``."""
-        lag: dict[str, Json] = {} if self.lag is None else {"lag": self.lag}
-        return lag | {
-            "cluster": self.cluster,
-            "incarnation": self.incarnation,
-            "epoch": self.epoch,
-            "state": self.state.value,
-            "since": self.since,
-            "cursor": self.cursor,
-            "log_end": self.log_end,
-        }
+
+PeerMessage: TypeAlias = Beat | ClusterReport
+"""What a HAProc tells its peers of itself, as JSON. Readers ignore fields that they don't know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,16 @@ to it, see `haproc.node.member`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from dmq import Json
 from haproc.config.model import Config, StateWay
 from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.failure import RequestError
 from haproc.membership.clusters import ClusterView, cluster_views, high_watermark
 from haproc.membership.connections import Links
 from haproc.membership.members import Members
-from haproc.membership.state import time_text
+from haproc.membership.state import ClusterReport, time_text
 from haproc.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -107,12 +104,11 @@ class Presence:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._lines.aclose()
 
-    def _recall(self, body: Mapping[str, Json]) -> None:
+    def _recall(self, report: ClusterReport) -> None:
         """A peer left a report behind: take it in if it has told nothing yet."""
-        with contextlib.suppress(RequestError):  # of another version
-            report = self.door.read_report(body)
-            if self.members.peers()[report.cluster].report is None:
-                self.members.report(report)
+        peer = self.members.peers().get(report.cluster)
+        if peer is not None and peer.report is None:
+            self.members.report(report)
 
     # -- metrics ---------------------------------------------------------------------------
 

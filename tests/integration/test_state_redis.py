@@ -211,7 +211,7 @@ async def test_key_shows_operators_a_clusters_state_for_a_while(
         await asyncio.to_thread(wait_until, lambda: redis.cli("EXISTS", key) == "1")
         shown = json.loads(await asyncio.to_thread(redis.cli, "GET", key))
         assert shown["url"] == "http://zurich.example.com:8080"
-        assert shown["messages"]["/reportlag"]["cursor"] == 40
+        assert shown["report"]["cursor"] == 40
         ttl_ms = int(await asyncio.to_thread(redis.cli, "PTTL", key))
         assert 0 < ttl_ms <= 10_000
         # a HAProc whose own configuration has another address is told the right one

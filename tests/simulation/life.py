@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from haproc.membership.connections import HEARTBEAT_PATH
 from haproc.membership.members import Members
-from haproc.membership.state import Beat, ClusterReport, State
+from haproc.membership.state import Beat, PeerMessage, State
 from haproc.node.member import Observers, World, build_member
 from haproc.replicate.log_state.definitions import redefined_by
 from haproc.replicate.member.steps import Step
@@ -48,7 +47,7 @@ class Life:
         self.thawed = asyncio.Event()
         self.thawed.set()
         self._checks_left: int | None = None
-        self._unread: list[tuple[str, Mapping[str, Any]]] = []
+        self._unread: list[PeerMessage] = []
         ring, name = node.ring, node.name
         config = ring.config_of(name)
         peers = tuple(cluster.name for cluster in config.clusters if cluster.name != name)
@@ -110,8 +109,8 @@ class Life:
         self._checks_left = None
         self.thawed.set()
         unread, self._unread = self._unread, []
-        for path, body in unread:
-            self.told(path, body)
+        for message in unread:
+            self.told(message)
 
     def freeze_after(self, checks: int) -> None:
         """Freeze at one of the next moments at which the process touches the world outside."""
@@ -128,18 +127,16 @@ class Life:
         if self.died.is_set():
             await asyncio.get_running_loop().create_future()
 
-    def told(self, path: str, body: Mapping[str, Any]) -> None:
+    def told(self, message: PeerMessage) -> None:
         """A peer's heartbeat or report arrives; a frozen process finds it when it wakes up."""
         if self.died.is_set():
             return
         if not self.thawed.is_set():
-            self._unread.append((path, body))
-            return
-        values = {**body, "state": State(body["state"])}
-        if path == HEARTBEAT_PATH:
-            self.member.members.heartbeat(Beat(**{**values, "hears": tuple(body["hears"])}))
+            self._unread.append(message)
+        elif isinstance(message, Beat):
+            self.member.members.heartbeat(message)
         else:
-            self.member.members.report(ClusterReport(**values))
+            self.member.members.report(message)
 
     async def trace(self, step: Step) -> None:
         ring = self.node.ring

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dmq import Json
 from haproc.membership.peers import Neighbour, PeerUnavailableError
+from haproc.membership.state import PeerMessage
 from haproc.replicate.replica import Replica
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class SimLines:
         names = [each.name for each in members if each.name != self._life.node.name]
         self._sign_at = {name: self._sign_at.get(name, 0.0) for name in names}
 
-    def send(self, path: str, body: Mapping[str, Json]) -> None:
+    def send(self, message: PeerMessage) -> None:
         ring, loop = self._ring, asyncio.get_running_loop()
         if not self._life.awake:
             return
@@ -103,7 +104,7 @@ class SimLines:
                 self._sign_at[name] = loop.time()  # an answer, or a refusal
             if life is not None and ring.beats_rng.random() >= ring.weather.peer_loss_rate / 2:
                 delay_s = ring.beats_rng.uniform(0, ring.weather.delay_s)
-                loop.call_later(delay_s, life.told, path, body)
+                loop.call_later(delay_s, life.told, message)
 
     def silent(self) -> frozenset[str]:
         now, window_s = asyncio.get_running_loop().time(), self._ring.config.membership.window_s

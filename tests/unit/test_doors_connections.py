@@ -19,7 +19,7 @@ from haproc.membership.connections import HEARTBEAT_PATH, TAKEN
 from tests.unit.canned import Canned
 from tests.unit.door_rig import STATEMENTS, Rig, door
 from tests.unit.test_doors_access import ERROR_FIELDS
-from tests.unit.test_doors_heartbeats import BEAT, written
+from tests.unit.test_doors_heartbeats import BEAT, body_of, written
 
 WAIT_S = 10
 TOKEN = "ann-token"
@@ -195,7 +195,7 @@ async def test_connections_with_requests_keep_their_places(tmp_path: Path) -> No
 
 
 async def test_peers_connections_keep_their_places(tmp_path: Path) -> None:
-    beat = written(HEARTBEAT_PATH, BEAT.body())
+    beat = written(HEARTBEAT_PATH, body_of(BEAT))
     async with (
         door(tmp_path, operator=True, connections_max=3) as rig,
         connection(rig, beat) as (peer, sender),
@@ -206,7 +206,7 @@ async def test_peers_connections_keep_their_places(tmp_path: Path) -> None:
             await stack.enter_async_context(connection(rig, b"GET /"))
         other, _ = await stack.enter_async_context(connection(rig, HEALTH + b"\r\n"))
         assert b"200" in await asyncio.wait_for(other.readuntil(b"}"), WAIT_S)
-        sender.write(written(HEARTBEAT_PATH, {**BEAT.body(), "log_up": False}))
+        sender.write(written(HEARTBEAT_PATH, {**body_of(BEAT), "log_up": False}))
         assert await asyncio.wait_for(peer.readexactly(len(TAKEN)), WAIT_S) == TAKEN
 
 

@@ -9,18 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvloop
 
 from haproc.doors.operators.heartbeats import BODY_BYTES_MAX
 from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
-from haproc.membership.state import Beat, ClusterReport, State
+from haproc.membership.state import Beat, ClusterReport, PeerMessage, State
 from tests.unit.door_rig import STATEMENTS, Rig, door
 
 BEAT = Beat("b", "2", 7, ("a", "c"), True, State.READY)
-REPORT = ClusterReport("b", "2", 7, State.RECOVERING, "2026-01-01T00:00:00.000Z", 5, 9)
+REPORT = ClusterReport("b", "2", 7, State.RECOVERING, "2026-01-01T00:00:00.000Z", 5, 9, 3)
 SECRET = {"Authorization": "Bearer ring-secret"}
 WAIT_S = 10
+
+
+def body_of(message: PeerMessage) -> dict[str, Any]:
+    body: dict[str, Any] = msgspec.to_builtins(message)
+    return body
 
 
 def written(path: str, body: dict[str, Any], secret: str = "ring-secret") -> bytes:
@@ -56,10 +62,10 @@ class Line:
 async def test_shortcut_takes_heartbeats_and_reports_on_one_connection(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
-        both = written(HEARTBEAT_PATH, BEAT.body()) + written(REPORT_PATH, REPORT.body())
+        both = written(HEARTBEAT_PATH, body_of(BEAT)) + written(REPORT_PATH, body_of(REPORT))
         assert await line.ask(both, TAKEN + TAKEN) == TAKEN + TAKEN
         other = dataclasses.replace(BEAT, log_up=False)
-        assert await line.ask(written(HEARTBEAT_PATH, other.body())) == TAKEN
+        assert await line.ask(written(HEARTBEAT_PATH, body_of(other))) == TAKEN
         assert (rig.members.beats, rig.members.reports) == ([BEAT, other], [REPORT])
         line.close()
 
@@ -70,11 +76,19 @@ def test_both_ways_on_the_loop_that_haproc_uses(tmp_path: Path) -> None:
     uvloop.run(test_connection_with_other_requests_goes_to_the_usual_way(tmp_path))
 
 
+async def test_field_of_a_later_version_is_ignored(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        line = await Line.to(rig)
+        assert await line.ask(written(HEARTBEAT_PATH, {**body_of(BEAT), "more": 1})) == TAKEN
+        assert rig.members.beats == [BEAT]
+        line.close()
+
+
 async def test_usual_way_takes_the_same(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         for path, message in ((HEARTBEAT_PATH, BEAT), (REPORT_PATH, REPORT)):
             async with rig.http.post(
-                rig.url + path, json=message.body(), headers=SECRET
+                rig.url + path, json=body_of(message), headers=SECRET
             ) as response:
                 assert (response.status, await response.read()) == (204, b"")
         assert (rig.members.beats, rig.members.reports) == ([BEAT], [REPORT])
@@ -83,19 +97,19 @@ async def test_usual_way_takes_the_same(tmp_path: Path) -> None:
 async def test_connection_with_other_requests_goes_to_the_usual_way(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
-        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
+        assert await line.ask(written(HEARTBEAT_PATH, body_of(BEAT))) == TAKEN
         get = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         assert b"200 OK" in await line.ask(get)
         assert await line.ask(b"", b"}") == b'{"status":"ok"}'
         # and heartbeats are taken there, too
-        assert b" 204 " in await line.ask(written(HEARTBEAT_PATH, BEAT.body()))
+        assert b" 204 " in await line.ask(written(HEARTBEAT_PATH, body_of(BEAT)))
         assert rig.members.beats == [BEAT, BEAT]
         line.close()
 
 
 async def test_request_in_pieces_is_taken(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
-        line, request = await Line.to(rig), written(HEARTBEAT_PATH, BEAT.body())
+        line, request = await Line.to(rig), written(HEARTBEAT_PATH, body_of(BEAT))
         for at in range(0, len(request), 40):
             line._writer.write(request[at : at + 40])
             await asyncio.sleep(0)
@@ -108,7 +122,7 @@ async def test_wrong_secret_is_answered_401_on_both_ways(tmp_path: Path) -> None
     async with door(tmp_path, operator=True) as rig:
         for secret in ("another-one", "ring-secre", "ring-secret2", ""):
             line = await Line.to(rig)
-            request = written(HEARTBEAT_PATH, BEAT.body(), secret)
+            request = written(HEARTBEAT_PATH, body_of(BEAT), secret)
             assert b" 401 " in await line.ask(request)
             line.close()
         assert rig.members.beats == []
@@ -123,23 +137,21 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     [
         (HEARTBEAT_PATH, changed(cluster="x"), "'x' is no peer of this HAProc"),
         (HEARTBEAT_PATH, changed(cluster="a"), "'a' is no peer of this HAProc"),
-        (HEARTBEAT_PATH, changed(cluster=None), "is no peer"),
-        (HEARTBEAT_PATH, changed(cluster=5), "cluster must be a string"),
-        (HEARTBEAT_PATH, changed(incarnation="a b"), "incarnation must be"),
-        (HEARTBEAT_PATH, changed(incarnation=None), "incarnation and state are needed"),
-        (HEARTBEAT_PATH, changed(epoch=-1), "epoch must be a whole number"),
-        (HEARTBEAT_PATH, changed(epoch=True), "epoch must be a whole number"),
-        (HEARTBEAT_PATH, changed(hears="a"), "hears must be a list"),
-        (HEARTBEAT_PATH, changed(hears=[1]), "hears must be a list"),
-        (HEARTBEAT_PATH, changed(log_up=1), "log_up must be true or false"),
-        (HEARTBEAT_PATH, changed(state="WELL"), "state is 'WELL'"),
-        (HEARTBEAT_PATH, changed(cursor=3), "unknown field 'cursor'"),
-        (REPORT_PATH, changed(cursor=None), "cursor must be a whole number"),
-        (REPORT_PATH, changed(log_end=1 << 63), "log_end must be a whole number"),
-        (REPORT_PATH, changed(lag=-1), "lag must be a whole number"),
-        (REPORT_PATH, changed(since="<b>"), "since must be"),
-        (REPORT_PATH, changed(since=None), "since is needed"),
-        (REPORT_PATH, changed(hears=[]), "unknown field 'hears'"),
+        (HEARTBEAT_PATH, changed(cluster=None), "missing required field `cluster`"),
+        (HEARTBEAT_PATH, changed(cluster=5), "Expected `str`, got `int` - at `$.cluster`"),
+        (HEARTBEAT_PATH, changed(incarnation="a b"), "at `$.incarnation`"),
+        (HEARTBEAT_PATH, changed(incarnation=None), "missing required field `incarnation`"),
+        (HEARTBEAT_PATH, changed(epoch=-1), "at `$.epoch`"),
+        (HEARTBEAT_PATH, changed(epoch=True), "at `$.epoch`"),
+        (HEARTBEAT_PATH, changed(hears="a"), "at `$.hears`"),
+        (HEARTBEAT_PATH, changed(hears=[1]), "at `$.hears[0]`"),
+        (HEARTBEAT_PATH, changed(log_up=1), "at `$.log_up`"),
+        (HEARTBEAT_PATH, changed(state="WELL"), "'WELL' - at `$.state`"),
+        (REPORT_PATH, changed(cursor=None), "missing required field `cursor`"),
+        (REPORT_PATH, changed(log_end=1 << 63), "at `$.log_end`"),
+        (REPORT_PATH, changed(lag=-1), "at `$.lag`"),
+        (REPORT_PATH, changed(since="<b>"), "at `$.since`"),
+        (REPORT_PATH, changed(since=None), "missing required field `since`"),
         (REPORT_PATH, changed(cluster="x"), "'x' is no peer"),
     ],
 )
@@ -147,7 +159,7 @@ async def test_wrong_body_refused_with_the_reason_on_both_ways(
     tmp_path: Path, path: str, change: Callable[[dict[str, Any]], dict[str, Any]], told: str
 ) -> None:
     message = BEAT if path == HEARTBEAT_PATH else REPORT
-    body = change(message.body())
+    body = change(body_of(message))
     async with door(tmp_path, operator=True) as rig:
         async with rig.http.post(rig.url + path, json=body, headers=SECRET) as response:
             assert response.status == 400
@@ -182,7 +194,7 @@ async def test_client_door_takes_no_heartbeats(tmp_path: Path) -> None:
 async def test_listener_closed_ends_peers_connections(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
-        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
+        assert await line.ask(written(HEARTBEAT_PATH, body_of(BEAT))) == TAKEN
         silent = await Line.to(rig)
         await rig.listener.close()
         assert await line.closed() and await silent.closed()
@@ -198,7 +210,7 @@ async def test_peers_connection_that_falls_silent_is_closed(
     async with door(tmp_path, operator=True) as rig:
         began = asyncio.get_running_loop().time()
         line = await Line.to(rig)
-        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
+        assert await line.ask(written(HEARTBEAT_PATH, body_of(BEAT))) == TAKEN
         assert await line.closed()
         assert asyncio.get_running_loop().time() - began >= 0.5
         line.close()

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.membership.exchange import BYTES_MAX, Envelope, Seal
+from haproc.membership.state import Beat, State
 
 SEAL = Seal("a-secret-of-usual-length", "sales")
 SAID = Envelope(
-    "a", "a1", 7, {"b": ("b1", 6)}, "http://a:8080", {"/heartbeat": {"cluster": "a", "epoch": 3}}
+    "a", "a1", 7, {"b": ("b1", 6)}, "http://a:8080", Beat("a", "a1", 3, (), True, State.READY)
 )
 
 
@@ -23,7 +24,7 @@ def test_envelope_opened_is_what_was_closed() -> None:
 
 def test_envelope_is_readable_json() -> None:
     shown = json.loads(SEAL.close(SAID))
-    assert shown["messages"]["/heartbeat"]["epoch"] == 3
+    assert shown["beat"]["epoch"] == 3
     assert shown["url"] == "http://a:8080" and len(shown["mac"]) == 64
 
 
@@ -58,7 +59,7 @@ def test_envelope_that_is_too_large_is_none() -> None:
         dataclasses.replace(SAID, heard={"b": ("b1",)}),  # type: ignore[dict-item]
         dataclasses.replace(SAID, heard=["b"]),  # type: ignore[arg-type]
         dataclasses.replace(SAID, number="many"),  # type: ignore[arg-type]
-        dataclasses.replace(SAID, messages={"/heartbeat": 3}),  # type: ignore[dict-item]
+        dataclasses.replace(SAID, beat=3),  # type: ignore[arg-type]
     ],
 )
 def test_envelope_of_another_version_is_none(odd: Envelope) -> None:

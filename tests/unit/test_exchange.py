@@ -82,7 +82,7 @@ class Air:
         self._mesh(end, exchange.by_mesh)
         end.owed = frozenset("abc") - {end.name} - exchange.by_mesh
         number, heard = exchange.publish(self.now)
-        said = Envelope(end.name, end.incarnation, number, heard, "", {})
+        said = Envelope(end.name, end.incarnation, number, heard, "")
         self.said.append(said)
         if not self.frozen and end.name not in self.mute:
             self.on_way += [(self.now + LATENCY_S, name, said) for name in self.ends]
@@ -253,8 +253,8 @@ def test_exchange_peer_that_is_new_is_taken_soon() -> None:
 
 def test_exchange_cluster_of_another_ring_is_strange() -> None:
     made = air()
-    assert made.give(made.ends["a"], Envelope("x", "x1", 1, {}, "", {})) is Receipt.STRANGE
-    assert made.give(made.ends["a"], Envelope("a", "a0", 1, {}, "", {})) is Receipt.REPEATED
+    assert made.give(made.ends["a"], Envelope("x", "x1", 1, {}, "")) is Receipt.STRANGE
+    assert made.give(made.ends["a"], Envelope("a", "a0", 1, {}, "")) is Receipt.REPEATED
 
 
 def test_exchange_peer_is_meshed_only_while_the_mesh_is_used() -> None:
@@ -269,7 +269,7 @@ def test_exchange_cluster_that_is_added_is_told_by_mesh_until_redis_is_seen_to()
     made = air()
     exchange = made.ends["a"].exchange
     exchange.follow(["b"], made.now)
-    assert made.give(made.ends["a"], Envelope("c", "c1", 10**6, {}, "", {})) is Receipt.STRANGE
+    assert made.give(made.ends["a"], Envelope("c", "c1", 10**6, {}, "")) is Receipt.STRANGE
     exchange.follow(["b", "c"], made.now)
     assert exchange.by_mesh == {"c"}
     assert exchange.meshed_s("c", made.now + 1) == pytest.approx(1)

@@ -23,7 +23,9 @@ def peer(
     standing: PeerStatus = PeerStatus.HEARD,
 ) -> Peer:
     beat = Beat("b", "1", 1, (), True, state)
-    report = None if cursor is None else ClusterReport("b", "1", 1, state, "-", cursor, log_end)
+    report = None
+    if cursor is not None:
+        report = ClusterReport("b", "1", 1, state, "-", cursor, log_end, log_end - cursor)
     return Peer(Detector(Membership(), 0), standing, beat=beat, report=report)
 
 

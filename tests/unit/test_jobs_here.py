@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dmq import Json
 from haproc.config.model import Membership
 from haproc.jobs.here import incarnations
 from haproc.jobs.model import Role
@@ -14,7 +13,7 @@ from haproc.jobs.records import FILES
 from haproc.jobs.request import Upload
 from haproc.membership.members import Members
 from haproc.membership.peers import Neighbour
-from haproc.membership.state import Beat, State
+from haproc.membership.state import Beat, PeerMessage, State
 from tests.unit.job_rig import Haproc, Ring
 
 RULES = Membership(heartbeat_interval_s=0.02, check_interval_s=0.02, window_s=0.8)
@@ -24,7 +23,7 @@ ENOUGH_S = 20.0
 class NoLines:
     """Nobody is reached."""
 
-    def send(self, path: str, body: Mapping[str, Json]) -> None:
+    def send(self, message: PeerMessage) -> None:
         return
 
     def silent(self) -> frozenset[str]:

@@ -14,10 +14,10 @@ import pytest
 import uvloop
 
 from haproc.config.model import Address, Config, Membership
-from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, Links
+from haproc.membership.connections import Links
 from haproc.membership.members import Members, until_tick
 from haproc.membership.peers import Member
-from haproc.membership.state import Beat, Own, State
+from haproc.membership.state import Beat, ClusterReport, Own, State
 from haproc.membership.view import PeerStatus
 from tests.alone import NoLines
 from tests.unit.door_rig import door, make_config
@@ -62,7 +62,7 @@ async def until(condition: Callable[[], bool], links: Links | None = None) -> No
     async with asyncio.timeout(20):
         while not condition():
             if links is not None:
-                links.send(HEARTBEAT_PATH, BEAT.body())
+                links.send(BEAT)
             await asyncio.sleep(RULES.heartbeat_interval_s)
 
 
@@ -185,7 +185,7 @@ async def test_members_run_from_tick_to_tick_of_the_wall_clock(
     await until(lambda: len(asked) > 3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert [path for path, _ in lines.sent].count(HEARTBEAT_PATH) == len(asked)
+    assert [type(each) for each in lines.sent].count(Beat) == len(asked)
     assert all(each == RULES.heartbeat_interval_s for each, _ in asked)
     assert all(abs(wall_s - time.time()) < 60 for _, wall_s in asked)
 
@@ -197,32 +197,22 @@ async def test_members_state_change_is_reported_at_once() -> None:
     members.attach(b)
     members.tick()
     members.tick()
-    assert [path for path, _ in lines.sent] == [HEARTBEAT_PATH, REPORT_PATH, HEARTBEAT_PATH]
+    assert [type(each) for each in lines.sent] == [Beat, ClusterReport, Beat]
     members.state_changed()
     members.tick()
-    assert [path for path, _ in lines.sent[3:]] == [HEARTBEAT_PATH, REPORT_PATH]
+    assert [type(each) for each in lines.sent[3:]] == [Beat, ClusterReport]
     assert b.why == ["neither the log nor a can be reached from here"]
     b.says = Own(State.READY, "then")
     members.peers()
     assert b.why[1:] == [""]
 
 
-async def test_members_tell_their_lag_only_where_their_cursor_does_not_say_enough() -> None:
-    limit = RULES.in_sync_lag_max
-    for cursor, told in ((1, {}), (0, {"lag": 7})):
-        end = limit + 1
-        members = Members(RULES, ("b", "2"), ("a",), lines := NoLines())
-        members.attach(Subject(Own(State.READY, "then", cursor=cursor, log_end=end, lag=7)))
-        members.tick()
-        report = dict(lines.sent)[REPORT_PATH]
-        assert {key: report[key] for key in report if key == "lag"} == told
-
-
 async def test_members_without_a_subject_tell_of_a_haproc_that_starts() -> None:
     members = Members(RULES, ("b", "2"), ("a",), lines := NoLines(), lambda: 1_790_000_000_123)
     members.tick()
-    report = dict(lines.sent)[REPORT_PATH]
-    assert (report["state"], report["since"]) == ("STARTING", "2026-09-21T14:13:20.123Z")
+    report = lines.sent[-1]
+    assert isinstance(report, ClusterReport)
+    assert (report.state, report.since) == (State.STARTING, "2026-09-21T14:13:20.123Z")
 
 
 async def test_links_follow_a_peer_that_moved_and_leave_one_that_is_gone(tmp_path: Path) -> None:
@@ -238,6 +228,6 @@ async def test_links_follow_a_peer_that_moved_and_leave_one_that_is_gone(tmp_pat
         count = len(first.members.beats)
         links.follow([])
         assert links.silent() == frozenset()
-        links.send(HEARTBEAT_PATH, BEAT.body())
+        links.send(BEAT)
         await until(lambda: len(first.listener._places) == 0)
         assert len(first.members.beats) <= count + 1

@@ -21,7 +21,14 @@ def beat(cluster: str, incarnation: str = "1", epoch: int = 1, hears: str = "", 
 
 def report(cluster: str, cursor: int, log_end: int, incarnation: str = "1") -> ClusterReport:
     return ClusterReport(
-        cluster, incarnation, 1, State.READY, "2026-01-01T00:00:00Z", cursor, log_end
+        cluster,
+        incarnation,
+        1,
+        State.READY,
+        "2026-01-01T00:00:00Z",
+        cursor,
+        log_end,
+        log_end - cursor,
     )
 
 
