@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -14,7 +14,14 @@ import msgspec
 
 from dmq import Json
 from haproc.config.model import Address, Config, Membership
-from haproc.membership.peers import Neighbour, PeerUnavailableError
+from haproc.membership.peers import (
+    ApplyNow,
+    Neighbour,
+    PeerOutcome,
+    PeerProgress,
+    PeerStatus,
+    PeerUnavailableError,
+)
 from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
 # Lines to the peers for heartbeats and reports: kept connections on which prepared requests go.
@@ -27,6 +34,7 @@ from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 HEARTBEAT_PATH: Final = "/heartbeat"
 REPORT_PATH: Final = "/reportlag"
@@ -261,53 +269,51 @@ class HttpPeers:
 
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
+    ) -> PeerOutcome:
         """Ask a peer to run a synchronous operation now; returns its outcome."""
-        body = {"offset": offset, "operation_id": operation_id, "timeout_s": timeout_s}
-        return await self._ask(peer, "POST", "/ha/v1/apply", timeout_s + _ANSWER_MARGIN_S, body)
+        body, wait_s = ApplyNow(offset, operation_id, timeout_s), timeout_s + _ANSWER_MARGIN_S
+        return await self._ask(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
 
-    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
+    async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
         """Ask what became of an operation on a peer's cluster."""
-        return await self._ask(peer, "GET", f"/ha/v1/outcomes/{offset}", timeout_s)
+        return await self._ask(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
 
-    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
         """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
         path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
-        return await self._ask(peer, "GET", path, timeout_s + _ANSWER_MARGIN_S)
+        return await self._ask(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
 
-    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+    async def status(self, peer: str, timeout_s: float) -> PeerStatus:
         """Ask a peer for its state, cursor and lag."""
-        return await self._ask(peer, "GET", "/ha/v1/status", timeout_s)
+        return await self._ask(PeerStatus, peer, "/ha/v1/status", timeout_s)
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
         """Ask a peer how its Spark server is set."""
-        return await self._ask(peer, "GET", "/ha/v1/settings", timeout_s)
+        return await self._ask(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
         """Ask how long each operation of a range took until it was done on a peer's cluster."""
         path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
-        answer = await self._ask(peer, "GET", path, timeout_s)
-        offsets, took = answer.get("offsets"), answer.get("latencies_ms")
-        if not (isinstance(offsets, list) and isinstance(took, list) and len(offsets) == len(took)):
-            raise PeerUnavailableError(f"peer {peer} did not answer with offsets and latencies")
-        return {
-            at: ms
-            for at, ms in zip(offsets, took, strict=True)
-            if isinstance(at, int) and isinstance(ms, int)
-        }
+        return await self._ask(dict[int, int], peer, path, timeout_s)
 
     async def _ask(
-        self, peer: str, method: str, path: str, timeout_s: float, body: object = None
-    ) -> Mapping[str, Json]:
+        self, of: type[T], peer: str, path: str, timeout_s: float, body: ApplyNow | None = None
+    ) -> T:
+        """Return what a peer answers, which is ``of`` this type; with a body it is a POST."""
+        method = "GET" if body is None else "POST"
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._doors.connect_s)
         url = self._doors.url(peer, path)
         try:
             async with self._doors.session.request(
-                method, url, json=body, timeout=timeout, allow_redirects=False
+                method,
+                url,
+                json=None if body is None else msgspec.to_builtins(body),
+                timeout=timeout,
+                allow_redirects=False,
             ) as response:
-                return _object(peer, response.status, await _limited(response))
+                return _read(peer, response.status, await _limited(response), of)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             raise PeerUnavailableError(f"peer {peer} at {url}: {what}") from error
@@ -324,12 +330,17 @@ async def _limited(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _object(peer: str, status: int, data: bytes) -> Mapping[str, Json]:
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    message: str = ""
+
+
+def _read(peer: str, status: int, data: bytes, of: type[T]) -> T:
     try:
-        answer: Any = json.loads(data)
-    except ValueError as error:
-        raise PeerUnavailableError(f"peer {peer} answered {status} without JSON") from error
-    if status != 200 or not isinstance(answer, dict):
-        told = answer.get("message", "") if isinstance(answer, dict) else ""
-        raise PeerUnavailableError(f"peer {peer} answered {status}: {told}")
-    return answer
+        if status == 200:
+            return msgspec.json.decode(data, type=of)
+        told = msgspec.json.decode(data, type=_Refusal).message
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        said = f"peer {peer} answered {status} with something else: {error}"
+        raise PeerUnavailableError(said) from error
+    raise PeerUnavailableError(f"peer {peer} answered {status}: {told}")

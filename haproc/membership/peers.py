@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dmq import Json
 from haproc.config.model import Address, Config
+from haproc.membership.state import HOPELESS, Offset, Seconds, State, Undecided
 
 # Which clusters a ring has, and where their HAProcs are. Values only.
 #
@@ -97,6 +97,68 @@ class PeerBusyError(PeerUnavailableError):
     """A peer is well, and has as much to do as it takes."""
 
 
+# What HAProcs answer each other, as JSON. Readers ignore fields that they do not know.
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyNow:
+    """A peer is to run this synchronous operation before it is decided."""
+
+    offset: Offset
+    operation_id: str
+    timeout_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOutcome:
+    """What became of an operation on a cluster.
+
+    ``status``: a status of outcomes, or that there is none yet. ``assumed``: it may change.
+    """
+
+    status: str
+    assumed: bool = False
+    error_class: str = ""
+    sqlstate: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProgress:
+    """What a peer has applied: everything below ``known_to`` but what is ``unfinished``."""
+
+    seen: str
+    state: State
+    known_to: int
+    unfinished: frozenset[int]
+
+    @property
+    def sound(self) -> bool:
+        """Whether its tables were no others'."""
+        return self.state not in HOPELESS
+
+    def applied(self, offset: int) -> bool:
+        """Return whether it has applied this operation."""
+        return offset < self.known_to and offset not in self.unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """A HAProc's state, cursor and lag. ``computing``: the operations whose rows it is at."""
+
+    cluster: str
+    state: State
+    reason: str
+    drained: bool
+    undecided: Undecided | None
+    incarnation: str
+    cursor: int
+    log_end: int
+    lag: int
+    applying: bool
+    computing: tuple[int, ...]
+
+
 class Peers(Protocol):
     """The other HAProcs of the ring, by cluster name.
 
@@ -109,18 +171,18 @@ class Peers(Protocol):
 
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
+    ) -> PeerOutcome:
         """Ask a peer to run a synchronous operation before it is decided; returns its outcome."""
         ...
 
-    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
+    async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
         """Ask what became of an operation on a peer's cluster."""
         ...
 
-    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
         """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
         ...
 
-    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+    async def status(self, peer: str, timeout_s: float) -> PeerStatus:
         """Ask a peer for its state, cursor and lag."""
         ...

@@ -239,6 +239,7 @@ def _stuck(c: Condition) -> str:
 
 Identifier: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]+\Z", max_length=128)]
 Offset: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)

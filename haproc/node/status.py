@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NoReturn, Protocol
 
+import msgspec
+
 from dmq import Json
 from haproc.config.model import Config
 from haproc.doors.connect.figures import Figures
@@ -207,7 +209,7 @@ class NodeStatus:
         recovery, ahead = member.replica.recovery, member.replica.catch_up_estimate
         return {
             "ring": self._config.ring,
-            **member.replica.status(),
+            **msgspec.to_builtins(member.replica.status()),
             "since": member.members.since,
             "recovery": {
                 "applied": recovery.applied,

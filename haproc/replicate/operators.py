@@ -22,7 +22,6 @@ from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.assurance import nothing_computes
 from haproc.replicate.agree.comparing import Verifier
 from haproc.replicate.agree.revoking import Revoking
-from haproc.replicate.apply.synchronous import describe
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.standing import (
@@ -127,7 +126,7 @@ class Operators:
             "offset": offset,
             "operation": _operation_json(op),
             **_standing_json(standing),
-            "outcome": describe(outcome) if outcome is not None else None,
+            "outcome": _outcome_json(outcome) if outcome is not None else None,
             "retry": {"allowed": retry.allowed, "text": retry.text},
             "skip": {"allowed": skip.allowed, "text": skip.text},
             "revoke": {"allowed": revoke.allowed, "text": revoke.text},
@@ -311,6 +310,14 @@ def _allowed(advice: Advice, offset: int) -> Advice:
             ErrorClass.NOT_NOW, f"offset {offset}: {advice.text}", "see haproc queue show"
         )
     return advice
+
+
+def _outcome_json(outcome: OperationOutcome) -> dict[str, Json]:
+    shown: dict[str, Json] = {"status": outcome.status.value, "assumed": outcome.assumed}
+    if (failure := outcome.failure) is not None:
+        shown |= {"error_class": failure.error_class, "sqlstate": failure.sqlstate}
+        shown["message"] = failure.message
+    return shown
 
 
 def _standing_json(standing: OperationStatus) -> dict[str, Json]:

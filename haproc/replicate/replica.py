@@ -6,9 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from dmq import Json
-from haproc.membership.peers import Member
-from haproc.membership.state import SERVING, Undecided
+from haproc.membership.peers import Member, PeerOutcome, PeerProgress, PeerStatus
+from haproc.membership.state import SERVING
 from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.comparing import Comparison, Verifier
@@ -131,20 +130,18 @@ class Replica:
 
     # -- what peers and operators ask ------------------------------------------------------
 
-    async def apply_now(
-        self, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
+    async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
         """Run a peer's synchronous operation before its decision."""
         return await self._synchronous.apply_now(offset, operation_id, timeout_s)
 
-    async def outcome(self, offset: int) -> Mapping[str, Json]:
+    async def outcome(self, offset: int) -> PeerOutcome:
         """Tell what became of an operation here."""
         known = self.core.outcomes.at(offset)
         if known is None:
-            return {"status": "unknown"}
-        return {"status": "pending"} if known.outcome is None else describe(known.outcome)
+            return PeerOutcome("unknown")
+        return PeerOutcome("pending") if known.outcome is None else describe(known.outcome)
 
-    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+    async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
         """Tell what is applied here, once that differs from what was ``seen``."""
         return await assurance.progress(self.core, seen, timeout_s)
 
@@ -152,23 +149,23 @@ class Replica:
         """Tell how long operations of a range took until they were done here, in ms."""
         return self.core.outcomes.latencies(start, end)
 
-    def status(self) -> Mapping[str, Json]:
+    def status(self) -> PeerStatus:
         """Tell the state, the cursor and the lag."""
         core, condition = self.core, self.core.condition
         low, log_end = core.schedule.low, core.watermarks.log_end
-        return {
-            "cluster": core.me,
-            "state": condition.state.value,
-            "reason": condition.reason,
-            "drained": condition.now.drained,
-            "undecided": _described(condition.now.undecided),
-            "incarnation": core.identity.incarnation,
-            "cursor": low,
-            "log_end": log_end,
-            "lag": core.watermarks.lag,
-            "applying": condition.applying,
-            "computing": [*self.computing.told],
-        }
+        return PeerStatus(
+            cluster=core.me,
+            state=condition.state,
+            reason=condition.reason,
+            drained=condition.now.drained,
+            undecided=condition.now.undecided,
+            incarnation=core.identity.incarnation,
+            cursor=low,
+            log_end=log_end,
+            lag=core.watermarks.lag,
+            applying=condition.applying,
+            computing=tuple(self.computing.told),
+        )
 
     @property
     def serving(self) -> bool:
@@ -184,13 +181,3 @@ class Replica:
     def catch_up_estimate(self) -> CatchUpEstimate:
         """How long the replay is expected to take, and what a copy would."""
         return self._catch_up_estimator.catch_up_estimate
-
-
-def _described(undecided: Undecided | None) -> Json:
-    if undecided is None:
-        return None
-    return {
-        "offset": undecided.offset,
-        "cause": undecided.cause.value,
-        "what": undecided.what,
-    }

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final, assert_never
+from dataclasses import dataclass
+from typing import Annotated, Final, assert_never
 
 import aiohttp
+import msgspec
+from msgspec import Meta
 
 from haproc.classify.model import OperationClass
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.connections import PeerDoors
 from haproc.membership.peers import PeerBusyError, PeerUnavailableError
+from haproc.membership.state import Identifier, Offset, Seconds
 from haproc.route import pieces
 from haproc.route.model import Answer, HaReport, Request, Sent, SentPlan, SentRows, SentSql
 from haproc.route.pieces import BrokenPiecesError, FrameKind
@@ -26,6 +30,20 @@ PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
 _MARGIN_S: Final = 0.5
 """What an answer may take on its way beyond the time that the peer was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerQuery:
+    """A query that a peer is to run once it has applied so many records as are ``needed``."""
+
+    request_id: Identifier
+    statement: Annotated[str, Meta(min_length=1)]
+    user: Annotated[str, Meta(min_length=1)]
+    needed: Offset
+    timeout_s: Seconds
+    catalog: str | None = None
+    schema: str | None = None
+    operation_class: OperationClass | None = None
 
 
 class HttpForwarding:
@@ -37,7 +55,7 @@ class HttpForwarding:
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """See Forwarding."""
         url = self._doors.url(peer, PATH)
-        body = _body(request, needed, timeout_s)
+        body = msgspec.to_builtins(_asked(request, needed, timeout_s))
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._doors.connect_s, sock_read=timeout_s + _MARGIN_S
         )
@@ -61,17 +79,17 @@ class HttpForwarding:
         return Answer(report, Relayed(peer, response))
 
 
-def _body(request: Request, needed: int, timeout_s: float) -> dict[str, Any]:
-    return {
-        "request_id": request.id,
-        "statement": _text(request.statement),
-        "user": request.user,
-        "catalog": request.catalog,
-        "schema": request.schema,
-        "operation_class": request.operation_class,
-        "needed": needed,
-        "timeout_s": max(round(timeout_s, 3), 0.001),
-    }
+def _asked(request: Request, needed: int, timeout_s: float) -> PeerQuery:
+    return PeerQuery(
+        request.id,
+        _text(request.statement),
+        request.user,
+        needed,
+        max(round(timeout_s, 3), 0.001),
+        request.catalog,
+        request.schema,
+        request.operation_class,
+    )
 
 
 def _text(statement: Sent) -> str:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
-from dmq import Json
-from haproc.membership.peers import Neighbour, PeerUnavailableError
+from haproc.membership.peers import (
+    Neighbour,
+    PeerOutcome,
+    PeerProgress,
+    PeerStatus,
+    PeerUnavailableError,
+)
 from haproc.membership.state import PeerMessage
 from haproc.replicate.replica import Replica
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
     from tests.simulation.ring import Ring
+
+
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -34,8 +42,8 @@ class SimPeers:
         self,
         peer: str,
         timeout_s: float,
-        work: Callable[[Replica], Awaitable[Mapping[str, Json]]],
-    ) -> Mapping[str, Json]:
+        work: Callable[[Replica], Awaitable[T]],
+    ) -> T:
         ring, node = self._ring, self._ring.nodes.get(peer)
         await self._life.check()
         if node is None:
@@ -59,21 +67,21 @@ class SimPeers:
 
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
+    ) -> PeerOutcome:
         return await self._call(
             peer, timeout_s, lambda replica: replica.apply_now(offset, operation_id, timeout_s)
         )
 
-    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
+    async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
         return await self._call(peer, timeout_s, lambda replica: replica.outcome(offset))
 
-    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
         return await self._call(
             peer, timeout_s + 0.5, lambda replica: replica.progress(seen, timeout_s)
         )
 
-    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
-        async def status(replica: Replica) -> Mapping[str, Json]:
+    async def status(self, peer: str, timeout_s: float) -> PeerStatus:
+        async def status(replica: Replica) -> PeerStatus:
             return replica.status()
 
         return await self._call(peer, timeout_s, status)

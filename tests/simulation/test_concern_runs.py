@@ -11,8 +11,8 @@ import pytest
 
 from haproc.classify.model import WriteConcern
 from haproc.failure import RequestError
+from haproc.membership.peers import PeerProgress
 from haproc.membership.state import State
-from haproc.replicate.agree.assurance import PeerProgress
 from haproc.replicate.agree.concern import ConcernJudgement, Requirement
 from tests.simulation.clock import run
 from tests.simulation.directed import ddl

@@ -16,7 +16,8 @@ from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.membership.state import Beat, ClusterReport
+from haproc.membership.peers import PeerOutcome, PeerProgress, PeerStatus
+from haproc.membership.state import Beat, ClusterReport, State
 from haproc.replicate.archive.pages import Page
 from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.route.classifying import with_bound
@@ -358,26 +359,25 @@ class CannedPeers:
         self.seen: list[tuple[str, float]] = []
         self.hold: asyncio.Event | None = None
 
-    async def apply_now(
-        self, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
+    async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
         self.asked.append((offset, operation_id, timeout_s))
         if self.hold is not None:
             await self.hold.wait()
-        return {"outcome": "applied", "offset": offset}
+        return PeerOutcome("applied")
 
-    async def outcome(self, offset: int) -> Mapping[str, Json]:
-        return {"outcome": "applied", "offset": offset}
+    async def outcome(self, offset: int) -> PeerOutcome:
+        return PeerOutcome("failed", False, "E", "42000", f"at {offset}")
 
-    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+    async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
         self.seen.append((seen, timeout_s))
-        return {"seen": "s2", "state": "READY", "known_to": 9, "unfinished": [5]}
+        return PeerProgress("s2", State.READY, 9, frozenset({5}))
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
         return {offset: 10 * offset for offset in range(start, end)}
 
-    def status(self) -> Mapping[str, Json]:
-        return {"state": "READY", "cursor": 3, "lag": 0}
+    def status(self) -> PeerStatus:
+        at = (3, 3, 0)
+        return PeerStatus("b", State.READY, "", False, None, "b1", *at, True, (5,))
 
 
 class CannedArchive:

@@ -14,7 +14,8 @@ import pytest
 from haproc.config.model import Address, Config
 from haproc.membership import drift
 from haproc.membership.connections import HttpPeers, PeerDoors
-from haproc.membership.peers import Peers, PeerUnavailableError
+from haproc.membership.peers import PeerOutcome, PeerProgress, Peers, PeerUnavailableError
+from haproc.membership.state import State
 from haproc.sessions.journal import SqlEntry
 from tests.unit.door_rig import Rig, door, make_config
 from tests.unit.session_rig import Ring
@@ -44,12 +45,14 @@ async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
         as_protocol: Peers = peers
         assert peers.names == ("b",)
         applied = await as_protocol.apply_now("b", 7, "op-1", 2.5)
-        assert applied == {"outcome": "applied", "offset": 7}
+        assert applied == PeerOutcome("applied")
         assert rig.peers.asked == [(7, "op-1", 2.5)]
-        assert (await as_protocol.outcome("b", 8, 1.0))["offset"] == 8
-        assert (await as_protocol.status("b", 1.0))["state"] == "READY"
-        assert (await as_protocol.progress("b", "b1.7.3 &=", 1.5))["known_to"] == 9
-        assert (await as_protocol.progress("b", "", 2.0))["unfinished"] == [5]
+        assert await as_protocol.outcome("b", 8, 1.0) == await rig.peers.outcome(8)
+        assert await as_protocol.status("b", 1.0) == rig.peers.status()
+        progress = PeerProgress("s2", State.READY, 9, frozenset({5}))
+        assert await as_protocol.progress("b", "b1.7.3 &=", 1.5) == progress
+        assert await as_protocol.progress("b", "", 2.0) == progress
+        assert await peers.latencies("b", 2, 4, 1.0) == {2: 20, 3: 30}
         assert rig.peers.seen == [("b1.7.3 &=", 1.5), ("", 2.0)]
         settings = await peers.settings("b", 1.0)
         assert drift.read(settings) == {"version.spark": "4.2.1", "spark.sql.x": None}
@@ -106,7 +109,7 @@ async def test_peers_nonsense_answer_is_unavailable(tmp_path: Path, answer: byte
         {"offset": True, "operation_id": "x", "timeout_s": 1},
         {"offset": 1, "operation_id": 5, "timeout_s": 1},
         {"offset": 1, "operation_id": "x"},
-        {"offset": 1, "operation_id": "x", "timeout_s": 1, "more": 1},
+        {"offset": 1, "operation_id": "x", "timeout_s": 0},
     ],
 )
 async def test_peers_wrong_apply_body_refused(tmp_path: Path, body: dict[str, object]) -> None:

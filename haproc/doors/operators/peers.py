@@ -5,33 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from dmq import Json
-from haproc.classify.model import OperationClass
 from haproc.config.model import Config
 from haproc.doors.clients.answers import STALL_S
 from haproc.doors.http import reading
 from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import (
     CLUSTER,
+    SMALL_BYTES_MAX,
     as_request_error,
     body_of,
     check_json,
     json_response,
+    raw_json,
     read_body,
-    read_object,
 )
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
+from haproc.membership.peers import ApplyNow, PeerOutcome, PeerProgress, PeerStatus
 from haproc.route import pieces
-from haproc.route.forward import AFTER_HEADER, PATH
+from haproc.route.forward import AFTER_HEADER, PATH, PeerQuery
 from haproc.route.model import Answer, Request, SentSql
 from haproc.route.offload import Inline, Texts
 from haproc.statements.request import TIMEOUT_MAX_S
 from haproc.statements.request_admission import RequestAdmission
+
+T = TypeVar("T")
 
 # The door on which a HAProc tells how its Spark server is set, under the ring's secret.
 
@@ -56,18 +60,6 @@ def tell(app: web.Application, config: Config, service: SettingsService) -> None
 
 
 # The door through which peers have their clients' queries run here, under the clients' names.
-
-
-_FIELDS: Final = (
-    "request_id",
-    "statement",
-    "user",
-    "catalog",
-    "schema",
-    "operation_class",
-    "needed",
-    "timeout_s",
-)
 
 
 class QueryService(Protocol):
@@ -161,25 +153,26 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 
 def read_query(body: bytes) -> tuple[Request, int]:
     """Return what a peer asks, and how many records it needs; raises RequestError."""
-    given = reading.parse_object(body)
-    reading.no_unknown(given, _FIELDS)
-    statement, user = reading.needed_text(given, "statement"), reading.needed_text(given, "user")
-    request_id = reading.identifier(given, "request_id")
-    timeout_s = reading.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
-    needed = reading.offset(given, "needed")
-    if request_id is None or timeout_s is None or needed is None:
-        raise refused(ErrorClass.BAD_REQUEST, "request_id, needed and timeout_s are all needed")
+    asked = _of_peer(PeerQuery, body)
     request = Request(
-        id=request_id,
-        statement=SentSql(statement),
+        id=asked.request_id,
+        statement=SentSql(asked.statement),
         fingerprint="",
-        user=user,
-        catalog=reading.text(given, "catalog"),
-        schema=reading.text(given, "schema"),
-        operation_class=reading.choice(given, "operation_class", OperationClass),
-        timeout_s=timeout_s,
+        user=asked.user,
+        catalog=asked.catalog,
+        schema=asked.schema,
+        operation_class=asked.operation_class,
+        timeout_s=asked.timeout_s,
     )
-    return request, needed
+    return request, asked.needed
+
+
+def _of_peer(of: type[T], body: bytes) -> T:
+    try:
+        return msgspec.json.decode(body, type=of)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        said = f"the body is no question of a peer: {error}"
+        raise refused(ErrorClass.BAD_REQUEST, said) from error
 
 
 # The doors between peers, under the ring's secret.
@@ -192,17 +185,15 @@ LATENCIES_MAX: Final = 1 << 18
 class PeerService(Protocol):
     """What a HAProc does for its peers."""
 
-    async def apply_now(
-        self, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
+    async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
         """Run a synchronous operation before it is decided and return its outcome."""
         ...
 
-    async def outcome(self, offset: int) -> Mapping[str, Json]:
+    async def outcome(self, offset: int) -> PeerOutcome:
         """Return what became of an operation on this cluster."""
         ...
 
-    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+    async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
         """Return what this cluster has applied, once that differs from what was ``seen``."""
         ...
 
@@ -210,7 +201,7 @@ class PeerService(Protocol):
         """Return how long operations of a range took until they were done here, in ms."""
         ...
 
-    def status(self) -> Mapping[str, Json]:
+    def status(self) -> PeerStatus:
         """Return this HAProc's state, cursor and lag."""
         ...
 
@@ -235,21 +226,16 @@ class PeerDoor:
     async def apply(self, request: web.Request) -> web.Response:
         """Run a synchronous operation now."""
         self._credentials.user_of(request.headers)
-        body = await read_object(request, ("offset", "operation_id", "timeout_s"))
-        offset = reading.offset(body, "offset")
-        operation_id = reading.text(body, "operation_id")
-        timeout_s = reading.seconds(body.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
-        if offset is None or operation_id is None or timeout_s is None:
-            raise refused(
-                ErrorClass.BAD_REQUEST, "offset, operation_id and timeout_s are all needed"
-            )
-        return json_response(dict(await self._peers.apply_now(offset, operation_id, timeout_s)))
+        check_json(request)
+        asked = _of_peer(ApplyNow, await read_body(request, SMALL_BYTES_MAX))
+        told = await self._peers.apply_now(asked.offset, asked.operation_id, asked.timeout_s)
+        return raw_json(msgspec.json.encode(told))
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell what became of an operation here."""
         self._credentials.user_of(request.headers)
         offset = reading.whole_number(request.match_info["offset"], "an offset")
-        return json_response(dict(await self._peers.outcome(offset)))
+        return raw_json(msgspec.json.encode(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
         """Tell what is applied here, once that is new to who asks."""
@@ -259,7 +245,7 @@ class PeerDoor:
         timeout_s = reading.seconds(wait_s, "timeout_s", TIMEOUT_MAX_S)
         assert timeout_s is not None
         seen = request.query.get("seen", "")
-        return json_response(dict(await self._peers.progress(seen, timeout_s)))
+        return raw_json(msgspec.json.encode(await self._peers.progress(seen, timeout_s)))
 
     async def latencies(self, request: web.Request) -> web.Response:
         """Tell how long operations took here."""
@@ -269,10 +255,9 @@ class PeerDoor:
         end = reading.whole_number(request.query.get("end", ""), "end")
         if end - start > LATENCIES_MAX:
             raise refused(ErrorClass.BAD_REQUEST, f"at most {LATENCIES_MAX} offsets at a time")
-        found = self._peers.latencies(start, end)
-        return json_response({"offsets": [*found], "latencies_ms": [*found.values()]})
+        return raw_json(msgspec.json.encode(self._peers.latencies(start, end)))
 
     async def status(self, request: web.Request) -> web.Response:
         """Tell state, cursor and lag."""
         self._credentials.user_of(request.headers)
-        return json_response(dict(self._peers.status()))
+        return raw_json(msgspec.json.encode(self._peers.status()))

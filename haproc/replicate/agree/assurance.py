@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from dmq import Json, LogUnavailableError
+from dmq import LogUnavailableError
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Membership, Writes
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy
 from haproc.membership.clusters import ClusterProgress
-from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.state import HOPELESS, SERVING
+from haproc.membership.peers import PeerProgress, PeerUnavailableError
+from haproc.membership.state import SERVING
 from haproc.replicate.agree.concern import ConcernJudgement, Requirement
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
@@ -26,34 +26,7 @@ _PLACES_S: Final = 0.01
 """How old the view may be that a write is judged by: many may be judged at one moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerProgress:
-    """What a peer has applied: everything below ``known_to`` but what is ``unfinished``.
-
-    ``sound``: its tables were no others'.
-    """
-
-    seen: str
-    known_to: int
-    unfinished: frozenset[int]
-    sound: bool
-
-    def applied(self, offset: int) -> bool:
-        """Return whether it has applied this operation."""
-        return offset < self.known_to and offset not in self.unfinished
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> PeerProgress:
-        """Return what a peer's `progress` says; raises KeyError, TypeError, ValueError."""
-        return cls(
-            str(answer["seen"]),
-            int(answer["known_to"]),
-            frozenset(answer["unfinished"]),
-            answer["state"] not in HOPELESS,
-        )
-
-
-async def progress(core: Core, seen: str, timeout_s: float) -> dict[str, Json]:
+async def progress(core: Core, seen: str, timeout_s: float) -> PeerProgress:
     """Tell what this cluster has applied, once that is no longer what ``seen`` stands for.
 
     Says the same again after ``timeout_s``. ``seen`` is that of an earlier answer, or empty.
@@ -63,10 +36,9 @@ async def progress(core: Core, seen: str, timeout_s: float) -> dict[str, Json]:
             await core.news.until(lambda: _seen(core) != seen)
     schedule = core.schedule
     found = (each.offset for each in schedule.unfinished() if schedule.expects(each.offset))
-    unfinished: list[Json] = list(islice(found, _UNFINISHED_MAX))
+    unfinished = frozenset(islice(found, _UNFINISHED_MAX))
     known_to = next(found, schedule.read_to)
-    state = core.condition.state.value
-    return {"seen": _seen(core), "state": state, "known_to": known_to, "unfinished": unfinished}
+    return PeerProgress(_seen(core), core.condition.state, known_to, unfinished)
 
 
 def _seen(core: Core) -> str:
@@ -206,9 +178,9 @@ class Assurance:
                 known = self._reported.get(peer)
                 seen = known.seen if known is not None else ""
                 try:
-                    answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-                    self._reported[peer] = PeerProgress.of(answer)
-                except (PeerUnavailableError, KeyError, TypeError, ValueError):
+                    told = await core.peers.progress(peer, seen, core.timeouts.peer_s)
+                    self._reported[peer] = told
+                except PeerUnavailableError:
                     await asyncio.sleep(self._interval_s)
                     continue
                 self._news.set()
@@ -319,10 +291,9 @@ async def _over_everywhere(core: Core, offset: int) -> None:
 
 async def _over_at(core: Core, peer: str, offset: int) -> None:
     seen = ""
-    with suppress(PeerUnavailableError, KeyError, TypeError, ValueError):
+    with suppress(PeerUnavailableError):
         while True:
-            answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-            told = PeerProgress.of(answer)
-            if answer["state"] not in SERVING or told.applied(offset):
+            told = await core.peers.progress(peer, seen, core.timeouts.peer_s)
+            if told.state not in SERVING or told.applied(offset):
                 return
             seen = told.seen

@@ -201,20 +201,18 @@ class Verifier:
         if marker is None:
             return []
         missing = [n for n in self._core.members.order if n not in marker.records]
-        return [name for name in missing if (await self._status(name)).get("applying")]
+        return [name for name in missing if (await self._status(name))[0]]
 
-    async def _status(self, name: str) -> Mapping[str, Json]:
+    async def _status(self, name: str) -> tuple[bool, str, str]:
+        """Return whether a cluster goes on applying, its state, and why it is in it."""
         core = self._core
         if name == core.me:
-            return {
-                "applying": core.condition.applying,
-                "state": core.condition.state.value,
-                "reason": core.condition.reason,
-            }
+            return core.condition.applying, core.condition.state.value, core.condition.reason
         try:
-            return await core.peers.status(name, core.timeouts.peer_s)
+            told = await core.peers.status(name, core.timeouts.peer_s)
         except PeerUnavailableError as error:
-            return {"state": "-", "reason": f"no answer: {error}"}
+            return False, "-", f"no answer: {error}"
+        return told.applying, told.state.value, told.reason
 
     def _findings(self, offset: int) -> Findings:
         marker = self._markers[offset]
@@ -257,8 +255,8 @@ class Verifier:
             record = marker.records.get(name)
             reason = record.error if record is not None else ""
             if record is None:
-                status = await self._status(name)
-                reason = f"{status.get('state')} {status.get('reason', '')}".strip()
+                _, state, why = await self._status(name)
+                reason = f"{state} {why}".strip()
             clusters[name] = {"finding": finding.value, "reason": reason}
         return {
             "marker": offset,
@@ -406,16 +404,16 @@ class Comparison:
     async def _outcome_of(self, peer: str, offset: int, facts: Facts) -> str | None:
         """Return a peer's outcome; None if it is not known yet, empty if it never will be."""
         try:
-            answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
+            told = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
-        if answer.get("assumed") and facts.unmarked:
+        if told.assumed and facts.unmarked:
             return None  # DDL in doubt that "already exists" may have failed before, too
-        match answer.get("status"):
+        match told.status:
             case OutcomeStatus.APPLIED.value:
                 return OutcomeStatus.APPLIED.value
             case OutcomeStatus.FAILED.value:
-                return _word(answer.get("error_class"), answer.get("sqlstate"))
+                return _word(told.error_class, told.sqlstate)
             case OutcomeStatus.SKIPPED.value:
                 return ""
             case _:

@@ -221,11 +221,11 @@ class PoisonRejection:
             if core.peers.given_up(peer):
                 continue
             try:
-                answer = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
+                told = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
             except PeerUnavailableError:
                 continue
             for status in (OutcomeStatus.APPLIED, OutcomeStatus.FAILED):
-                if answer.get("status") == status.value:
+                if told.status == status:
                     return peer, status
         return None
 

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from dmq import Json
 from haproc.classify.model import OperationClass
-from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.peers import PeerOutcome, PeerStatus, PeerUnavailableError
 from haproc.membership.state import PROGRESSING, State
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -26,29 +25,32 @@ NONE: Final[frozenset[int]] = frozenset()
 async def progressing(core: Core, peer: str) -> bool:
     """Whether a peer will run its operations."""
     status = await _status(core, peer)
-    drained = status.get("state") == State.DRAINING and status.get("drained")
-    return status.get("state") in PROGRESSING or bool(drained and status.get("applying"))
+    if status is None:
+        return False
+    drained = status.state is State.DRAINING and status.drained and status.applying
+    return status.state in PROGRESSING or drained
 
 
 async def diverged(core: Core, peer: str) -> bool:
     """Whether a peer says that it differs from the others."""
-    return (await _status(core, peer)).get("state") == State.DIVERGED
+    status = await _status(core, peer)
+    return status is not None and status.state is State.DIVERGED
 
 
 async def computing(core: Core, peer: str) -> frozenset[int]:
     """Return the operations whose rows a peer is at: their turn has come there, and it can."""
-    told = (await _status(core, peer)).get("computing")
-    return frozenset(at for at in told if isinstance(at, int)) if isinstance(told, list) else NONE
+    status = await _status(core, peer)
+    return NONE if status is None else frozenset(status.computing)
 
 
-async def _status(core: Core, peer: str) -> Mapping[str, Json]:
-    """Ask a peer directly, unless it is long known dead; empty if it does not answer."""
+async def _status(core: Core, peer: str) -> PeerStatus | None:
+    """Ask a peer directly, unless it is long known dead; None if it does not answer."""
     if core.peers.given_up(peer):
-        return {}
+        return None
     try:
         return await core.peers.status(peer, core.timeouts.peer_s)
     except PeerUnavailableError:
-        return {}
+        return None
 
 
 logger = logging.getLogger(__name__)
@@ -148,36 +150,33 @@ class Synchronous:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
 
-    async def apply_now(
-        self, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
+    async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
         """A peer asks to run its operation before the decision; returns this cluster's outcome."""
         core = self._core
         if core.condition.state is not State.READY:
-            return {"status": QUEUED, "reason": core.condition.state.value}
+            return PeerOutcome(QUEUED, message=core.condition.state.value)
         try:
             async with asyncio.timeout(timeout_s):
                 known = await core.outcomes.arrival_at(offset)
                 if known.facts.id != operation_id:
-                    return {"status": QUEUED, "reason": f"offset {offset} holds another operation"}
+                    return PeerOutcome(QUEUED, message=f"offset {offset} holds another operation")
                 core.schedule.permit(offset)
                 core.news.changed()
                 return describe(await core.outcomes.outcome(known))
         except TimeoutError:
-            return {"status": QUEUED, "reason": "not reached yet"}
+            return PeerOutcome(QUEUED, message="not reached yet")
 
 
-def describe(outcome: OperationOutcome) -> dict[str, Json]:
+def describe(outcome: OperationOutcome) -> PeerOutcome:
     """Return an outcome as peers see it."""
-    words: dict[str, Json] = {"status": outcome.status.value, "assumed": outcome.assumed}
-    if outcome.failure is not None:
-        words["error_class"] = outcome.failure.error_class
-        words["sqlstate"] = outcome.failure.sqlstate
-        words["message"] = outcome.failure.message
-    return words
+    status, failure = outcome.status.value, outcome.failure
+    if failure is None:
+        return PeerOutcome(status, outcome.assumed)
+    said = (failure.error_class, failure.sqlstate, failure.message)
+    return PeerOutcome(status, outcome.assumed, *said)
 
 
-def _words(answer: Mapping[str, Json]) -> str:
-    if answer.get("status") == OutcomeStatus.FAILED.value:
-        return f"failed: {answer.get('error_class')}: {answer.get('message')}"
-    return str(answer.get("status", QUEUED))
+def _words(told: PeerOutcome) -> str:
+    if told.status == OutcomeStatus.FAILED:
+        return f"failed: {told.error_class}: {told.message}"
+    return told.status
