@@ -209,7 +209,7 @@ async def _measure(
 
 
 ROOT = Path(__file__).parents[1]
-RECORD = Record("sql", "0f" * 16, {"class": "asynchronous", "schema": "default"}, bytes(300))
+RECORD = Record("sql", "0f" * 16, bytes(350))
 ROUNDS = 20
 ROUND_S = 0.25
 SHARED_S = 3.0

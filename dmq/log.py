@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, TypeAlias
+
+import msgspec
 
 # What can go wrong with a log; every error says whether trying again can help.
 
@@ -54,8 +55,8 @@ class ValueTooLargeError(LogError):
 # The record and its bytes.
 #
 # Layout, little-endian: magic ``b"DQ"``, format version (1 byte), flags (1 byte, 0), length of the
-# JSON header (4 bytes), the header ``{"kind", "key", "headers"}`` in UTF-8, then the payload to
-# the end. A reader that meets a version it does not know refuses the record; it never guesses.
+# JSON header (4 bytes), the header ``[kind, key]`` in UTF-8, then the payload to the end. A reader
+# that meets a version it does not know refuses the record; it never guesses.
 
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -65,28 +66,26 @@ FILLER: Final = "dmq.filler"
 """The kind of what only holds a place in the log and means nothing: readers pass over it."""
 _PREFIX: Final = struct.Struct("<2sBBI")
 _MAGIC: Final = b"DQ"
-_to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_header: Final = msgspec.json.Encoder().encode
+_decode_header: Final = msgspec.json.Decoder(tuple[str, str]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One message of the log.
 
-    ``kind`` and ``headers`` belong to the writer; ``key`` is an id that may repeat when a writer
-    retries (the log stores every copy, readers decide); ``payload`` is up to the log's limit.
+    ``kind`` belongs to the writer; ``key`` is an id that may repeat when a writer retries (the log
+    stores every copy, readers decide); ``payload`` is up to the log's limit.
     """
 
     kind: str
     key: str = ""
-    headers: Mapping[str, Json] = field(default_factory=dict)
     payload: bytes = b""
 
 
 def encode(record: Record) -> bytes:
     """Return the record's bytes in the current format version."""
-    header = _to_json(
-        {"kind": record.kind, "key": record.key, "headers": dict(record.headers)}
-    ).encode()
+    header = _encode_header((record.kind, record.key))
     return _PREFIX.pack(_MAGIC, FORMAT_VERSION, 0, len(header)) + header + record.payload
 
 
@@ -111,13 +110,10 @@ def decode(data: bytes) -> Record:
         )
     end = _PREFIX.size + length
     try:
-        header = json.loads(data[_PREFIX.size : end].decode())
-        kind, key, headers = header["kind"], header["key"], header["headers"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        kind, key = _decode_header(data[_PREFIX.size : end])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise LogCorruptError(f"a record's header cannot be read: {error!r}") from error
-    if not (isinstance(kind, str) and isinstance(key, str) and isinstance(headers, dict)):
-        raise LogCorruptError("a record's header has values of the wrong types")
-    return Record(kind, key, headers, bytes(data[end:]))
+    return Record(kind, key, bytes(data[end:]))
 
 
 # The log as its users see it.
@@ -235,7 +231,7 @@ class Log(Protocol):
 
 
 RECORD_BYTES_MAX: Final = (8 << 20) + (64 << 10)
-"""Default limit of an encoded record: a payload of 8 MiB and its headers."""
+"""Default limit of an encoded record: 8 MiB of rows or text, and what stands beside them."""
 
 
 def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes, ...]:

@@ -124,8 +124,7 @@ class MemoryKeyValueStore:
 # starts a thread, reads a clock or yields to the loop except in ``wait``, whose timer is the
 # running loop's: under a virtual clock every run with the same inputs is the same.
 #
-# Records are kept as their bytes, so what is read went through the format, and nobody shares
-# mutable headers with the log.
+# Records are kept as their bytes, so what is read went through the format.
 
 
 class MemoryStore:

@@ -30,7 +30,7 @@ async def open_log(
 ) -> Log:
     """Open the log at this URL; ``kafka`` matters for a Kafka topic alone.
 
-    ``record_bytes_max`` bounds an encoded record: its payload and headers. Raises ValueError for
+    ``record_bytes_max`` bounds an encoded record. Raises ValueError for
     a URL that names no log, LogError for a log that cannot be used, and LogUnavailableError (a
     LogError, too) if trying again may help.
     """
