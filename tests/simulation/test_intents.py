@@ -144,7 +144,7 @@ def test_intent_says_what_stood_there_and_is_no_more_than_its_operation(tell: St
 
 
 def stored_before_a_look(patch: pytest.MonkeyPatch) -> None:
-    """Store intents as earlier versions did."""
+    """Store intents before anybody looks at what stands there."""
     begins = Unmarked.begins
 
     def hasty(self: Unmarked, offset: int) -> None:

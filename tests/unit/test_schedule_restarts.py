@@ -106,7 +106,7 @@ def test_restart_what_nobody_had_looked_at_is_not_in_doubt() -> None:
 
 
 def test_restart_intents_of_what_is_over_take_no_room() -> None:
-    """Given up before it was read again, or left by an earlier version below all that is read."""
+    """Given up before it was read again, or left below all that is read."""
     stood = ((1, ABSENT), (2, ABSENT), (3, ABSENT), (4, ABSENT))
     schedule = Schedule(ME, Progress(low=3, done=frozenset({4}), unmarked=stood), 9, BatchLimits())
     schedule.decide(3, DecisionKind.REJECT)

@@ -90,8 +90,6 @@ TABLES_KNOWN_MAX: Final = 10_000
 """Chosen: a megabyte."""
 BEFORE_CHARACTERS_MAX: Final = 24
 """What is longer is replaced by a hash, so that it fits beside the cursor, several times."""
-_BEFORE_CHARACTERS: Final = (BEFORE_CHARACTERS_MAX, 64)
-"""Also those of earlier versions."""
 _CREATES_TABLE: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 _ABOUT_TABLES: Final = _CREATES_TABLE | {
     Kind.ALTER_TABLE,
@@ -235,7 +233,7 @@ class Doubts:
             return _complete(op.kind, now)
         if _drops_one(op):
             return before != ABSENT and now == ABSENT
-        changed = before not in {_short(now, each) for each in _BEFORE_CHARACTERS}
+        changed = before != _short(now)
         if changed and UNREADABLE in now.split("/"):
             raise EngineError(
                 ErrorKind.ENVIRONMENT, f"what {op.kind.value} changed cannot be read: {now}"
@@ -263,10 +261,10 @@ class Doubts:
             await lane.apply(SqlText(sql), Settings(), None, timeout_s=core.timeouts.apply_s)
 
 
-def _short(text: str, characters_max: int = BEFORE_CHARACTERS_MAX) -> str:
-    if len(text) <= characters_max:
+def _short(text: str) -> str:
+    if len(text) <= BEFORE_CHARACTERS_MAX:
         return text
-    return hashlib.blake2b(text.encode(), digest_size=characters_max // 2).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=BEFORE_CHARACTERS_MAX // 2).hexdigest()
 
 
 def _complete(kind: Kind, now: str) -> bool:
