@@ -55,10 +55,7 @@ class SettingsSource(Protocol):
 class DriftWatch:
     """Looks now and then whether the ring's Spark servers are set alike, and says what is not.
 
-    HAProcs ask each other for this, they don't put it into their reports: a report with a field
-    that an older HAProc does not know would be refused by it, and with it the connection on
-    which heartbeats come. An older HAProc answers that it knows no such question, and its
-    settings are unknown.
+    HAProcs ask each other for this: reports go out twice a second, and stay small.
 
     ``up`` is set while the server answers.
 

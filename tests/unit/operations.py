@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.arrow import stream_of
-from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite
@@ -81,6 +80,7 @@ def table_as(op_id: str, source: str, target: str, origin: str = "a") -> Operati
         kind=Kind.CREATE_TABLE_AS,
         origin=origin,
         write=SqlText(f"CREATE TABLE {target} AS SELECT * FROM {source}"),
+        redefines=frozenset({target}),
         named=True,
     )
 
@@ -89,14 +89,15 @@ def table_ddl(op_id: str, table: str, origin: str = "a") -> Operation:
     """``ALTER TABLE table …``, which names all that it touches."""
     write = SqlText(f"ALTER TABLE {table} SET TBLPROPERTIES ('x' = '1')")
     names = frozenset({table})
-    return replace(ddl(op_id, origin), kind=Kind.ALTER_TABLE, write=write, writes=names, named=True)
+    altered = replace(ddl(op_id, origin), kind=Kind.ALTER_TABLE, write=write, named=True)
+    return replace(altered, writes=names, redefines=names)
 
 
 def unknown_tables(op_id: str) -> Operation:
     """An asynchronous operation that may touch anything."""
     write = SqlText("MERGE …")
     return Operation(
-        op_id, ASYNCHRONOUS, Kind.MERGE, "a", op_id, write, tables_known=False, settings=Settings()
+        op_id, ASYNCHRONOUS, Kind.MERGE, "a", op_id, write, tables_known=False, redefines=None
     )
 
 
@@ -110,4 +111,5 @@ def ddl(op_id: str, origin: str) -> Operation:
         op_id,
         SqlText(f"CREATE TABLE {op_id} (x INT)"),
         writes=frozenset({op_id}),
+        redefines=frozenset({op_id}),
     )

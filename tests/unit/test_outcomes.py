@@ -12,7 +12,6 @@ from haproc.engine.statement import ArrowRows
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import (
     DONE_BEFORE,
-    FOREIGN,
     RESULTS_BYTES_MAX,
     STALE,
     OperationOutcome,
@@ -180,13 +179,6 @@ def test_arrival_of_the_own_record_that_counts_for_nothing_ends_the_waiting() ->
         assert (await outcomes.arrival(key("b"), 2)).outcome is STALE
 
     run(main())
-
-
-def test_repeated_of_a_request_that_never_counted_says_that_the_id_was_anothers() -> None:
-    outcomes = Outcomes(10)
-    outcomes.repeated(3, update("a", "x"))
-    known = outcomes.at(3)
-    assert known is not None and known.outcome is FOREIGN
 
 
 def test_pass_over_is_forgotten_with_the_window() -> None:

@@ -12,7 +12,6 @@ from typing import Final
 
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Applied
-from haproc.failure import ErrorClass
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.records.contents import Skip
 from haproc.replicate.records.operation import Operation
@@ -155,16 +154,6 @@ DONE_BEFORE = OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
 """An operation that an earlier incarnation dealt with."""
 EXPIRED = OperationOutcome(OutcomeStatus.EXPIRED, assumed=True)
 STALE = OperationOutcome(OutcomeStatus.STALE, assumed=True)
-FOREIGN = OperationOutcome(
-    OutcomeStatus.REJECTED,
-    failure=ApplicationFailure(
-        ErrorClass.REQUEST_ID_REUSED,
-        "",
-        "the request id was another user's when this request was first sent: use a new one",
-    ),
-    assumed=True,
-)
-"""It repeats a record that repeats another user's: the ids of old were everybody's."""
 
 
 @dataclass(slots=True)
@@ -221,10 +210,7 @@ class Outcomes:
 
     def repeated(self, offset: int, operation: Operation) -> None:
         """Note a copy: its request is remembered for as long as the window knows its id."""
-        known = self._by_key.get(operation.key)
-        if known is None:
-            self.pass_over(offset, operation, FOREIGN)
-            return
+        known = self._by_key[operation.key]
         known.newest = offset
         self._order.append((offset, known))
         self._forget(offset - self._window_records)
