@@ -75,12 +75,13 @@ class Record:
     """One message of the log.
 
     ``kind`` belongs to the writer; ``key`` is an id that may repeat when a writer retries (the log
-    stores every copy, readers decide); ``payload`` is up to the log's limit.
+    stores every copy, readers decide); ``payload`` is up to the log's limit. That of a record that
+    was read is a view of the stored bytes: it may be large, and whoever reads it makes its own.
     """
 
     kind: str
     key: str = ""
-    payload: bytes = b""
+    payload: bytes | memoryview = b""
 
 
 def encode(record: Record) -> bytes:
@@ -113,7 +114,7 @@ def decode(data: bytes) -> Record:
         kind, key = _decode_header(data[_PREFIX.size : end])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise LogCorruptError(f"a record's header cannot be read: {error!r}") from error
-    return Record(kind, key, bytes(data[end:]))
+    return Record(kind, key, memoryview(data)[end:])
 
 
 # The log as its users see it.
