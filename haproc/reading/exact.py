@@ -320,6 +320,13 @@ class Examination(Statement):
             node, f"{COMPLETED.replace('becomes', 'may hold a time of day that becomes')}"
         )
 
+    def _compares(self, node: Node) -> Iterator[Finding]:
+        """PIVOT … FOR moment IN ('12:00')."""
+        column = node.node("pivotColumn")
+        if column is None or known.holds_timestamp(column.type):
+            said = "compares TIMESTAMPs with values that may be times of day, of today's date"
+            yield Finding(f"PIVOT {said}", node.place)
+
     def _converts(self, node: Node) -> Iterator[Finding]:
         if node["format"] is not None:
             return  # by a format nothing is completed
@@ -431,6 +438,7 @@ _RULES: Final[dict[str, _Rule]] = {
     **dict.fromkeys(_CONVERTING, _E._converts),
     **dict.fromkeys(DEFINED, _E._defined),
     **dict.fromkeys(known.READING, _E._reads),
+    **dict.fromkeys(known.COMPARING, _E._compares),
     **dict.fromkeys(known.MERGING, _E._extreme),
     **dict.fromkeys(known.SUMS, _E._sum),
     **dict.fromkeys(_NAMES, _E._clock),

@@ -54,7 +54,7 @@ class Statement:
 
     def __post_init__(self) -> None:
         self.moving = Moving(self.reading, self.moment)
-        for root in (self.reading.analyzed, self.reading.computed):
+        for root in (self.reading.analyzed, *self.reading.computed):
             if root is not None:
                 self.index(root)
 

@@ -21,7 +21,7 @@ from haproc.reading.definitions import function_of, is_numbered, queries
 from haproc.reading.exact import examine
 from haproc.reading.known import WRITING
 from haproc.reading.names import VARIABLE, Uses, computed, expression_classes, parts
-from haproc.reading.settled import examine_words
+from haproc.reading.settled import examine_computed, examine_words, is_beside
 from haproc.reading.tree import UNASKED, Facts, Finding, Node, Reading, Remedy, TextRange
 
 OF_ROWS: Final = frozenset(
@@ -136,6 +136,9 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
     beside = [each for node in whole.fixed for each in _expressions(node)]
     fixed = [f for node in beside for f in examine(reading, node, facts, moment)]
     fixed += examine_words(reading, moment)
+    is_fixed = is_beside(reading, whole)
+    for each in examine_computed(reading, facts, moment):
+        (fixed if is_fixed(each) else source).append(each)
     literals = _literals([*source, *fixed])
     judged = _as_it_stands(reading, whole, literals)
     refusing = [each for each in fixed if each.remedy is not Remedy.VALUE]
@@ -202,6 +205,7 @@ def judge_definition(
     if not computes:
         return Definition(judged)
     found = [each for node in whole.fixed for each in examine(reading, node, facts, moment)]
+    found += examine_computed(reading, facts, moment)
     return _computing(reading, judged, found)
 
 
@@ -224,6 +228,7 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
     nodes = expressions([reading.analyzed])
     facts = replace(facts, vouched=True)
     found = [each for node in nodes for each in examine(reading, node, facts, moment)]
+    found += examine_computed(reading, facts, moment)
     literals = _literals(found)
     judged = replace(_as_it_stands(reading, whole, literals), known=False)
     reasons = _reasons(each for each in found if each.remedy is not Remedy.VALUE)
@@ -290,9 +295,10 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
     """Return what a query or a DataFrame would give elsewhere; raises RefusedError."""
     assert reading.analyzed is not None
     found = examine(reading, reading.analyzed, facts, moment)
+    found += examine_computed(reading, facts, moment)
     if reading.parsed is not None:
         computed([reading.parsed])
-        found = [*found, *examine_words(reading, moment)]
+        found += examine_words(reading, moment)
     uses = Uses()
     uses.take_analyzed([reading.analyzed])
     writes = {each.cls for each in reading.analyzed.walk()} & (WRITING - _NAMED)

@@ -67,6 +67,8 @@ COUNTING: Final = _names(
 )
 READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
 """They make TIMESTAMPs of parts of a text or a variant, as their type says."""
+COMPARING: Final = _names("PivotFirst")
+"""It makes values of the type of a column of what is given, while it is analyzed."""
 CONDITIONS: Final = {
     "of integers and decimals, where what overflows is an error": SUMS,
     "where values that compare equal are the same value (not 0.0 and -0.0), since they show the "
@@ -79,6 +81,7 @@ CONDITIONS: Final = {
     "where the rows below are in a total order": _names("GlobalLimit LocalLimit Offset Tail"),
     "where texts are not compared by a collation": _names("Aggregate Distinct Except Intersect"),
     "where no TIMESTAMP is made of a part of a text without a format": READING,
+    "where the column is no TIMESTAMP, of which a value may be a time of day": COMPARING,
 }
 """Classes that give the same everywhere under a condition, each as the end of a sentence."""
 

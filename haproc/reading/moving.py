@@ -372,7 +372,8 @@ class Moving:
                 elif item[0].kind is TokenKind.STRING:
                     yield Text(adjacent(item, 0)[0])
         else:
-            for row in written["rows"] or ():
+            # As analyzed, if they are still there.
+            for row in plan["rows"] or written["rows"] or ():
                 each = row[nth] if nth < len(row) else None
                 if each is not None and each.cls != "Literal":
                     each = computed_at(self.reading, each.place)
@@ -430,13 +431,15 @@ def inline_table(reading: Reading, plan: Node) -> Node | None:
 
 def computed_at(reading: Reading, place: TextRange | None) -> Node | None:
     """Return the analyzed form of an item of such rows."""
-    if place is None or reading.computed is None:
-        return None
-    for item in reading.computed.nodes("projectList"):
-        inner = item.node("child") if item.cls == "Alias" else item
-        if inner is not None and inner.place == place:
-            return inner
-    return None
+    items = (each for plan in reading.computed for each in computed_items(plan))
+    return next((each for each in items if place is not None and each.place == place), None)
+
+
+def computed_items(plan: Node) -> list[Node]:
+    """Return the expressions that a plan of `Reading.computed` consists of."""
+    names = ("projectList", "aggregateExpressions")
+    items = [each for name in names for each in plan.nodes(name)]
+    return [(each.node("child") or each) if each.cls == "Alias" else each for each in items]
 
 
 def called_as(cls: str, names: dict[str, frozenset[str]]) -> str:

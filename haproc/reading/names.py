@@ -81,8 +81,8 @@ def below(roots: Iterable[Node]) -> Iterator[Node]:
 
 def expression_classes(reading: Reading) -> frozenset[str]:
     """Return the classes of what a statement computes, in lower case: see `Touched`."""
-    roots = [reading.analyzed or reading.parsed, reading.computed]
-    nodes = below(root for root in roots if root is not None)
+    whole = reading.analyzed or reading.parsed
+    nodes = below([*([whole] if whole is not None else []), *reading.computed])
     return frozenset(node.cls.lower() for node in nodes if node.type is not None)
 
 

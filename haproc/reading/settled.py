@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
 from haproc.classify.names import Context
 from haproc.classify.tokens import Token, TokenKind, decoded, is_moment
 from haproc.pin.literals import Moment
-from haproc.reading.anatomy import anatomy, expressions
+from haproc.reading.anatomy import Anatomy, anatomy, expressions
 from haproc.reading.exact import Examination
-from haproc.reading.findings import is_within
-from haproc.reading.moving import CLOCK_WORDS, TYPED, is_moment_type, outputs, rows_of, typed
-from haproc.reading.tree import Finding, Node, Reading, TextRange
+from haproc.reading.findings import DEFINED, is_within
+from haproc.reading.moving import (
+    CLOCK_WORDS,
+    TYPED,
+    computed_items,
+    is_moment_type,
+    outputs,
+    rows_of,
+    typed,
+)
+from haproc.reading.tree import Facts, Finding, Node, Reading, TextRange
 
 # What the analyzer has made constants of: the parsed tree shows it, or what is read beside it.
 #
-# Rows that stand in the text are computed while they are parsed or analyzed, and so is what
-# ``range`` is given and the name in ``IDENTIFIER(…)``. Delta's MERGE puts a literal for the clock,
-# for all of its calls the same one, which stands nowhere; a column of such a name goes before the
-# function.
+# Rows that stand in the text are computed while they are parsed, and the name in ``IDENTIFIER(…)``
+# before anything else is read. Delta's MERGE puts a literal for the clock, for all of its calls the
+# same one, which stands nowhere; a column of such a name goes before the function. All else that
+# the analyzer computes is in `Reading.computed`.
 
 
 _BARE: Final = frozenset({"current_date", "current_time", "current_timestamp"})
@@ -29,21 +37,43 @@ _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
 """Functions of which a name may be made."""
 
 
-def examine_words(
-    reading: Reading, moment: Moment, within: TextRange | None = None
-) -> list[Finding]:
-    """Return what the analyzer has made constants of, so that the analyzed tree hides it.
-
-    ``within``: only what stands there in the text.
-    """
+def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
+    """Return what of the text became constants while it was parsed or analyzed."""
     examination = Examination(reading, moment)
     found = list(_rows_written(examination))
-    if reading.computed is not None:
-        found += examination.part(reading.computed)
     found += _names_computed(examination)
     found += _of_merge(examination)
-    inside = [each for each in found if within is None or is_within(each.place, within)]
-    return list(dict.fromkeys(inside))
+    return list(dict.fromkeys(found))
+
+
+def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Finding]:
+    """Return what could differ in what the analyzer has computed itself."""
+    examination = Examination(reading, moment, facts)
+    found = [each for plan in reading.computed for each in examination.part(plan)]
+    said = "is computed while Spark reads the statement, and cannot be read by itself"
+    found += [examination.finding(each, said) for each in reading.unread]
+    return list(dict.fromkeys(found))
+
+
+def is_beside(reading: Reading, whole: Anatomy) -> Callable[[Finding], bool]:
+    """Return what tells whether a finding of `examine_computed` is of what no rows stand for.
+
+    What has no place stands in the body of a view or a function, and is, if such is used there.
+    """
+    beside = {node.place for part in whole.parsed_fixed for node in part.walk()}
+    items = [each for plan in reading.computed for each in computed_items(plan)]
+    places = [each.place for each in (*items, *reading.unread)]
+    fixed = [each for each in places if each is not None and each in beside]
+    holds_bodies = any(node.cls in DEFINED for part in whole.fixed for node in part.walk())
+
+    def is_fixed(finding: Finding) -> bool:
+        if whole.source is None:
+            return True
+        if finding.place is None:
+            return bool(fixed) or holds_bodies
+        return any(is_within(finding.place, each) for each in fixed)
+
+    return is_fixed
 
 
 def _parsed(examination: Examination) -> Iterator[Node]:
@@ -59,19 +89,9 @@ def _rows_written(examination: Examination) -> Iterator[Finding]:
                 for item in row:
                     yield from _of_item(examination, item)
         elif node.cls == "UnresolvedInlineTable":
-            items = [each for row in node["rows"] or () for each in row]
-            made = [each for each in items if each.cls != "Literal" and not _is_default(each)]
-            for each in items:
+            for each in (item for row in node["rows"] or () for item in row):
                 if each.cls == "Literal":
                     yield from examination.literal(each)
-            if made and examination.reading.computed is None:
-                said = "is computed among rows, where it cannot be told by itself"
-                yield Finding(f"{examination.shown(made[0])} {said}", node.place)
-
-
-def _is_default(node: Node) -> bool:
-    names = node["nameParts"] if node.cls == "UnresolvedAttribute" else None
-    return isinstance(names, list) and [str(each).upper() for each in names] == ["DEFAULT"]
 
 
 def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:

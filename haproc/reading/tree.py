@@ -165,8 +165,9 @@ class Reading:
     ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
     None if the analyzer was not asked, for the reason ``unseen``: it would run something
     (``UnresolvedExecuteImmediate``, ``CompoundBody``), or nobody wanted it (UNASKED).
-    ``computed``: a plan of what the analyzer has computed itself, so that it is not in
-    ``analyzed``: items of rows in the text that are no literals, and what ``range`` is given.
+    ``computed``: plans of what the analyzer has computed itself, so that it is not in ``analyzed``
+    (`haproc/spark/Marks.java`), each item an expression by itself: rows, the values of a PIVOT, the
+    schema of from_json(). ``unread``: the same as parsed, where it could not be analyzed by itself.
     ``columns``: of a DataFrame, names and types as SQL; ``metadata``: the keys under which these
     columns, at any depth, carry something of their own.
     """
@@ -175,7 +176,8 @@ class Reading:
     parsed: Node | None
     analyzed: Node | None
     unseen: str = ""
-    computed: Node | None = None
+    computed: tuple[Node, ...] = ()
+    unread: tuple[Node, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
     metadata: frozenset[str] = frozenset()
 
@@ -207,8 +209,8 @@ def read(data: str, text: str = "") -> Reading:
     try:
         said = json.loads(data)
         numbered: list[Node] = []
-        trees = ("parsed", "analyzed", "computed")
-        parsed, analyzed, computed = (_made(said.get(each), numbered) for each in trees)
+        trees = ("parsed", "analyzed", "computed", "unread")
+        parsed, analyzed, computed, unread = (_made(said.get(each), numbered) for each in trees)
         columns = tuple((str(name), str(kind)) for name, kind in said.get("columns", ()))
         metadata = frozenset(_metadata(json.loads(said.get("schema", "{}"))))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
@@ -216,7 +218,8 @@ def read(data: str, text: str = "") -> Reading:
     unseen = str(said.get("unseen", ""))
     if (parsed is None and text) or (analyzed is None and not unseen):
         raise UnreadableError("the server's answer lacks a tree")
-    return Reading(text, parsed, analyzed, unseen, computed, columns, metadata)
+    many = tuple(computed or ()), tuple(unread or ())
+    return Reading(text, parsed, analyzed, unseen, *many, columns, metadata)
 
 
 def _metadata(schema: Any) -> Iterator[str]:

@@ -8,6 +8,7 @@ import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
+import org.apache.spark.sql.classic.SparkSession;
 import scala.Function1;
 import scala.Tuple3;
 import scala.collection.immutable.Seq;
@@ -28,6 +29,7 @@ public final class Extension extends AbstractFunction1<SparkSessionExtensions, B
     public BoxedUnit apply(SparkSessionExtensions extensions) {
         extensions.injectPlanNormalizationRule(CacheIdentity::new);
         extensions.injectHintResolutionRule(Files::new);
+        extensions.injectHintResolutionRule(session -> new Marks((SparkSession) session));
         extensions.injectCheckRule(Guard::new);
         Function1<Seq<Expression>, Expression> tell = none -> Literal$.MODULE$.apply(version);
         ExpressionInfo info = new ExpressionInfo(Extension.class.getName(), FUNCTION);

@@ -23,12 +23,8 @@ import org.apache.spark.connect.proto.SubqueryAlias;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
-import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
-import org.apache.spark.sql.catalyst.analysis.UnresolvedInlineTable;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
-import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Expression;
-import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
@@ -45,7 +41,6 @@ import org.sparkproject.connect.protobuf.Any;
 import org.sparkproject.connect.protobuf.CodedInputStream;
 import scala.Function1;
 import scala.Option;
-import scala.collection.immutable.Seq;
 import scala.collection.immutable.Vector$;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
@@ -72,6 +67,8 @@ public final class Reader implements RelationPlugin {
     /** As many as Spark Connect takes from its clients: bytes, and messages inside each other. */
     private static final int PLAN_BYTES_MAX = 128 << 20;
     private static final int MESSAGES_DEEP = 1024;
+    /** What the analyzer computes, in what it computes, and so on. Chosen. */
+    private static final int ROUNDS_MAX = 20;
     private static final String UNASKED = "unasked";
     private static final String TOO_DEEP = "the statement is nested too deeply to be read";
     private static final ObjectMapper MAPPER = mapper();
@@ -207,6 +204,8 @@ public final class Reader implements RelationPlugin {
             if (replaced) {
                 trees.say("substituted", "true");
             }
+            Marks marks = new Marks(session);
+            marks.begin();
             try {
                 LogicalPlan parsed = text.isEmpty() ? null : parsed();
                 String unseen = parsed == null ? "" : unseen(parsed);
@@ -217,12 +216,15 @@ public final class Reader implements RelationPlugin {
                     if (wantsColumns) {
                         trees.columns(analyzed);
                     }
-                    trees.put("computed", parsed == null ? null : computed(parsed));
+                    marks.keep(analyzed);
+                    computed(marks, trees);
                 } else {
                     trees.say("unseen", unseen.isEmpty() ? UNASKED : unseen);
                 }
             } catch (StackOverflowError | StreamConstraintsException error) {
                 throw new IllegalArgumentException(TOO_DEEP);
+            } finally {
+                Marks.end();
             }
             return trees.json();
         }
@@ -259,40 +261,48 @@ public final class Reader implements RelationPlugin {
         }
 
         /**
-         * What the analyzer itself computes, so that its result alone is in the analyzed tree: rows
-         * that stand in the text, and what {@code range} is given. Null: nothing, or not by itself.
+         * Writes what the analyzer computed itself, read by itself, and what cannot be read so:
+         * it may hold what the analyzer computes again.
          */
-        private LogicalPlan computed(LogicalPlan parsed) {
-            List<NamedExpression> found = new ArrayList<>();
-            for (TreeNode<?> node : Trees.all(parsed)) {
-                for (Expression each : computed(node)) {
-                    boolean isDefault = each instanceof UnresolvedAttribute name
-                            && name.name().equalsIgnoreCase("DEFAULT");
-                    if (!(each instanceof Literal) && !isDefault) {
-                        found.add(new UnresolvedAlias(each, Option.empty()));
+        private void computed(Marks marks, Trees trees) throws IOException {
+            List<LogicalPlan> plans = new ArrayList<>();
+            List<Expression> unread = new ArrayList<>();
+            List<Expression> found = marks.computed();
+            for (int round = 0; !found.isEmpty(); round++) {
+                if (round == ROUNDS_MAX) {
+                    throw new IllegalArgumentException(TOO_DEEP);
+                }
+                LogicalPlan together = alone(found);
+                for (Expression each : together == null ? found : List.<Expression>of()) {
+                    LogicalPlan plan = alone(List.of(each));
+                    if (plan == null) {
+                        marks.leaveOut(each);
+                        unread.add(each);
+                    } else {
+                        plans.add(plan);
                     }
                 }
+                if (together != null) {
+                    plans.add(together);
+                }
+                plans.forEach(marks::keep);
+                found = marks.computed();
             }
+            unread.addAll(marks.doubtful());
+            trees.put("computed", plans);
+            trees.put("unread", unread);
+        }
+
+        private LogicalPlan alone(List<Expression> expressions) {
+            List<NamedExpression> items = new ArrayList<>();
+            expressions.forEach(each -> items.add(new UnresolvedAlias(each, Option.empty())));
             try {
-                Seq<NamedExpression> items =
-                        Vector$.MODULE$.from(CollectionConverters.asScala(found));
-                return found.isEmpty() ? null : analyzed(new Project(items, new OneRowRelation()));
+                return analyzed(new Project(
+                        Vector$.MODULE$.from(CollectionConverters.asScala(items)),
+                        new OneRowRelation()));
             } catch (Exception error) {
                 return null;
             }
-        }
-
-        private static List<Expression> computed(TreeNode<?> node) {
-            List<Expression> found = new ArrayList<>();
-            if (node instanceof UnresolvedInlineTable table) {
-                for (Seq<Expression> row : CollectionConverters.asJava(table.rows())) {
-                    found.addAll(CollectionConverters.asJava(row));
-                }
-            } else if (node instanceof UnresolvedTableValuedFunction function
-                    && called(function).equalsIgnoreCase("range")) {
-                found.addAll(CollectionConverters.asJava(function.functionArgs()));
-            }
-            return found;
         }
 
         private LogicalPlan frame() {
@@ -328,11 +338,6 @@ public final class Reader implements RelationPlugin {
     // Scala's own methods of sequences are ambiguous for Eclipse's compiler.
     private static List<String> name(UnresolvedRelation relation) {
         return CollectionConverters.asJava(relation.multipartIdentifier());
-    }
-
-    private static String called(UnresolvedTableValuedFunction function) {
-        List<String> name = CollectionConverters.asJava(function.name());
-        return name.get(name.size() - 1);
     }
 
     @SuppressWarnings("unchecked")

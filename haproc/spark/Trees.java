@@ -79,9 +79,12 @@ final class Trees {
         out.writeStartObject();
     }
 
-    void put(String name, LogicalPlan plan) throws IOException {
-        out.writeFieldName(name);
-        value(plan, 0);
+    /** Write a node, or several; nothing where there is none. */
+    void put(String name, Object nodes) throws IOException {
+        if (!isEmpty(nodes)) {
+            out.writeFieldName(name);
+            value(nodes, 0);
+        }
     }
 
     /** Write what a plan shows: names and types, and its schema, which has their metadata. */
@@ -127,6 +130,8 @@ final class Trees {
             map(map, deep);
         } else if (found instanceof Iterable<?> many) {
             list(CollectionConverters.asJava(many).iterator(), deep);
+        } else if (found instanceof List<?> many) {
+            list(many.iterator(), deep);
         } else if (found instanceof Object[] many) {
             list(List.of(many).iterator(), deep);
         } else if (found instanceof Enum<?> || found instanceof scala.Enumeration.Value
@@ -227,7 +232,7 @@ final class Trees {
     }
 
     /** Whether there is one such node in the server: its place is where it was first needed. */
-    private static boolean isShared(TreeNode<?> node) {
+    static boolean isShared(TreeNode<?> node) {
         return node.getClass().getName().endsWith("$") || node == Literal$.MODULE$.TrueLiteral()
                 || node == Literal$.MODULE$.FalseLiteral();
     }
@@ -273,7 +278,8 @@ final class Trees {
                 || value instanceof Option<?> option && option.isEmpty()
                 || value instanceof Iterable<?> many && many.isEmpty()
                 || value instanceof Metadata metadata && Metadata.empty().equals(metadata)
-                || value instanceof Map<?, ?> map && map.isEmpty();
+                || value instanceof Map<?, ?> map && map.isEmpty()
+                || value instanceof List<?> list && list.isEmpty();
     }
 
     private void object(Object found, int deep) throws IOException {
@@ -400,13 +406,20 @@ final class Trees {
             if (found.size() > NODES_MAX) {
                 throw new IllegalArgumentException("the statement is too large to be read");
             }
-            if (!(node instanceof LocalRelation)) {
-                for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
-                    within(each, PRODUCTS_DEEP, waiting::add);
-                }
-            }
-            waiting.addAll(beside(node));
+            waiting.addAll(below(node));
         }
+        return found;
+    }
+
+    /** Return the nodes that a node holds itself. */
+    static List<TreeNode<?>> below(TreeNode<?> node) {
+        List<TreeNode<?>> found = new ArrayList<>();
+        if (!(node instanceof LocalRelation)) {
+            for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
+                within(each, PRODUCTS_DEEP, found::add);
+            }
+        }
+        found.addAll(beside(node));
         return found;
     }
 }

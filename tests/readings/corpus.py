@@ -16,6 +16,7 @@ WORLDS: Final = ("default", "texts", "one", "wide", "witness", "session")
 _READ_IN: Final = {
     "ddl": ("witness",),
     "witness": ("witness",),
+    "computed": ("session",),
     "session": ("session",),
     "everyday": ("session", "wide"),
 }

@@ -1,0 +1,196 @@
+package haproc.spark;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.IdentityHashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.spark.sql.catalyst.analysis.LiteralFunctionResolution;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.catalog.TempVariableManager;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.UnresolvedNamedLambdaVariable;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.types.DatetimeType;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Finds what Spark's analyzer computes itself, so that its result alone is in the analyzed tree:
+ * rows in a text, the schema of from_json(), the values of PIVOT, and whatever else it does so with.
+ *
+ * <p>Spark applies this rule to each plan that it analyzes, before anything in it is resolved: to
+ * that of a text or a DataFrame, and to the bodies of views and functions. Where a statement is only
+ * read, each expression is marked. Spark hands a mark on to what takes the expression's place. So
+ * what was marked, and whose mark is not in the analyzed tree, was computed or left out. Which
+ * functions compute what they are given while they are analyzed, nobody has to know.
+ */
+final class Marks extends Rule<LogicalPlan> {
+    private static final TreeNodeTag<Long> MARK = new TreeNodeTag<>("haproc.mark");
+    /** A literal with the other mark is the value of what it took the place of. */
+    private static final TreeNodeTag<Long> OF_LITERAL = new TreeNodeTag<>("haproc.literal");
+    /** Of the whole server: some nodes stay when a reading has ended, and are in the next one. */
+    private static final AtomicLong LAST = new AtomicLong();
+    /** What holds expressions, and computes nothing itself. */
+    private static final Set<String> HOLDING = Set.of("UnresolvedTableSpec", "OptionList");
+    private static final ThreadLocal<Marks> READING = new ThreadLocal<>();
+    private final SparkSession session;
+    private final Map<Long, Expression> marked = new LinkedHashMap<>();
+    private final Set<Long> kept = new HashSet<>();
+    private final Set<String> columns = new HashSet<>();
+
+    Marks(SparkSession session) {
+        this.session = session;
+    }
+
+    /** Mark what the analyzer is given from now on, in this thread. */
+    void begin() {
+        READING.set(this);
+    }
+
+    static void end() {
+        READING.remove();
+    }
+
+    @Override
+    public LogicalPlan apply(LogicalPlan plan) {
+        Marks reading = READING.get();
+        if (reading != null) {
+            Trees.all(plan, node -> node instanceof LogicalPlan part && part.analyzed())
+                    .forEach(reading::mark);
+        }
+        return plan;
+    }
+
+    private void mark(TreeNode<?> node) {
+        if (node instanceof Expression expression && mayBeComputed(expression)
+                && markOf(expression) == null) {
+            long mark = LAST.incrementAndGet();
+            expression.setTagValue(tag(expression), mark);
+            marked.put(mark, expression);
+        }
+    }
+
+    private static TreeNodeTag<Long> tag(TreeNode<?> node) {
+        return node instanceof Literal ? OF_LITERAL : MARK;
+    }
+
+    private static Long markOf(TreeNode<?> node) {
+        return node.getTagValue(tag(node)).getOrElse(() -> null);
+    }
+
+    private boolean mayBeComputed(Expression node) {
+        if (node instanceof Literal literal) {
+            return literal.dataType() instanceof DatetimeType && !Trees.isShared(node);
+        }
+        return node instanceof UnresolvedAttribute name ? isFunction(name) || isVariable(name)
+                : !(HOLDING.contains(node.getClass().getSimpleName())
+                        || node instanceof NamedExpression || node instanceof LambdaFunction
+                        || node instanceof PlanExpression || Trees.isShared(node));
+    }
+
+    /** Whether a name is that of a function without parentheses, where no column has it. */
+    private static boolean isFunction(UnresolvedAttribute name) {
+        return LiteralFunctionResolution.resolve(name.nameParts()).isDefined();
+    }
+
+    private boolean isVariable(UnresolvedAttribute name) {
+        TempVariableManager variables =
+                session.sessionState().catalogManager().tempVariableManager();
+        return !variables.isEmpty() && parts(name).stream().anyMatch(part -> variables
+                .get(CollectionConverters.asScala(List.of(stored(part))).toSeq()).isDefined());
+    }
+
+    private String stored(String name) {
+        boolean asGiven = session.sessionState().conf().caseSensitiveAnalysis();
+        return asGiven ? name : name.toLowerCase(Locale.ROOT);
+    }
+
+    private static List<String> parts(UnresolvedAttribute name) {
+        return CollectionConverters.asJava(name.nameParts());
+    }
+
+    private boolean isColumn(UnresolvedAttribute name) {
+        return parts(name).stream().anyMatch(part -> columns.contains(part.toLowerCase(Locale.ROOT)));
+    }
+
+    /** Take from an analyzed plan what marks and columns are in it. */
+    void keep(LogicalPlan analyzed) {
+        for (TreeNode<?> node : Trees.all(analyzed)) {
+            Long mark = markOf(node);
+            if (mark != null) {
+                kept.add(mark);
+            }
+            if (node instanceof Attribute column && !(node instanceof UnresolvedAttribute)) {
+                columns.add(column.name().toLowerCase(Locale.ROOT));
+            }
+        }
+    }
+
+    /**
+     * Return what was computed, the outermost expressions, none of them twice. What rests on rows
+     * was not, but left out; a part of it may have been.
+     */
+    List<Expression> computed() {
+        List<Expression> found = new ArrayList<>();
+        Set<Object> within = Collections.newSetFromMap(new IdentityHashMap<>());
+        Map<Object, Boolean> known = new IdentityHashMap<>();
+        marked.forEach((mark, node) -> {
+            if (!kept.contains(mark) && !within.contains(node) && !restsOnRows(node, known)) {
+                found.add(node);
+                within.addAll(Trees.all(node));
+            }
+        });
+        found.forEach(each -> kept.add(markOf(each)));
+        return found;
+    }
+
+    /** Give up what stands in an expression that cannot be read by itself. */
+    void leaveOut(Expression whole) {
+        Trees.all(whole).forEach(each -> kept.add(markOf(each)));
+    }
+
+    /** Return the variables that were computed, if they are not columns of the same name. */
+    List<Expression> doubtful() {
+        return marked.entrySet().stream()
+                .filter(each -> !kept.contains(each.getKey())
+                        && each.getValue() instanceof UnresolvedAttribute name && isVariable(name))
+                .map(Map.Entry::getValue).toList();
+    }
+
+    private boolean restsOnRows(TreeNode<?> node, Map<Object, Boolean> known) {
+        Boolean before = known.get(node);
+        if (before == null) {
+            before = node instanceof LambdaFunction
+                    ? Trees.all(node).stream().anyMatch(
+                            each -> isRow(each) && !(each instanceof UnresolvedNamedLambdaVariable))
+                    : isRow(node) || Trees.below(node).stream()
+                            .anyMatch(each -> restsOnRows(each, known));
+            known.put(node, before);
+        }
+        return before;
+    }
+
+    private boolean isRow(TreeNode<?> node) {
+        if (node instanceof UnresolvedAttribute name) {
+            return isColumn(name) || !isFunction(name) && !isVariable(name);
+        }
+        return node instanceof LogicalPlan || node instanceof NamedExpression
+                && !(node instanceof Alias || node instanceof UnresolvedAlias);
+    }
+}
