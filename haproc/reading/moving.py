@@ -372,8 +372,7 @@ class Moving:
                 elif item[0].kind is TokenKind.STRING:
                     yield Text(adjacent(item, 0)[0])
         else:
-            # As analyzed, if they are still there.
-            for row in plan["rows"] or written["rows"] or ():
+            for row in (plan if plan.cls == "ResolvedInlineTable" else written)["rows"] or ():
                 each = row[nth] if nth < len(row) else None
                 if each is not None and each.cls != "Literal":
                     each = computed_at(self.reading, each.place)

@@ -10,9 +10,13 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.spark.sql.catalyst.analysis.ExpressionWithUnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.LiteralFunctionResolution;
+import org.apache.spark.sql.catalyst.analysis.Parameter;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedExtractValue;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedFunction;
 import org.apache.spark.sql.catalyst.catalog.TempVariableManager;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
@@ -21,6 +25,7 @@ import org.apache.spark.sql.catalyst.expressions.LambdaFunction;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.Unevaluable;
 import org.apache.spark.sql.catalyst.expressions.UnresolvedNamedLambdaVariable;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -46,8 +51,6 @@ final class Marks extends Rule<LogicalPlan> {
     private static final TreeNodeTag<Long> OF_LITERAL = new TreeNodeTag<>("haproc.literal");
     /** Of the whole server: some nodes stay when a reading has ended, and are in the next one. */
     private static final AtomicLong LAST = new AtomicLong();
-    /** What holds expressions, and computes nothing itself. */
-    private static final Set<String> HOLDING = Set.of("UnresolvedTableSpec", "OptionList");
     private static final ThreadLocal<Marks> READING = new ThreadLocal<>();
     private final SparkSession session;
     private final Map<Long, Expression> marked = new LinkedHashMap<>();
@@ -98,10 +101,14 @@ final class Marks extends Rule<LogicalPlan> {
         if (node instanceof Literal literal) {
             return literal.dataType() instanceof DatetimeType && !Trees.isShared(node);
         }
-        return node instanceof UnresolvedAttribute name ? isFunction(name) || isVariable(name)
-                : !(HOLDING.contains(node.getClass().getSimpleName())
-                        || node instanceof NamedExpression || node instanceof LambdaFunction
-                        || node instanceof PlanExpression || Trees.isShared(node));
+        if (node instanceof UnresolvedAttribute name) {
+            return isFunction(name) || isVariable(name);
+        }
+        boolean isValue = !(node instanceof Unevaluable) || node instanceof UnresolvedFunction
+                || node instanceof ExpressionWithUnresolvedIdentifier
+                || node instanceof UnresolvedExtractValue || node instanceof Parameter;
+        return isValue && !(node instanceof NamedExpression || node instanceof LambdaFunction
+                || node instanceof PlanExpression || Trees.isShared(node));
     }
 
     /** Whether a name is that of a function without parentheses, where no column has it. */

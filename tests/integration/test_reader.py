@@ -270,6 +270,50 @@ async def test_views_functions_and_variables_of_the_session_are_seen_as_such(
     assert caught.value.error_class == "TABLE_OR_VIEW_NOT_FOUND"
 
 
+# -- what the analyzer computes itself ---------------------------------------------------------
+
+SCHEMA = "concat('c', date_format(now(), 'SSSSSS'), ' int')"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        f"SELECT from_json('{{}}', {SCHEMA}) AS s",
+        f"SELECT * FROM (SELECT 1 x, '0' y) PIVOT (max(x) FOR y IN ({SCHEMA} AS n))",
+        "SELECT variant_get(parse_json('1'), '$', if(hour(now()) > -1, 'int', 'double'))",
+        "SELECT * FROM v_computed",
+        "SELECT f_computed(1)",
+        frame(lambda spark: spark.sql(f"SELECT from_csv('1', {SCHEMA}) AS s")),
+        frame(lambda spark: spark.range(1).selectExpr(f"from_json('{{}}', {SCHEMA}) AS s")),
+        # Spark analyzes it while it makes a plan of the client's
+        frame(lambda spark: spark.range(1).selectExpr(f"from_json('{{}}', {SCHEMA})").na.fill(0)),
+    ],
+)
+async def test_what_the_analyzer_computes_is_read_by_itself(
+    engine: SparkConnectEngine, asked: str | SparkPlan
+) -> None:
+    session = engine.session("computed")
+    body = f"typeof(from_json('{{}}', {SCHEMA}))"
+    for sql in (
+        f"CREATE OR REPLACE TEMPORARY VIEW v_computed AS SELECT {body} AS s",
+        f"CREATE OR REPLACE TEMPORARY FUNCTION f_computed(x INT) RETURNS STRING RETURN {body}",
+    ):
+        await rows(session, sql)
+    found = await reading(session, asked)
+    assert "Now" in classes(*found.computed) and "Now" not in classes(found.analyzed)
+    assert found.unread == ()
+
+
+async def test_nothing_is_computed_of_what_stands_in_the_analyzed_tree(
+    engine: SparkConnectEngine,
+) -> None:
+    asked = (
+        "SELECT upper(current_user), id + 1, from_json('{}', 'a int') FROM range(9) WHERE id > 2"
+    )
+    found = await reading(engine.session("computed"), asked)
+    assert (found.computed, found.unread) == ((), ())
+
+
 # -- what is wrong, large, deep, malformed -----------------------------------------------------
 
 MISTAKES = [

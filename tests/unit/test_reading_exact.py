@@ -16,8 +16,8 @@ import pytest
 
 from haproc.pin.literals import Moment
 from haproc.reading.exact import examine
-from haproc.reading.settled import examine_words
-from haproc.reading.tree import Facts, Finding, Node, Reading, Remedy, TextRange, read
+from haproc.reading.settled import examine_computed, examine_words
+from haproc.reading.tree import Facts, Finding, Node, Reading, Remedy, read
 from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "readings" / "exact.json.gz"
@@ -263,8 +263,9 @@ def found(text: str) -> list[Finding]:
     reading = read(data, text)
     if reading.analyzed is None:
         return []
-    both = [*examine(reading, reading.analyzed, Facts(), MOMENT), *examine_words(reading, MOMENT)]
-    return list(dict.fromkeys(both))
+    found = examine(reading, reading.analyzed, Facts(), MOMENT)
+    found += examine_computed(reading, Facts(), MOMENT)
+    return list(dict.fromkeys([*found, *examine_words(reading, MOMENT)]))
 
 
 def remedies(text: str) -> set[Remedy]:
@@ -343,11 +344,3 @@ def test_legacy_parser_makes_formats_read_the_clock() -> None:
     assert examine(reading, reading.analyzed, Facts(), MOMENT) == []
     (finding,) = examine(reading, reading.analyzed, Facts(legacy=True), MOMENT)
     assert "LEGACY" in finding.reason
-
-
-def test_words_are_found_only_within_the_place_asked_for() -> None:
-    text = next(each for each in VALUES if "DATE 'today'), (2, DATE '2026" in each)
-    reading = read(recorded()[text], text)
-    at = text.index("DATE 'today'")
-    assert examine_words(reading, MOMENT, TextRange(0, at)) == []
-    assert len(examine_words(reading, MOMENT, TextRange(at, len(text)))) == 1

@@ -134,7 +134,7 @@ async def test_setting_that_keeps_spark_from_reading_can_be_taken_back(
 
 def test_expressions_that_the_analyzer_computes_itself_are_told() -> None:
     computed = Node("Project", more=[Node("Upper", type="STRING")])
-    reading = Reading("x", Node("Project"), Node("LocalRelation"), computed=computed)
+    reading = Reading("x", Node("Project"), Node("LocalRelation"), computed=(computed,))
     assert expression_classes(reading) == {"upper"}
 
 
