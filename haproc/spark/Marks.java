@@ -27,6 +27,8 @@ import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.expressions.Unevaluable;
 import org.apache.spark.sql.catalyst.expressions.UnresolvedNamedLambdaVariable;
+import org.apache.spark.sql.catalyst.expressions.UnresolvedWindowExpression;
+import org.apache.spark.sql.catalyst.expressions.WindowExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -74,10 +76,24 @@ final class Marks extends Rule<LogicalPlan> {
     public LogicalPlan apply(LogicalPlan plan) {
         Marks reading = READING.get();
         if (reading != null) {
-            Trees.all(plan, node -> node instanceof LogicalPlan part && part.analyzed())
-                    .forEach(reading::mark);
+            reading.mark(Trees.all(
+                    plan, node -> node instanceof LogicalPlan part && part.analyzed()));
         }
         return plan;
+    }
+
+    /** Mark what has none; {@code nodes}: what holds others comes first. */
+    private void mark(List<TreeNode<?>> nodes) {
+        Set<Object> windowed = Collections.newSetFromMap(new IdentityHashMap<>());
+        for (TreeNode<?> node : nodes) {
+            if (node instanceof WindowExpression window) {
+                windowed.add(window.windowFunction());  // needs its rows
+            } else if (node instanceof UnresolvedWindowExpression window) {
+                windowed.add(window.child());
+            } else if (!windowed.contains(node)) {
+                mark(node);
+            }
+        }
     }
 
     private void mark(TreeNode<?> node) {

@@ -215,13 +215,17 @@ ROWS = {
     "MATCHED THEN UPDATE SET c = x.s": "floating point",
     "MERGE INTO t USING (SELECT a, IDENTIFIER('frr')(i) b FROM u) x ON t.a = x.a WHEN "
     "MATCHED THEN UPDATE SET b = x.b": "uuid",
-}
-REFUSED = {
     "INSERT INTO u SELECT id, 'x', 1 FROM (range(datediff(CAST(concat('10', ':00') AS "
     "TIMESTAMP), DATE '2026-01-01')))": "moment",
     "INSERT INTO u VALUES (1, IDENTIFIER('current_user')(), 1)": "current_user",
     "INSERT INTO u SELECT id, 'x', 1 FROM range(datediff(CAST(concat('10',':00') AS "
     "TIMESTAMP), DATE '2026-01-01'))": "moment",
+    "INSERT INTO t (ts) VALUES (CAST(concat('10', ':00') AS TIMESTAMP))": "moment",
+    "INSERT INTO t (a, ts) VALUES struct(2, CAST(concat('10', ':00') AS TIMESTAMP))": "time of day",
+    "MERGE INTO t USING (SELECT * FROM VALUES (1, CAST(concat('1', ':0') AS TIMESTAMP)) "
+    "q(a, ts)) s ON t.a = s.a WHEN MATCHED THEN UPDATE SET ts = s.ts": "moment",
+}
+REFUSED = {
     "UPDATE t SET a = (SELECT count(*) FROM (range(datediff(CAST(concat('10', ':00') AS "
     "TIMESTAMP), DATE '2026-01-01'))))": "moment",
     "INSERT INTO t REPLACE WHERE d >= CAST('to' || 'day' AS DATE) SELECT * FROM t": "moment",
@@ -249,11 +253,9 @@ REFUSED = {
     "UPDATE t SET ts = b": "time of day",
     "INSERT INTO t (ts) VALUES ('12:30')": "time of day",
     "INSERT INTO t (a, ts) VALUES (1, concat('10', ':00'))": "time of day",
-    "INSERT INTO t (ts) VALUES (CAST(concat('10', ':00') AS TIMESTAMP))": "moment",
     "INSERT INTO t (ts) VALUES ('T' || '10')": "time of day",
     "INSERT INTO t (ts) VALUES concat('10', ':00')": "time of day",
     "INSERT INTO t (ts) VALUES ('10') || ':00'": "time of day",
-    "INSERT INTO t (a, ts) VALUES struct(2, CAST(concat('10', ':00') AS TIMESTAMP))": "time of day",
     "UPDATE t SET ts = CAST(trim(')' FROM b) AS TIMESTAMP)": "time of day",
     "UPDATE t SET ts = nvl(trim('))' FROM b), ts)": "time of day",
     "CREATE TABLE n (b STRING, x TIMESTAMP GENERATED ALWAYS AS (CAST(replace(b, ')', '') "
@@ -265,8 +267,6 @@ REFUSED = {
     "UPDATE big SET ts = nvl(ts, v)": "time of day",
     "MERGE INTO t USING (SELECT * FROM VALUES (1, concat('10', ':00')) AS q(a, b)) s ON "
     "t.a = s.a WHEN MATCHED THEN UPDATE SET ts = s.b": "time of day",
-    "MERGE INTO t USING (SELECT * FROM VALUES (1, CAST(concat('1', ':0') AS TIMESTAMP)) "
-    "q(a, ts)) s ON t.a = s.a WHEN MATCHED THEN UPDATE SET ts = s.ts": "moment",
     "MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN UPDATE SET ts = nvl(t.ts, u.b)": (
         "time of day"
     ),
