@@ -58,6 +58,7 @@ final class Marks extends Rule<LogicalPlan> {
     private final Map<Long, Expression> marked = new LinkedHashMap<>();
     private final Set<Long> kept = new HashSet<>();
     private final Set<String> columns = new HashSet<>();
+    private LogicalPlan last;
 
     Marks(SparkSession session) {
         this.session = session;
@@ -75,7 +76,8 @@ final class Marks extends Rule<LogicalPlan> {
     @Override
     public LogicalPlan apply(LogicalPlan plan) {
         Marks reading = READING.get();
-        if (reading != null) {
+        if (reading != null && reading.last != plan) {  // Spark asks again until nothing changes
+            reading.last = plan;
             reading.mark(Trees.all(
                     plan, node -> node instanceof LogicalPlan part && part.analyzed()));
         }

@@ -414,12 +414,18 @@ final class Trees {
     /** Return the nodes that a node holds itself. */
     static List<TreeNode<?>> below(TreeNode<?> node) {
         List<TreeNode<?>> found = new ArrayList<>();
-        if (!(node instanceof LocalRelation)) {
-            for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
-                within(each, PRODUCTS_DEEP, found::add);
+        Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());
+        Consumer<Object> add = child -> {
+            if (child instanceof TreeNode<?> other && seen.add(other)) {
+                found.add(other);
             }
+        };
+        if (!(node instanceof LocalRelation)) {
+            CollectionConverters.asJava(node.productIterator())
+                    .forEachRemaining(each -> within(each, PRODUCTS_DEEP, add::accept));
         }
-        found.addAll(beside(node));
+        CollectionConverters.asJava(node.children()).forEach(add);
+        CollectionConverters.asJava(node.innerChildren()).forEach(add);
         return found;
     }
 }
