@@ -23,8 +23,8 @@ $(READY): pyproject.toml requirements.lock scripts/setup
 
 setup: $(READY) ## Install everything into .venv, fetch the jars
 
-demo: $(READY) ## A ring of three survives the loss of its parts, with real data (LOG=kafka)
-	@$(PY) scripts/demo.py --log $(LOG)
+demo: $(READY) ## A ring of three survives the loss of its parts, with real data (LOG=kafka, ADOPT=1)
+	@$(PY) scripts/demo.py --log $(LOG) $(if $(ADOPT),--adopt)
 
 quick: $(READY) ## Decisions and the simulated ring, for the edit loop: at most 3 minutes
 	@$(PY) -m pytest $(SPREAD) -m "not thorough" tests/unit tests/simulation

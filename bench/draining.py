@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from dmq import Log, open_log
 from haproc.classify.insert import plain_insert
@@ -15,6 +15,8 @@ from haproc.classify.model import Kind
 from haproc.classify.names import Context, qualified
 from haproc.classify.rules import DEFAULT_CLASSES
 from haproc.config.model import Address, ClusterConfig, Config
+from haproc.engine.commits import Commit, Newest
+from haproc.engine.copies import Copies
 from haproc.engine.interface import (
     ABSENT,
     Applied,
@@ -88,6 +90,9 @@ COLUMNS: Final = (
 )
 
 
+T = TypeVar("T")
+
+
 class NullLane:
     """Has a statement done in the loop's next turn."""
 
@@ -107,6 +112,10 @@ class NullLane:
         self._on_applied(marker)
         return Applied()
 
+    async def guarded(self, call: Callable[[Any], Awaitable[T]]) -> T:
+        """There is no session to call with."""
+        raise NotImplementedError
+
     async def fence(self) -> None:
         """Nothing runs."""
 
@@ -115,6 +124,18 @@ class NullLane:
 
     async def prepare(self) -> None:
         """It needs nothing."""
+
+
+class NullHistories:
+    """No table has a history; implements Histories."""
+
+    async def newest(self) -> Mapping[str, Newest]:
+        """There are no tables."""
+        return {}
+
+    async def commits(self, table: str, count: int) -> Sequence[Commit]:
+        """There are none."""
+        return ()
 
 
 class NullEngine:
@@ -127,6 +148,10 @@ class NullEngine:
 
     async def probe(self, *, timeout_s: float) -> None:
         """It is well."""
+
+    def copies(self, lane: object = None) -> Copies:
+        """It holds nothing that could be copied."""
+        raise NotImplementedError
 
     async def storage(self, known: str) -> str:
         """The storage is the one that is known."""
@@ -174,6 +199,10 @@ class NullEngine:
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
         """Return what is required, and nothing else."""
         return {**dict.fromkeys(names), **{each.name: each.values[0] for each in REQUIRED}}
+
+    def histories(self) -> NullHistories:
+        """Return some."""
+        return NullHistories()
 
     async def staged(self) -> Collection[str]:
         """There are none."""

@@ -302,6 +302,8 @@ class ErrorClass(StrEnum):
     """This HAProc is in the state DOWN, or was a moment ago. haclient asks the next HAProc."""
     ISOLATED = "HAPROC_ISOLATED"
     """This HAProc is in the state ISOLATED, or was a moment ago. haclient asks the next HAProc."""
+    COPYING = "HAPROC_COPYING"
+    """This HAProc is in the state COPYING, or was a moment ago. haclient asks the next HAProc."""
     RECOVERING = "HAPROC_RECOVERING"
     """This HAProc is in the state RECOVERING, or was a moment ago. haclient asks the next HAProc.
     """

@@ -91,6 +91,12 @@ ALL: Final = (
         "When this cluster had that result; 0: before this HAProc was started.",
     ),
     partial(
+        Counter,
+        "haproc_foreign_commits",
+        "Commits of tables that the ring did not make, by what may have changed: rows, nothing.",
+        ("changed",),
+    ),
+    partial(
         Gauge,
         "haproc_settings_differing",
         "Versions and settings of Spark for which other clusters have another value.",
@@ -177,6 +183,12 @@ ALL: Final = (
         "haproc_recovery_copy_is_faster",
         "1 while copying the tables would take less time than the replay.",
     ),
+    partial(
+        Gauge,
+        "haproc_copy_bytes",
+        "Progress of a copy of another cluster's tables: bytes that are here (done), and all.",
+        ("part",),
+    ),
     partial(Gauge, "haproc_sessions", "Client sessions that this HAProc owns."),
     partial(Gauge, "haproc_sessions_of_ring", "Open client sessions of the ring."),
     partial(Counter, "haproc_sessions_adopted", "Sessions taken over from another HAProc."),
@@ -255,6 +267,11 @@ class Metrics:
             self._gauge("haproc_verification_tables", each).set(count)
         self._gauge("haproc_verification_timestamp_seconds").set((at_ms or 0) / 1000)
 
+    def foreign(self, found: Mapping[str, int]) -> None:
+        """Count commits that the ring did not make, found since the last call, by what changed."""
+        for changed, commits in found.items():
+            self._counter("haproc_foreign_commits", changed).inc(commits)
+
     def settings(self, differing: int, unfit: int) -> None:
         """Set how many of Spark's settings are not as they should be."""
         self._gauge("haproc_settings_differing").set(differing)
@@ -329,6 +346,11 @@ class Metrics:
     def catch_up_estimate(self, *, copy_is_faster: bool) -> None:
         """Set whether a copy would take less time than the replay."""
         self._gauge("haproc_recovery_copy_is_faster").set(copy_is_faster)
+
+    def copied(self, done: int, total: int) -> None:
+        """Set the progress of a copy, in bytes."""
+        self._gauge("haproc_copy_bytes", "done").set(done)
+        self._gauge("haproc_copy_bytes", "all").set(total)
 
     def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
         """Set the progress of recovery."""

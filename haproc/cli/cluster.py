@@ -8,6 +8,7 @@ of the steps may be done again, so a command that failed half-way is simply repe
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import shutil
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from haproc.cli import output
 from haproc.cli.nodes import read_config
@@ -26,8 +27,13 @@ from haproc.config.edit import EditError, add_cluster, changed_as_meant, remove_
 from haproc.config.load import load_text
 from haproc.config.model import Config
 from haproc.config.tree import ConfigError
+from haproc.membership.state import State
 from haproc.ring.local import LocalRing
 from haproc.ring.making import new_cluster
+
+POLL_S: Final = 1.0
+TELL_S: Final = 10.0
+"""How often the progress of a copy is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ async def _remove(options: argparse.Namespace) -> int:
         f"The ring will go on without {name}: it gets no more writes, serves nobody, and its part "
         "of the log may be deleted. Then it can only come back with tables copied from another one."
     )
-    if not options.yes and not _confirmed():
+    if not options.yes and not confirmed():
         return output.FAILED
     try:
         answer = await _tell(config, name, "leave", {})
@@ -124,6 +130,77 @@ async def _remove(options: argparse.Namespace) -> int:
     if not local:
         print(f"{file} does not name {name} any more: bring the file to the other hosts.")
     return 0
+
+
+async def rebuild(asker: Asker, options: argparse.Namespace) -> int:
+    """Have a cluster become a copy of another one."""
+    name, donor = options.cluster, options.donor
+    print(
+        f"All tables, views and functions of {name} will be dropped, and made anew as "
+        f"{donor or 'another cluster'} has them. Clients use the other clusters meanwhile."
+    )
+    if not options.yes and not confirmed():
+        return output.FAILED
+    if options.wait:
+        return await rebuild_one(asker, name, donor, options.timeout_s)
+    await asker.ask(name, "POST", "/ha/v1/rebuild", {"cluster": name, "donor": donor})
+    print(f"{name} is being rebuilt: see haproc status")
+    return 0
+
+
+async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float) -> int:
+    """Have a cluster become a copy, and wait until it serves; say how far it is.
+
+    Returns the exit code; raises AskError if it refuses.
+    """
+    before = (await asker.ask(name, "GET", "/ha/v1/status"))["incarnation"]
+    await asker.ask(name, "POST", "/ha/v1/rebuild", {"cluster": name, "donor": donor})
+    end, told, tell_s = time.monotonic() + timeout_s, "", 0.0
+    while time.monotonic() < end:
+        await asyncio.sleep(POLL_S)
+        try:
+            status = await asker.ask(name, "GET", "/ha/v1/status")
+        except AskError:
+            continue  # it begins anew
+        state, reason = status["state"], status["reason"]
+        if status["incarnation"] == before:
+            continue
+        if state == State.READY.value:
+            print(f"{name} serves")
+            return 0
+        if state == State.TOO_FAR_BEHIND.value:
+            output.error(f"{name}: {reason}")
+            return output.FAILED
+        if state != told or time.monotonic() >= tell_s:
+            told, tell_s = state, time.monotonic() + TELL_S
+            print(f"{name}: {state} {reason}".rstrip(), flush=True)
+    output.error(f"{name} does not serve after {timeout_s} s")
+    return output.NOT_READY
+
+
+async def repair(asker: Asker, options: argparse.Namespace) -> int:
+    """Have one table of a cluster replaced by another cluster's; wait until it is."""
+    name, donor, table = options.cluster, options.donor, options.table
+    print(
+        f"{table} on {name} will be replaced with that of {donor or 'another cluster'}. "
+        f"{name} serves nobody meanwhile."
+    )
+    if not options.yes and not confirmed():
+        return output.FAILED
+    body = {"cluster": name, "table": table, "donor": donor}
+    offset = (await asker.ask(name, "POST", "/ha/v1/repair", body))["offset"]
+    print(f"it is copied at offset {offset}")
+    end, told = time.monotonic() + options.timeout_s, ""
+    while time.monotonic() < end:
+        status = await asker.ask(name, "GET", "/ha/v1/status")
+        if status["cursor"] > offset and status["copy"] is None:
+            print("done: run haproc verify to compare the clusters")
+            return 0
+        if status["copy"] is not None and told != (told := status["reason"]):
+            print(told, flush=True)
+        await asyncio.sleep(POLL_S)
+    output.error(f"{table} is not copied after {options.timeout_s} s")
+    return output.NOT_READY
 
 
 def _names(config: Config) -> list[str]:
@@ -185,7 +262,8 @@ async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -
     raise AskError("\n".join(told) or "there is no other cluster to tell", code)
 
 
-def _confirmed() -> bool:
+def confirmed() -> bool:
+    """Ask whether to go on; False also if there is nobody to ask."""
     if not sys.stdin.isatty():
         output.error("say --yes, or run it in a terminal")
         return False

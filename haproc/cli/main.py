@@ -26,12 +26,13 @@ def _parser() -> argparse.ArgumentParser:
     _node_commands(commands)
     _queue_commands(commands)
     _cluster_commands(commands)
+    _backup_commands(commands)
     _drain_commands(commands)
     _session_commands(commands)
     _job_commands(commands)
     _tool_commands(commands)
     usage.add_command(commands)
-    _ring_commands(commands)
+    _adopt_command(_ring_commands(commands))
     return parser
 
 
@@ -107,10 +108,10 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import cluster
+    from haproc.cli import cluster, queue
 
     actions = commands.add_parser(
-        "cluster", help="the ring's members: add one, remove one"
+        "cluster", help="the ring's members: add, remove or rebuild one"
     ).add_subparsers(dest="action", required=True, metavar="ACTION")
     add = actions.add_parser("add", help="make a cluster a member of the ring")
     remove = actions.add_parser("remove", help="have the ring do without a cluster for good")
@@ -126,7 +127,50 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     token = add.add_mutually_exclusive_group()
     token.add_argument("--spark-token-env", help="variable that holds the token for its Spark")
     token.add_argument("--spark-token-file", help="file that holds it")
-    remove.add_argument("--yes", action="store_true", help="do not ask")
+    rebuild = actions.add_parser(
+        "rebuild", help="replace a cluster's tables with those of another one, and go on from there"
+    )
+    rebuild.add_argument("cluster", metavar="NAME", help="the cluster's name")
+    rebuild.add_argument("--from", dest="donor", default="", help="the cluster to copy (any)")
+    rebuild.add_argument("--wait", action="store_true", help="until it serves; else exit 3")
+    rebuild.add_argument("--timeout-s", type=float, default=86_400.0, help="of --wait (a day)")
+    _where(rebuild)
+    rebuild.set_defaults(run=queue.run, ask=cluster.rebuild)
+    tables = commands.add_parser("table", help="one table of a cluster: repair it").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    repair = tables.add_parser(
+        "repair",
+        help="replace a table on one cluster with another cluster's, in its place in the log",
+    )
+    repair.add_argument("table", help="as schema.table")
+    repair.add_argument(
+        "--on", dest="cluster", metavar="NAME", required=True, help="the cluster to mend"
+    )
+    repair.add_argument("--from", dest="donor", default="", help="the cluster to copy (any)")
+    repair.add_argument("--timeout-s", type=float, default=86_400.0, help="else exit 3 (a day)")
+    _where(repair)
+    repair.set_defaults(run=queue.run, ask=cluster.repair)
+    for command in (remove, rebuild, repair):
+        command.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _backup_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import backups, queue
+
+    backup = commands.add_parser("backup", help="copy what the ring holds to another storage")
+    backup.add_argument("destination", metavar="DEST", help="path or URL that Spark can write to")
+    backup.add_argument("--cluster", help="whose Spark makes it (one that serves)")
+    _json(backup)
+    restore = commands.add_parser("restore", help="make a new ring hold what a backup does")
+    restore.add_argument("source", metavar="SOURCE", help="the backup: every Spark must read it")
+    restore.add_argument("--offset", type=int, help="which one, if there are several (the newest)")
+    restore.add_argument("--verify", action="store_true", help="compare all rows' checksums")
+    for command, ask in ((backup, backups.backup), (restore, backups.restore)):
+        _where(command)
+        command.add_argument("--timeout-s", type=float, default=86_400.0, help="at most (a day)")
+        command.set_defaults(run=queue.run, ask=ask)
+    restore.set_defaults(cluster=None)
 
 
 def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -225,7 +269,9 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     plugin.set_defaults(run=tools.spark_jar)
 
 
-def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _ring_commands(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse._SubParsersAction[argparse.ArgumentParser]:
     from haproc.cli import rings
 
     ring = commands.add_parser("ring", help="a local ring: clusters and HAProcs on this machine")
@@ -284,6 +330,28 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         (roll, rings.roll),
     ):
         command.set_defaults(run=run)
+    return actions
+
+
+def _adopt_command(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import adopt
+
+    command = actions.add_parser(
+        "adopt", help="make a ring of clusters that have tables already, on any machines"
+    )
+    command.add_argument(
+        "--from", dest="source", required=True, metavar="NAME", help="whose tables all are to have"
+    )
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--config", type=Path, help="the ring's YAML file")
+    where.add_argument(
+        "--folder", type=Path, default=Path(".ring"), help="where a local ring lives (.ring)"
+    )
+    command.add_argument("--dry-run", action="store_true", help="only tell what would be done")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.add_argument("--timeout-s", type=float, default=86_400.0, help="of the copies (a day)")
+    _json(command)
+    command.set_defaults(run=adopt.adopt)
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -158,12 +158,15 @@ def _allow_files() -> None:
 
 
 async def _serve(config: Config, cluster: str) -> ExitCode:
-    node = Node(config, cluster)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(unhandled)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, node.stop)
-    return await node.run()
+    while True:
+        node = Node(config, cluster)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, node.stop)
+        code = await node.run()
+        if code is not ExitCode.AGAIN:
+            return code
 
 
 def start(options: argparse.Namespace) -> int:
@@ -250,6 +253,7 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
             break
     for line in [
         *_undecided(answers),
+        *_foreign(answers),
         *_log_lines(answers),
         *_clients(answers),
         *_disagreements(answers),
@@ -266,6 +270,28 @@ def _undecided(answers: dict[str, dict[str, Any]]) -> list[str]:
         for name, each in found.items()
         if each
     ]
+
+
+def _foreign(answers: dict[str, dict[str, Any]]) -> list[str]:
+    """Return whose tables have commits that the ring did not make, and the newest of them."""
+    lines = []
+    for name, answer in answers.items():
+        commits = (answer.get("foreign") or {}).get("commits", ())
+        found = [c for c in commits if c["changes_rows"] and c["verified_at"] is None]
+        if found:
+            newest = commit_text(found[-1])
+            lines.append(
+                f"{name}: tables were written past HAProc, the newest commit: {newest}; "
+                "run haproc verify"
+            )
+    return lines
+
+
+def commit_text(commit: dict[str, Any]) -> str:
+    """Return a foreign commit for people."""
+    by = commit["user"] or commit["engine"] or "an unknown user"
+    told = f"{commit['table']} version {commit['version']}, {commit['operation']} by {by}"
+    return output.harmless(f"{told}, {commit['at']}")
 
 
 def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:

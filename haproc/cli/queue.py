@@ -18,7 +18,7 @@ import aiohttp
 
 from dmq import Json
 from haproc.cli import output
-from haproc.cli.nodes import ask_all, read_config
+from haproc.cli.nodes import ask_all, commit_text, read_config
 from haproc.config.model import Config
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.findings import Finding
@@ -225,7 +225,7 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
 
 async def revoke(asker: Asker, options: argparse.Namespace) -> int:
     """Have the ring take an operation back, after a confirmation; 0 if it is taken back."""
-    name = options.cluster or await _serving(options.ring)
+    name = options.cluster or await serving(options.ring)
     path = f"/ha/v1/queue/{options.offset}"
     if not options.yes:
         _print_operation(await asker.ask(name, "GET", path))
@@ -260,7 +260,7 @@ async def verify(asker: Asker, options: argparse.Namespace) -> int:
             if time.monotonic() >= end:
                 raise
             if error.code == output.NOT_READY:  # it went away: the log knows, so do the others
-                asked = await _serving(config)
+                asked = await serving(config)
     if not found:
         raise AskError("no HAProc has read the marker in time", output.NOT_READY)
     if options.json:
@@ -273,11 +273,11 @@ async def verify(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def _begin(asker: Asker, config: Config, trusted: str) -> tuple[str, int]:
-    name, body = await _serving(config), {"trusted": trusted} if trusted else None
+    name, body = await serving(config), {"trusted": trusted} if trusted else None
     return name, int((await asker.ask(name, "POST", "/ha/v1/verify", body))["marker"])
 
 
-async def _serving(config: Config) -> str:
+async def serving(config: Config) -> str:
     """Return the first cluster that serves, else the first that answers."""
     answers = await ask_all(config)
     alive = [name for name, answer in answers.items() if "error" not in answer]
@@ -310,5 +310,8 @@ def _print_findings(found: Mapping[str, Any]) -> None:
     for name, each in clusters.items():
         if each["reason"]:
             print(f"{name}: {each['reason']}")
+        for commit in each.get("foreign", ()):
+            what = "written" if commit["changes_rows"] else "maintained"
+            print(f"{name}: {what} past HAProc: {commit_text(commit)}")
     if not found["complete"]:
         print("not all clusters have told in time what they hold (--wait-s)")

@@ -30,6 +30,26 @@ class OnClusterDown(StrEnum):
     """End the process with exit code 4; a supervisor starts it again."""
 
 
+class OnDivergence(StrEnum):
+    """What a HAProc does when its cluster differs from the others."""
+
+    STOP = "stop"
+    """Leave service, and wait for an operator."""
+    REBUILD = "rebuild"
+    """Copy another cluster, if most of the others serve."""
+
+
+class OnForeignWrite(StrEnum):
+    """What a HAProc does when somebody has written into its cluster's tables past it."""
+
+    WARN = "warn"
+    """Say so: in the log, in the status, in metrics, in verifications."""
+    STOP = "stop"
+    """Take the cluster out of service as well, until a verification finds it equal."""
+    IGNORE = "ignore"
+    """Don't look for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A listener's or a peer's host and port."""
@@ -115,6 +135,10 @@ class Timeouts:
     stuck_after_attempts: int = 8
     """Environment errors of one operation that make the cluster STUCK. As many on every cluster
     reject a write whose query cannot run."""
+    foreign_look_s: float = 600.0
+    """How often the tables are looked at for commits that the ring did not make. A look waits for
+    as long at most until no write waits to be applied. Of more than 1,000 commits of one table
+    between two looks only the newest are read."""
     give_up_after_s: float = 60.0
     """For how long an operation must have failed, too, before the cluster appends a failure vote;
     once all clusters have voted, the ring rejects the operation. Chosen: longer than a restart of a
@@ -376,6 +400,14 @@ class Config:
     on_cluster_down: OnClusterDown = OnClusterDown.WAIT
     """What a HAProc does when its cluster stops answering. ``wait``: close the client door, probe,
     recover; ``exit``: end with exit code 4, for a supervisor."""
+    on_divergence: OnDivergence = OnDivergence.STOP
+    """What a HAProc does when its cluster is DIVERGED. ``stop``: wait for an operator;
+    ``rebuild``: after half a minute copy another cluster's tables. It does so only while more than
+    half of the other clusters are READY and agree, and one cluster at a time."""
+    on_foreign_write: OnForeignWrite = OnForeignWrite.WARN
+    """What a HAProc does when a table has a commit that the ring did not make. ``warn``: say so in
+    the log, in ``haproc status``, ``haproc verify`` and the metrics; ``stop``: the cluster is
+    DIVERGED as well, unless the commit cannot have changed rows; ``ignore``: don't look."""
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
     timeouts: Timeouts = Timeouts()
     membership: Membership = Membership()

@@ -17,8 +17,10 @@ from haproc.engine import objects, table
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
 from haproc.engine.confs import CHECKS_POOL, pool_of_lane, quoted_name
+from haproc.engine.copying import SparkCopies
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Column, EngineAddress, Named, Restore, TableState
+from haproc.engine.history import SparkHistories
+from haproc.engine.interface import Column, EngineAddress, Lane, Named, Restore, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.server import Marker, Plugin, settings_of_results
@@ -223,6 +225,14 @@ class SparkConnectEngine:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s
         return await self._in_own_session(lambda own: objects.staged(own, timeout_s))
+
+    def copies(self, lane: Lane | None = None) -> SparkCopies:
+        """See Engine."""
+        return SparkCopies(self._in_own_session if lane is None else lane.guarded)
+
+    def histories(self) -> SparkHistories:
+        """See Engine."""
+        return SparkHistories(self._in_own_session, self.standing)
 
     async def table_states(self) -> Sequence[TableState]:
         """Return all tables and views as they stand now; raises EngineError."""

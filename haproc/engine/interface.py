@@ -19,10 +19,16 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
+
+if TYPE_CHECKING:
+    from haproc.engine.commits import Histories
+    from haproc.engine.copies import Copies
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +350,14 @@ class Lane(Protocol):
         """
         ...
 
+    async def guarded(self, call: Callable[[Any], Awaitable[_Result]]) -> _Result:
+        """Call with the lane's session (a RemoteSession); no replaced process ever does.
+
+        Raises EngineError. After an availability error what was asked for may still be under way;
+        the next use of the lane ends it first.
+        """
+        ...
+
     async def fence(self) -> None:
         """Return when nothing given to this lane before, by whoever, runs or will ever run."""
         ...
@@ -449,6 +463,14 @@ class Engine(Protocol):
         Those that it was given below SETTINGS_OF_RESULTS, and the named ones, if only by default;
         None: it has none. Versions go by VERSION and `spark`, `java`, `delta`. Raises EngineError.
         """
+        ...
+
+    def copies(self, lane: Lane | None = None) -> Copies:
+        """Return what gives this cluster's tables to others, and, with a lane, takes theirs."""
+        ...
+
+    def histories(self) -> Histories:
+        """Return what shows the commits of its tables."""
         ...
 
     async def staged(self) -> Collection[str]:

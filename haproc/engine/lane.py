@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from haproc.engine import arrow, confs
 from haproc.engine.configured import ConfiguredSession, Defaults
@@ -31,6 +31,7 @@ from haproc.engine.interface import Applied, Settings, TransactionMarker
 from haproc.engine.remote import RemoteSession, plan_bytes
 from haproc.engine.statement import Statement
 
+_Result = TypeVar("_Result")
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
 IDS_SEARCHED: Final = 4
 """How many of a lane's ids a new process looks at, at least, for what was left there. Spark spends
@@ -93,6 +94,20 @@ class SparkLane:
                     f"The cluster did not answer within {timeout_s} s",
                     error_class="DEADLINE_EXCEEDED",
                 ) from error
+
+    async def guarded(self, call: Callable[[RemoteSession], Awaitable[_Result]]) -> _Result:
+        """Make a call in the lane's session, of which no settings are asked; raises EngineError."""
+        async with self._one_at_a_time:
+            epoch = await self._begin()
+            self._in_doubt = True
+            try:
+                result = await call(self._remote)
+            except EngineError as error:
+                lost = self._remote.renew(error, epoch)
+                self._in_doubt = lost or error.kind is ErrorKind.AVAILABILITY
+                raise
+            self._in_doubt = False
+            return result
 
     async def fence(self) -> None:
         """Return when nothing given to this lane before, by whoever, runs or will ever run."""

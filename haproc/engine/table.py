@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from haproc.classify.names import OWN_SCHEMAS
@@ -63,7 +63,10 @@ async def survey(session: Session, names: Sequence[str], at_once: int) -> list[T
                 return TableState(name, version)
             return TableState(name, checksum=await _readable(session, name))
 
-    found = [each for name in names for each in await _listed(session, name)]
+    async def rows(sql: str) -> list[dict[str, Any]]:
+        return await _rows(session, sql)
+
+    found = [each for name in names for each in await listed(rows, name)]
     return list(await asyncio.gather(*(state(name, view) for name, view in found)))
 
 
@@ -91,28 +94,32 @@ async def _readable(session: Session, name: str) -> str:
         return ""
 
 
-async def _listed(session: Session, catalog: str) -> list[tuple[str, bool]]:
+Rows = Callable[[str], Awaitable[list[dict[str, Any]]]]
+"""Runs a query and returns its rows."""
+
+
+async def listed(rows: Rows, catalog: str) -> list[tuple[str, bool]]:
     """Return the catalog's tables and views by their full names; True for a view."""
     found: list[tuple[str, bool]] = []
     inside = quote_name(catalog)
-    for row in await _rows(session, f"SHOW NAMESPACES IN {inside}"):
+    for row in await rows(f"SHOW NAMESPACES IN {inside}"):
         if row["namespace"] in _SYSTEM:
             continue
         # A namespace of several levels comes as SQL has it, one of one level as its plain name.
         plain = str(row["namespace"])
         namespace = plain if "." in plain or "`" in plain else quote_name(plain)
         where = f"{inside}.{namespace}"
-        views = {row["viewName"] for row in await _shown(session, f"SHOW VIEWS IN {where}")}
-        tables = await _rows(session, f"SHOW TABLES IN {where}")
+        views = {row["viewName"] for row in await _shown(rows, f"SHOW VIEWS IN {where}")}
+        tables = await rows(f"SHOW TABLES IN {where}")
         names = {row["tableName"] for row in tables if not row["isTemporary"]} | views
         found += [(f"{where}.{quote_name(str(name))}", name in views) for name in sorted(names)]
     return found
 
 
-async def _shown(session: Session, sql: str) -> list[dict[str, Any]]:
+async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
     """Return what a catalog lists; nothing if it cannot list such things."""
     try:
-        return [row for row in await _rows(session, sql) if not row["isTemporary"]]
+        return [row for row in await rows(sql) if not row["isTemporary"]]
     except EngineError as error:
         if error.kind is ErrorKind.APPLICATION:
             return []

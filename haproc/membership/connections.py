@@ -16,6 +16,8 @@ from dmq import Json
 from haproc.config.model import Address, Config, Membership
 from haproc.membership.peers import (
     ApplyNow,
+    CopyAnswer,
+    CopyQuestion,
     Neighbour,
     PeerOutcome,
     PeerProgress,
@@ -247,6 +249,9 @@ class PeerDoors:
 _ANSWER_MARGIN_S: Final = 0.5
 """What an answer may take on its way beyond the time that the peer was given for its work."""
 _ANSWER_BYTES_MAX: Final = 16 << 20
+COPY_PATH: Final = "/ha/v1/copy"
+COPY_BYTES_MAX: Final = 64 << 20
+"""An answer to a copy: a part of a file, or the names of all tables."""
 
 
 class HttpPeers:
@@ -287,6 +292,16 @@ class HttpPeers:
         """Ask a peer for its state, cursor and lag."""
         return await self._ask(PeerStatus, peer, "/ha/v1/status", timeout_s)
 
+    async def copy(
+        self, peer: str, question: CopyQuestion, timeout_s: float
+    ) -> tuple[CopyAnswer, bytes]:
+        """Ask a peer for what a copy of its cluster needs; returns bytes of a file, too."""
+        status, data = await self._send(peer, COPY_PATH, timeout_s, question, COPY_BYTES_MAX)
+        if status != 200:
+            return _read(peer, status, data, CopyAnswer), b""
+        length = int.from_bytes(data[:4], "big")
+        return _read(peer, status, data[4 : 4 + length], CopyAnswer), data[4 + length :]
+
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
         """Ask a peer how its Spark server is set."""
         return await self._ask(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
@@ -302,6 +317,16 @@ class HttpPeers:
         self, of: type[T], peer: str, path: str, timeout_s: float, body: ApplyNow | None = None
     ) -> T:
         """Return what a peer answers, which is ``of`` this type; with a body it is a POST."""
+        return _read(peer, *await self._send(peer, path, timeout_s, body), of)
+
+    async def _send(
+        self,
+        peer: str,
+        path: str,
+        timeout_s: float,
+        body: ApplyNow | CopyQuestion | None,
+        bytes_max: int = _ANSWER_BYTES_MAX,
+    ) -> tuple[int, bytes]:
         method = "GET" if body is None else "POST"
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._doors.connect_s)
         url = self._doors.url(peer, path)
@@ -313,18 +338,18 @@ class HttpPeers:
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:
-                return _read(peer, response.status, await _limited(response), of)
+                return response.status, await _limited(response, bytes_max)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             raise PeerUnavailableError(f"peer {peer} at {url}: {what}") from error
 
 
-async def _limited(response: aiohttp.ClientResponse) -> bytes:
+async def _limited(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
         size += len(part)
-        if size > _ANSWER_BYTES_MAX:
+        if size > bytes_max:
             raise aiohttp.ClientPayloadError("the answer is too large")
         parts.append(part)
     return b"".join(parts)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from haproc.config.model import Address, Config
+from haproc.engine.copies import Inventory
 from haproc.membership.state import HOPELESS, Offset, Seconds, State, Undecided
 
 # Which clusters a ring has, and where their HAProcs are. Values only.
@@ -143,6 +144,19 @@ class PeerProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyStatus:
+    """How far a copy is, in tables and bytes, after so many seconds."""
+
+    donor: str
+    marker: int
+    tables: int
+    tables_done: int
+    bytes: int
+    bytes_done: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class PeerStatus:
     """A HAProc's state, cursor and lag. ``computing``: the operations whose rows it is at."""
 
@@ -157,6 +171,47 @@ class PeerStatus:
     lag: int
     applying: bool
     computing: tuple[int, ...]
+    copy: CopyStatus | None = None
+    foreign: Mapping[str, Any] = field(default_factory=dict)
+    """Commits that the ring did not make, see `replicate.agree.foreign_watch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyQuestion:
+    """What a copy asks its donor, see `replicate.agree.donating`. ``marker``: its record's offset.
+
+    ``table``: its number in the inventory; ``after``: the last path known; ``path``, ``offset``,
+    ``length``: a part of a file.
+    """
+
+    do: str
+    marker: int
+    table: int = 0
+    after: str = ""
+    path: str = ""
+    offset: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAnswer:
+    """What a donor answers; bytes of a file stand beside it.
+
+    ``state``: ``ok``; ``pending``: ask again; ``gone``: it has no notes; ``failed``: its Spark
+    failed, ``final``: and will again. ``size``: of the file.
+    """
+
+    state: str
+    message: str = ""
+    error_class: str = ""
+    final: bool = False
+    inventory: Inventory | None = None
+    claims: tuple[tuple[str, int], ...] = ()
+    roster: int = -1
+    lineage: tuple[tuple[str, int], ...] = ()
+    actions: tuple[Any, ...] = ()
+    files: tuple[Any, ...] = ()
+    size: int = 0
 
 
 class Peers(Protocol):
@@ -181,6 +236,12 @@ class Peers(Protocol):
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
         """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        ...
+
+    async def copy(
+        self, peer: str, question: CopyQuestion, timeout_s: float
+    ) -> tuple[CopyAnswer, bytes]:
+        """Ask a peer for what a copy of its cluster needs; returns bytes of a file, too."""
         ...
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:

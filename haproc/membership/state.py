@@ -32,6 +32,8 @@ class State(StrEnum):
     """One operation keeps failing here for reasons of the environment."""
     DRAINING = "DRAINING"
     """Finishes what it has and takes nothing new."""
+    COPYING = "COPYING"
+    """The cluster takes its tables from another one."""
     STARTING = "STARTING"
     DOWN = "DOWN"
     """The cluster does not answer."""
@@ -68,7 +70,7 @@ class Cause(StrEnum):
     GIVEN_UP = "given up"
     """It has applied an operation that the ring gave up."""
     TABLES = "tables"
-    """A verification found tables that differ."""
+    """A verification found tables that differ, or somebody wrote into them past HAProc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ class Condition:
     undecided: Undecided | None = None
     behind: str = ""
     """Why the log cannot bring this cluster up to date, and what to do; empty if it can."""
+    copying: str = ""
+    """How far the copy of another cluster's tables is; empty if there is none."""
     cluster_error: str = ""
     log_error: str = ""
 
@@ -171,6 +175,8 @@ def state_of(condition: Condition) -> tuple[State, str]:
         return State.DRAINING, "stopping"
     if c.drained:
         return State.DRAINING, _drained(c)
+    if c.copying:
+        return State.COPYING, c.copying
     if not c.started:
         return State.STARTING, c.cluster_error
     if not c.cluster_up:
@@ -211,8 +217,8 @@ def _differs(divergence: Divergence) -> str:
             )
         case Cause.TABLES:
             what = (
-                f"the verification at offset {offset} found tables that differ from the other "
-                f"clusters' ({divergence.tables}): mend them"
+                f"at offset {offset} tables differ from the other clusters' "
+                f"({divergence.tables}): mend them"
             )
         case Cause.OUTCOME:
             what = f"the operation at offset {offset} had another outcome here than on the others"

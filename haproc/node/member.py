@@ -22,6 +22,8 @@ from haproc.membership.members import Members
 from haproc.membership.peers import Member, Neighbour, Peers, founders, with_own_addresses
 from haproc.membership.state import Own, State
 from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.agree.foreign_watch import ForeignWatch
+from haproc.replicate.agree.rebuilding import Mender
 from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.archive.pages import Pages, Timekeepers
 from haproc.replicate.member.core import Core, Listeners, Reached
@@ -69,6 +71,7 @@ class LocalMember:
     replica: Replica
     assurance: Assurance
     trimmer: Trimmer
+    mender: Mender
 
     @property
     def core(self) -> Core:
@@ -77,7 +80,8 @@ class LocalMember:
 
     def start(self) -> list[asyncio.Task[None]]:
         """Begin; the tasks end by being cancelled, or with what no retry can mend."""
-        return [asyncio.ensure_future(part.run()) for part in (self.replica, self.trimmer)]
+        parts = (self.replica, self.trimmer, self.mender)
+        return [asyncio.ensure_future(part.run()) for part in parts]
 
     def own(self) -> Own:
         """Return what peers are told of it."""
@@ -113,7 +117,8 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
         Listeners(state_changed, told.on_applied, members.report_now),
         guard_always=config.writes.guard_always,
     )
-    replica, position = Replica(core, follow), ArchivePosition(world.store)
+    replica = Replica(core, ForeignWatch(core, world.store, config.on_foreign_write), follow)
+    position = ArchivePosition(world.store)
     member = LocalMember(
         members,
         replica,
@@ -125,6 +130,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
             members.ready,
             position.read if config.archive.holds_trimming else None,
         ),
+        Mender(core, lambda: replica.operators.on_rebuild(), config.on_divergence),
     )
     core.health.is_last = lambda: not members.ready()
     members.attach(member)

@@ -111,6 +111,8 @@ class ExitCode(IntEnum):
     FAILED = 1
     CLUSTER_DOWN = 4
     FENCED = 5
+    AGAIN = 6
+    """It is to begin anew, in the same process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class Node:
         self._name = name
         self._engine = engine
         self._stop = asyncio.Event()
+        self._again = asyncio.Event()
         self._changed = asyncio.Event()
         self._metrics = Metrics(config.ring, name, [state.value for state in State])
         self._peers = PeerDoors(config, name)
@@ -202,6 +205,7 @@ class Node:
             world,
             Observers(self._state_changed, self._peers.follow, metrics.applied, metrics.waited),
         )
+        member.replica.operators.on_rebuild = self._again.set
         reads = build_reads(config, member, HttpForwarding(self._peers), metrics)
         sessions, upkeep, listing = build_sessions(config, member, world)
         given = Resources(config, member.replica, engine, rules, member.assurance, reads, sessions)
@@ -300,12 +304,13 @@ class Node:
         jobs: JobsHere | None,
     ) -> ExitCode:
         tasks.append(stop := asyncio.ensure_future(self._stop.wait()))
+        tasks.append(again := asyncio.ensure_future(self._again.wait()))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if stop in done:
+        if stop in done or again in done:
             if jobs is not None:
                 await jobs.runner.aclose()
             await self._drain(member, doors)
-            return ExitCode.STOPPED
+            return ExitCode.STOPPED if stop in done else ExitCode.AGAIN
         code = next(iter(done)).result()
         return code if isinstance(code, ExitCode) else ExitCode.FAILED
 

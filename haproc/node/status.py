@@ -237,6 +237,8 @@ class NodeStatus:
             metrics.position(core.schedule.low, marks.log_end, marks.lag)
             recovery = replica.recovery
             metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
+            copied = replica.taking.progress
+            metrics.copied(*((copied.bytes_done, copied.bytes) if copied else (0, 0)))
             metrics.catch_up_estimate(copy_is_faster=replica.catch_up_estimate.copy_is_faster)
             sessions = self._service.sessions
             adopted, self._adopted_told = sessions.adopted - self._adopted_told, sessions.adopted
@@ -247,6 +249,7 @@ class NodeStatus:
                 metrics.jobs(self._jobs.running, self._jobs.of_ring, self._jobs.take_ended())
             if (judged := replica.verifier.judged) is not None:
                 metrics.verification(judged.finding, judged.tables, judged.at_ms)
+            metrics.foreign(replica.foreign.take_counts())
             metrics.undecided(core.condition.now.undecided is not None)
             metrics.settings(*self._drift.findings.counts)
             if (plan := trimmer.plan) is not None:

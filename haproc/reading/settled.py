@@ -19,6 +19,7 @@ from haproc.reading.moving import (
     is_moment_type,
     outputs,
     rows_of,
+    tokens_of,
     typed,
 )
 from haproc.reading.tree import Facts, Finding, Node, Reading, TextRange
@@ -33,6 +34,9 @@ from haproc.reading.tree import Facts, Finding, Node, Reading, TextRange
 
 _BARE: Final = frozenset({"current_date", "current_time", "current_timestamp"})
 """Those that Spark calls without parentheses, too."""
+_LIKE: Final = frozenset({"LikeAny", "LikeAll", "NotLikeAny", "NotLikeAll"})
+"""The parser computes their patterns if these are constant."""
+_CONVERTING: Final = TYPED | {"CAST", "TRY_CAST"}
 _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
 """Functions of which a name may be made."""
 
@@ -42,6 +46,7 @@ def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
     examination = Examination(reading, moment)
     found = list(_rows_written(examination))
     found += _names_computed(examination)
+    found += _patterns(examination)
     found += _of_merge(examination)
     return list(dict.fromkeys(found))
 
@@ -125,6 +130,20 @@ def _names_computed(examination: Examination) -> Iterator[Finding]:
                 said = "computes a name, which may be another one on every cluster"
                 yield Finding(f"{examination.shown(each)} {said}", each.place)
                 break
+
+
+def _patterns(examination: Examination) -> Iterator[Finding]:
+    """Yield patterns of ``LIKE ANY`` and the like that the parser has computed, from moments."""
+    text = examination.reading.text
+    for node in _parsed(examination):
+        if node.cls not in _LIKE or node.place is None:
+            continue
+        written = text[node.place.start : node.place.end]
+        tokens = tokens_of(written)
+        converts = "::" in written or any(token.upper in _CONVERTING for token in tokens)
+        strings = (decoded(token.text) for token in tokens if token.kind is TokenKind.STRING)
+        if converts and any(is_moment(each) for each in strings):
+            yield examination.finding(node, "compares with what may be a moment, by the clock")
 
 
 def _of_merge(examination: Examination) -> Iterator[Finding]:

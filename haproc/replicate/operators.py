@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +21,9 @@ from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.assurance import nothing_computes
 from haproc.replicate.agree.comparing import Verifier
+from haproc.replicate.agree.rebuilding import rebuild, repair
 from haproc.replicate.agree.revoking import Revoking
+from haproc.replicate.backing_up import Backups
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.standing import (
@@ -37,6 +39,7 @@ from haproc.replicate.queue.units import MARKER, Unfinished
 from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
+from haproc.replicate.restoring import Restorer, RestoreState
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +51,21 @@ SQL_CHARACTERS_MAX: Final = 1_000_000
 class Operators:
     """See the module. Methods raise RequestError."""
 
-    def __init__(self, core: Core, verifier: Verifier, revoking: Revoking) -> None:
+    def __init__(
+        self,
+        core: Core,
+        verifier: Verifier,
+        revoking: Revoking,
+        backups: Backups,
+        restorer: Restorer,
+    ) -> None:
         self._core = core
         self._verifier = verifier
         self._revoking = revoking
+        self._backups = backups
+        self._restorer = restorer
+        self.on_rebuild: Callable[[], None] = lambda: None
+        """Has this process begin anew."""
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -255,14 +269,50 @@ class Operators:
             )
         return found
 
-    def _check(self, cluster: str) -> None:
-        core = self._core
-        if cluster != core.me:
+    async def rebuild(self, cluster: str, donor: str) -> Mapping[str, Json]:
+        """Have this cluster become a copy of another one; ``donor``: of which, if not of any."""
+        self._check_name(cluster)
+        await rebuild(self._core, donor)
+        logger.warning("cluster %s is rebuilt from %s", cluster, donor or "another one")
+        self.on_rebuild()
+        return {"cluster": cluster, "donor": donor}
+
+    def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
+        """Begin a backup of this cluster; it is made in the background."""
+        self._check_name(cluster)
+        return self._backups.begin(destination)
+
+    def backup_standing(self) -> Mapping[str, Json]:
+        """Tell how far the backup is that was asked for last."""
+        return self._backups.standing()
+
+    async def restore(
+        self, cluster: str, source: str, offset: int, *, verify: bool
+    ) -> Mapping[str, Json]:
+        """Have this cluster, which holds nothing, restored from a backup; -1: the newest."""
+        self._check_name(cluster)
+        told = await self._restorer.ask(source, offset, verify=verify)
+        if told["state"] == RestoreState.ASKED:
+            self.on_rebuild()
+        return told
+
+    async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
+        """Have one table of this cluster replaced by another one's, at a place in the order."""
+        self._check_name(cluster)
+        offset = await repair(self._core, table, donor)
+        return {"cluster": cluster, "table": table, "offset": offset}
+
+    def _check_name(self, cluster: str) -> None:
+        if cluster != self._core.me:
             raise refused(
                 ErrorClass.NOT_NOW,
-                f"this is cluster {core.me}, not {cluster}",
+                f"this is cluster {self._core.me}, not {cluster}",
                 "check the addresses",
             )
+
+    def _check(self, cluster: str) -> None:
+        self._check_name(cluster)
+        core = self._core
         if core.condition.state in (
             State.STARTING,
             State.STOPPED,

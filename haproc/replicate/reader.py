@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from dmq import Entry, TrimmedError
-from haproc.config.model import LANES_MAX
-from haproc.engine.errors import EngineError
-from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Judge, RecordJudgement
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import (
-    DONE_BEFORE,
     EXPIRED,
     STALE,
     OperationOutcome,
@@ -26,6 +21,7 @@ from haproc.replicate.queue.outcomes import (
 )
 from haproc.replicate.queue.units import MARKER
 from haproc.replicate.records.contents import Check, Fence, Verify
+from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.operation import (
     OPERATION,
@@ -37,14 +33,22 @@ from haproc.replicate.records.operation import (
     Operation,
     from_record,
 )
-from haproc.replicate.records.progress import Progress, from_cursor
 from haproc.replicate.records.rows import ApplicationFailure, Computed, Part, Passed, Rows
 from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 
 logger = logging.getLogger(__name__)
 
 Control: TypeAlias = (
-    Decision | Computed | FailureReport | Claim | Check | Roster | FateMessage | Fence | Filler
+    Decision
+    | Computed
+    | FailureReport
+    | Claim
+    | Check
+    | Roster
+    | FateMessage
+    | Fence
+    | Copy
+    | Filler
 )
 """What is no operation."""
 
@@ -63,7 +67,8 @@ class Reader:
 
     ``on_check`` hears of skips and verifications, with their offsets, at least once; ``on_roster``
     of who the ring's members are; ``on_undecided`` of an operation of this origin that an earlier
-    process ran here, and of which no decision was read so far.
+    process ran here, and of which no decision was read so far; ``on_copy`` of copies: it returns
+    whether this cluster is to stop at the record's place.
     """
 
     def __init__(
@@ -74,9 +79,11 @@ class Reader:
         on_roster: Callable[[int, Roster], None],
         poison_rejection: PoisonRejection,
         on_undecided: Callable[[int, Operation], None],
+        on_copy: Callable[[int, Copy], bool],
     ) -> None:
         self._core = core
         self._on_undecided = on_undecided
+        self._on_copy = on_copy
         self._poison_rejection = poison_rejection
         self._on_failure = on_failure
         self._on_check = on_check
@@ -220,7 +227,9 @@ class Reader:
         core, offset = self._core, entry.offset
         message = from_record(entry.record)
         if not isinstance(message, Operation):
-            if isinstance(message, Verify):
+            if isinstance(message, Verify) or (
+                isinstance(message, Copy) and self._on_copy(offset, message)
+            ):
                 core.schedule.add(offset, MARKER)
             if isinstance(message, Fence):
                 core.log_state.definitions.note(offset, message)
@@ -262,7 +271,7 @@ class Reader:
                 offset, message.cluster, message.epoch
             ) and not self._was_stored(message):
                 logger.info("offset %d: a report of a replaced process", offset)
-            case FailureReport() if message.cluster == core.me:
+            case FailureReport() if message.cluster == (core.notes.was(message.offset) or core.me):
                 core.outcomes.resolve(
                     message.offset, OperationOutcome(OutcomeStatus.FAILED, failure=message.failure)
                 )
@@ -280,8 +289,8 @@ class Reader:
                     for o, each in self.unfinished.items()
                     if core.log_state.decisions.get(o) is None
                 }
-            case Filler() | Part() | Fence():
-                pass  # a part means what a later record says; a fence counts at its place
+            case Filler() | Part() | Fence() | Copy():
+                pass  # a part means what a later record says; the others count at their place
             case _:
                 self._on_check(offset, message)
 
@@ -332,127 +341,3 @@ class Reader:
         if verdict is DecisionKind.REJECT:
             core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.REJECTED, failure=failure))
         core.news.changed()
-
-
-T = TypeVar("T")
-
-
-class Beginning:
-    """How a process takes over where earlier ones left off.
-
-    It claims the cluster, goes back to where the stored progress says, stops what was left
-    running, and learns from the tables themselves what a crash left unclear.
-    """
-
-    def __init__(
-        self, core: Core, reader: Reader, admission: Admission, poison_rejection: PoisonRejection
-    ) -> None:
-        self._core = core
-        self._reader = reader
-        self._admission = admission
-        self._poison_rejection = poison_rejection
-
-    async def begin(self) -> bool:
-        """Take over, and follow the log from here on; False if that cannot be."""
-        core = self._core
-        await core.own_log.claim()
-        progress = await self._load()
-        end = await core.own_log.reaching(core.log.end)
-        if progress.low > end:
-            core.condition.fell_behind(
-                f"the log ends at {end}, before this cluster's cursor {progress.low}: it lost its "
-                "newest records; rebuild this cluster from another one"
-            )
-            return False
-        core.log_state.past.observe(asyncio.get_running_loop().time(), end)
-        core.schedule.resume(progress, end)
-        core.notes.resume(progress)
-        core.log_state.claims.restore(progress.claims)
-        await self._admission.restore(progress.roster)
-        await self._reader.rebuild(progress.low)
-        core.condition.differs(progress.diverged)
-        core.condition.undecided(progress.undecided)
-        await self._poison_rejection.replay_votes(end)
-        core.tasks.spawn(self._reader.run())
-        core.tasks.spawn(self._all_heard(end))
-        await self._fence()
-        await self._know_the_storage()
-        await self._read_up_to(end)
-        await self._restore(end)
-        core.condition.started()
-        return True
-
-    async def _all_heard(self, end: int) -> None:
-        """Wait until all is heard that may say what became of what is done: its record is there."""
-        await self._core.watermarks.heard(end)
-        self._core.outcomes.all_heard()
-
-    async def _load(self) -> Progress:
-        log = self._core.own_log
-        cursor = await log.unless_replaced()
-        return Progress(born=log.epoch) if cursor is None else from_cursor(cursor)
-
-    async def _fence(self) -> None:
-        """Stop what earlier incarnations left running on this cluster, on every lane there is."""
-        core = self._core
-        lanes = [core.engine.lane(i, core.own_log.still_mine) for i in range(LANES_MAX)]
-
-        async def fence() -> None:
-            await asyncio.gather(*(lane.fence() for lane in lanes))
-
-        await self._asking(fence)
-
-    async def _know_the_storage(self) -> None:
-        """Make sure that the cluster's storage is the one to which the cursor belongs."""
-        core, known = self._core, self._core.notes.storage
-        found = await self._asking(lambda: core.engine.storage(known))
-        if found != known:
-            core.notes.belongs_to(found)
-            await core.store()
-
-    async def _read_up_to(self, offset: int) -> None:
-        """Wait until the log is read up to the offset, or as far as it is read ahead."""
-        core = self._core
-        await core.news.until(
-            lambda: (
-                core.schedule.read_to >= offset or core.condition.now.behind or self._reader.full
-            )
-        )
-
-    async def _restore(self, log_end: int) -> None:
-        """Ask the tables for their last offsets: what the stored progress does not know yet."""
-        core, application = self._core, self._core.own_log.application
-        read_to, waiting = core.schedule.read_to, core.schedule.unfinished()
-        begun = [each.op for each in waiting if each.offset < log_end and not each.op.unmarked]
-        tables = sorted({table for op in begun for table in op.writes})
-        if not tables:
-            core.schedule.asked(read_to)
-            return
-        applied = await self._asking(lambda: core.engine.offsets_applied(tables, application))
-        if any(offset >= log_end for offset in applied.values()):
-            core.condition.fell_behind(
-                f"tables hold offsets that the log (end {log_end}) does not have; it is an "
-                "older copy: bring the newest one back"
-            )
-            return
-        core.schedule.asked(read_to)
-        found = core.schedule.restore(applied)
-        self._poison_rejection.applied(found)
-        for offset in found:
-            known = core.outcomes.at(offset)
-            if known is not None and known.outcome is None:
-                core.outcomes.resolve(offset, DONE_BEFORE)
-        # Durable before anything later starts, like whatever is done: a second crash may come.
-        await core.store()
-
-    async def _asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask the cluster until it answers."""
-        core, pauses = self._core, self._core.backoff()
-        while True:
-            await core.health.up.wait()
-            try:
-                return await call()
-            except EngineError as error:
-                logger.warning("%s: %s", core.me, error.message)
-                core.health.suspect(f"{error.error_class or error.kind}: {error.message}")
-            await asyncio.sleep(pauses.pause_s())

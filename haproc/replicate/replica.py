@@ -6,23 +6,38 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from haproc.membership.peers import Member, PeerOutcome, PeerProgress, PeerStatus
+from haproc.membership.peers import (
+    CopyAnswer,
+    CopyQuestion,
+    Member,
+    PeerOutcome,
+    PeerProgress,
+    PeerStatus,
+)
 from haproc.membership.state import SERVING
 from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.comparing import Comparison, Verifier
+from haproc.replicate.agree.donating import Donor
+from haproc.replicate.agree.foreign_watch import ForeignWatch
 from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.apply.applier import Applier
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.synchronous import Synchronous, describe
 from haproc.replicate.apply.takeover import PeerSuccessWatch, Takeover
+from haproc.replicate.backing_up import Backups
+from haproc.replicate.beginning import Beginning
 from haproc.replicate.catching_up import CatchingUp, CatchUpEstimator, Recovery
+from haproc.replicate.copying import Receiver
 from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate
-from haproc.replicate.reader import Beginning, Reader
+from haproc.replicate.reader import Reader
+from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.restoring import Restorer
+from haproc.replicate.taking import Taking
 from haproc.replicate.writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -32,16 +47,26 @@ class Replica:
     """See the module."""
 
     def __init__(
-        self, core: Core, on_members: Callable[[Sequence[Member]], None] = lambda members: None
+        self,
+        core: Core,
+        foreign: ForeignWatch,
+        on_members: Callable[[Sequence[Member]], None] = lambda members: None,
     ) -> None:
         self.core = core
         self._comparison = Comparison(core)
         self._synchronous = Synchronous(core)
         self.computing = Computing(core)
-        self.verifier = Verifier(core)
+        self.foreign = foreign
+        self.verifier = Verifier(core, foreign)
+        self.donor = Donor(core)
+        self.taking = Taking(core)
+        self.receiver = Receiver(core, self.taking)
+        restorer = Restorer(core, self.taking)
         poison_rejection = PoisonRejection(core)
         self.revoking = Revoking(core, poison_rejection)
-        self.operators = Operators(core, self.verifier, self.revoking)
+        self.operators = Operators(
+            core, self.verifier, self.revoking, Backups(core, self.donor), restorer
+        )
         self.admission = Admission(core, on_members)
         self._reader = Reader(
             core,
@@ -50,8 +75,16 @@ class Replica:
             self.admission.heard,
             poison_rejection,
             self._synchronous.ran_before,
+            self._copy_read,
         )
-        self._beginning = Beginning(core, self._reader, self.admission, poison_rejection)
+        self._beginning = Beginning(
+            core,
+            self._reader,
+            self.admission,
+            poison_rejection,
+            self.receiver,
+            restorer,
+        )
         lanes = [core.engine.lane(i, core.own_log.still_mine) for i in range(core.limits.lanes)]
         self._applier = Applier(
             core,
@@ -60,11 +93,25 @@ class Replica:
             self.computing,
             poison_rejection,
             self._comparison.ran,
-            self.verifier.at,
+            self._at_marker,
+            self.donor.free,
         )
         self._catch_up_estimator = CatchUpEstimator(core)
         self._catching_up = CatchingUp(core, self._catch_up_estimator)
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
+
+    def _copy_read(self, offset: int, copy: Copy) -> bool:
+        """Take in a copy's record; returns whether this cluster stops at its place."""
+        return self.donor.read(offset, copy) or self.receiver.read(offset, copy)
+
+    async def _at_marker(self, offset: int) -> None:
+        """The order has come to a record at which this cluster's tables are looked at."""
+        if self.donor.wants(offset):
+            await self.donor.at(offset)
+        elif self.receiver.wants(offset):
+            await self.receiver.at(offset)
+        else:
+            await self.verifier.at(offset)
 
     def foresee(self, op: Operation) -> None:
         """Begin to look up what an operation needs to know that is about to be submitted."""
@@ -93,6 +140,7 @@ class Replica:
         tasks.spawn(self._catching_up.run())
         tasks.spawn(self._catching_up.know_the_end())
         tasks.spawn(PeerSuccessWatch(self.core).run())
+        tasks.spawn(self.foreign.run())
         self._comparison.resume()
         await self.verifier.resume()
         await self._synchronous.resume(dict(self._reader.unfinished))
@@ -145,6 +193,10 @@ class Replica:
         """Tell what is applied here, once that differs from what was ``seen``."""
         return await assurance.progress(self.core, seen, timeout_s)
 
+    async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
+        """Return what a copy of this cluster needs, see `Donor.answer`."""
+        return await self.donor.answer(question)
+
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
         """Tell how long operations of a range took until they were done here, in ms."""
         return self.core.outcomes.latencies(start, end)
@@ -165,6 +217,8 @@ class Replica:
             lag=core.watermarks.lag,
             applying=condition.applying,
             computing=tuple(self.computing.told),
+            copy=self.taking.status(),
+            foreign=self.foreign.json(),
         )
 
     @property

@@ -59,6 +59,7 @@ import scala.runtime.AbstractPartialFunction;
  *       Spark, and of Delta (empty: there is none);
  *   <li>{@code haproc/read}: a row with the reading, see {@link Trees};
  *   <li>{@code haproc/standing}: a row with what stands under names, see {@link Standing};
+ *   <li>{@code haproc/copy}, {@code haproc/put}: what other clusters copy, see {@link Copies}.
  * </ul>
  *
  * <p>An error of the parser or analyzer is the one that the statement itself would meet.
@@ -93,6 +94,9 @@ public final class Reader implements RelationPlugin {
                         Optional.of(value(asked(any, planner).reading(), planner.session()));
                 case "haproc/standing" -> Optional.of(value(
                         Standing.of(planner.session(), said(any)), planner.session()));
+                case "haproc/copy" -> Optional.of(Copies.of(planner.session(), said(any)));
+                case "haproc/put" -> Optional.of(
+                        Copies.put(planner.session(), any.getValue().toByteArray()));
                 default -> Optional.empty();
             };
         } catch (Exception error) {

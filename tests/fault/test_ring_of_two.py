@@ -13,7 +13,7 @@ import pytest
 from haproc.cli.main import main
 from haproc.ring.local import LocalRing
 from tests.fault.test_poison import haproc, mend, printed
-from tests.rig import SPARK_SETTINGS, Rig
+from tests.rig import SPARK_SETTINGS, Rig, Writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.thorough]
 
@@ -103,13 +103,19 @@ def test_tie_takes_nobody_out_of_service_until_an_operator_says_who_is_right(
     found = printed(capsys)
     assert {each["finding"] for each in found["clusters"].values()} == {"undecided"}
     assert list(found["differing"]) == [f"spark_catalog.default.{table}"]
+    # That a was written past HAProc is known, though no majority says that it is wrong.
+    (past,) = [each for each in found["clusters"]["a"]["foreign"] if table in each["table"]]
+    assert past["operation"] == "UPDATE" and past["changes_rows"]
+    assert not [each for each in found["clusters"]["b"]["foreign"] if table in each["table"]]
     for name in "ab":
         two.wait(lambda name=name: undecided(two, name) is not None, 60)  # type: ignore[misc]
         assert table in str(undecided(two, name)["what"])
         assert two.status(name)["state"] == "READY"
         assert two.run(f"SELECT count(*) FROM {table}", order=name) == [(1,)]
     assert main(["status", "--config", str(two.ring.file)]) == 0
-    assert re.search(rf"UNDECIDED.*{table}", capsys.readouterr().out, re.S)
+    shown = capsys.readouterr().out
+    assert re.search(rf"UNDECIDED.*{table}", shown, re.S)
+    assert re.search(rf"^a: tables were written past HAProc.*{table} version", shown, re.M)
     # a is wrong, though it may be the one that is asked.
     assert haproc(two, "verify", "--trust", "b", "--json", "--wait-s", "300") == 1
     found = printed(capsys)
@@ -126,4 +132,42 @@ def test_tie_takes_nobody_out_of_service_until_an_operator_says_who_is_right(
     mend(two, f"UPDATE {table} SET name = 'x' WHERE id = 1", "a")
     assert haproc(two, "verify", "--wait-s", "300") == 0
     assert two.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "z")]
+    two.check_equal(table)
+
+
+def test_cluster_rebuilt_under_load_and_killed_meanwhile_equals_the_other(two: Rig) -> None:
+    two.settled()
+    table, other = two.table(), two.table()
+    two.run(f"INSERT INTO {other} SELECT id, 'x' FROM range(1000)", order="ab")
+    two.run(f"DELETE FROM {other} WHERE id < 10", order="ab")
+    two.restart("b", fault="copied.table:1:kill")
+    writer = Writer(two, table, order="ab")
+    writer.start()
+    try:
+        writer.wait_for(3)
+        assert haproc(two, "cluster", "rebuild", "b", "--from", "a", "--yes") == 0
+        two.gone("b", 300)
+        writer.wait_for(3)
+        two.start("b")
+        writer.wait_for(3)
+    finally:
+        writer.stop()
+    two.settled(300)
+    assert haproc(two, "verify", "--wait-s", "300") == 0
+    ids = sorted(number for (number,) in two.everywhere(f"SELECT id FROM {table}"))
+    assert ids == sorted(writer.acknowledged)
+    two.check_equal(table, other)
+
+
+def test_table_written_past_haproc_is_repaired(two: Rig) -> None:
+    two.settled()
+    table = two.table()
+    two.run(f"INSERT INTO {table} VALUES (1, 'x')", order="ab")
+    two.settled()
+    mend(two, f"DELETE FROM {table}", "b")
+    words = ("table", "repair", f"default.{table}", "--on", "b", "--from", "a", "--yes")
+    assert haproc(two, *words) == 0
+    two.run(f"INSERT INTO {table} VALUES (2, 'y')", order="ab")
+    assert haproc(two, "verify", "--wait-s", "300") == 0
+    assert two.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "y")]
     two.check_equal(table)

@@ -27,10 +27,15 @@ _BUILTIN: Final = Rules.builtin()
 
 @asynccontextmanager
 async def one_cluster(
-    address: EngineAddress, log: Log | None = None, rules: Rules = _BUILTIN, **settings: Any
+    address: EngineAddress,
+    log: Log | None = None,
+    rules: Rules = _BUILTIN,
+    ring: str = "",
+    wait_s: float = 60.0,
+    **settings: Any,
 ) -> AsyncIterator[tuple[RingService, LocalMember]]:
     """Give the service of a HAProc whose ring is this cluster alone, once it serves."""
-    ring = f"one{uuid.uuid4().hex[:8]}"
+    ring = ring or f"one{uuid.uuid4().hex[:8]}"
     here, there = (Address("127.0.0.1", free_port()) for _ in range(2))
     config = Config(
         ring, "memory:", (ClusterConfig("a", here, there, address),), "secret", **settings
@@ -48,7 +53,7 @@ async def one_cluster(
     )
     running = asyncio.ensure_future(member.replica.run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(wait_s):
             await member.replica.core.news.until(lambda: member.replica.serving)
         yield service, member
     finally:

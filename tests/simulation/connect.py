@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from haproc import protos
+from haproc.engine import confs
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Applied, TransactionMarker
 from haproc.engine.tasks import Tasks
 from tests.simulation.plans import text_of
 
@@ -20,6 +23,26 @@ if TYPE_CHECKING:
 
 _base = protos.base
 _RUNNING = _base.GetStatusResponse.OperationStatus.OPERATION_STATE_RUNNING
+
+
+@dataclass
+class SimSession:
+    """A session on the server, under an id of the server's own."""
+
+    server_id: str
+    confs: dict[str, str] = field(default_factory=dict)
+    running: dict[str, asyncio.Task[Applied]] = field(default_factory=dict)
+
+    @property
+    def mark(self) -> TransactionMarker | None:
+        """What a statement of this session is marked with now."""
+        note = self.confs.get(confs.MARKER_CONFS[2])
+        if note is None:
+            return None
+        _, application, version = note.split(":")
+        return TransactionMarker(
+            application, int(version), guarded=confs.MARKER_CONFS[0] in self.confs
+        )
 
 
 class SimChannel(Channel):

@@ -70,6 +70,7 @@ class Life:
             unix_ms,
         )
         self.member = build_member(config, world, Observers(on_state=self._state_changed))
+        self.member.replica.operators.on_rebuild = self._begin_anew
         self.member.core.condition.drain(drained=node.drained)
         self._tasks = [*self.member.start(), asyncio.ensure_future(self._beat())]
         for task in self._tasks:
@@ -104,6 +105,16 @@ class Life:
         else:
             self.node.replaced.remove(self)
         self.kill()
+
+    def _begin_anew(self) -> None:
+        """End, and start another process, as a HAProc does that is to be rebuilt."""
+
+        def again() -> None:
+            if self.node.life is self:
+                self.node.kill()
+                self.node.start()
+
+        asyncio.get_running_loop().call_later(0.1, again)
 
     def thaw(self) -> None:
         self._checks_left = None

@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from haproc.membership.peers import (
+    CopyAnswer,
+    CopyQuestion,
     Neighbour,
     PeerOutcome,
     PeerProgress,
@@ -79,6 +83,15 @@ class SimPeers:
         return await self._call(
             peer, timeout_s + 0.5, lambda replica: replica.progress(seen, timeout_s)
         )
+
+    async def copy(
+        self, peer: str, question: CopyQuestion, timeout_s: float
+    ) -> tuple[CopyAnswer, bytes]:
+        async def copy(replica: Replica) -> tuple[CopyAnswer, bytes]:
+            answer, data = await replica.copy(question)
+            return msgspec.json.decode(msgspec.json.encode(answer), type=CopyAnswer), data
+
+        return await self._call(peer, min(timeout_s, 5), copy)
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
         async def status(replica: Replica) -> PeerStatus:

@@ -15,7 +15,16 @@ from typing import Any, TypeVar
 
 from dmq import MemoryKeys
 from haproc.classify.model import WriteConcern
-from haproc.config.model import Address, ClusterConfig, Config, Membership, Reads, Timeouts, Trim
+from haproc.config.model import (
+    Address,
+    ClusterConfig,
+    Config,
+    Membership,
+    OnForeignWrite,
+    Reads,
+    Timeouts,
+    Trim,
+)
 from haproc.config.sections import Limits
 from haproc.engine.interface import EngineAddress
 from haproc.membership.state import State
@@ -153,6 +162,7 @@ class Ring:
             self.names,
             limits=limits,
             timeouts=TIMEOUTS,
+            on_foreign_write=OnForeignWrite.IGNORE,
             membership=MEMBERSHIP,
             trim=TRIM,
             reads=READS,

@@ -12,7 +12,9 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +23,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.replica import Replica
 from tests.simulation import computed
 from tests.simulation.clock import run
 from tests.simulation.network import Refused
@@ -60,6 +63,7 @@ class Report:
     rejected: int = 0
     kills: int = 0
     drains: int = 0
+    rebuilt: int = 0
     too_late: int = 0
     trimmed: int = 0
     stale: int = 0
@@ -147,14 +151,18 @@ class Scenario:
         clients: int = 4,
         window_records: int = 0,
         computing: int = 0,
+        rebuilding: int = 0,
     ) -> None:
         """``window_records``: a window so short that retries fall out of it; some come late.
 
-        ``computing``: most writes are such whose rows are computed.
+        ``computing``: most writes are such whose rows are computed. ``rebuilding``: an operator has
+        clusters rebuilt.
         """
         self.seed = seed
         if computing:
             self.mix = computed.MIX
+        self.rebuilding = rebuilding > 0
+        self.rebuilt = 0
         self.late = window_records > 0
         # Short enough that the log is trimmed again and again.
         window = window_records or random.Random(f"{seed}/window").choice((48, 64, 5000))
@@ -162,6 +170,7 @@ class Scenario:
         self.rng = random.Random(f"{seed}/clients")
         self.nemesis_rng = random.Random(f"{seed}/nemesis")
         self.drains_rng = random.Random(f"{seed}/drains")
+        self.rebuilds_rng = random.Random(f"{seed}/rebuilds")
         self.writes_per_client = writes_per_client
         self.clients = clients
         self.attempts: list[Attempted] = []
@@ -197,6 +206,19 @@ class Scenario:
             await asyncio.sleep(rng.uniform(0.1, 6))
             ring.note(f"{node.name} is given back")
             node.drain(drained=False)
+
+    async def rebuilds(self) -> None:
+        """Have clusters rebuilt at random, whatever else goes on."""
+        rng, ring = self.rebuilds_rng, self.ring
+        while self.writing and self.rebuilding:
+            await asyncio.sleep(rng.expovariate(0.1))
+            name = rng.choice(ring.names)
+            donor = rng.choice(("", *ring.names))
+            with suppress(Refused, RequestError, TimeoutError):
+                async with asyncio.timeout(5):
+                    await ring.nodes[name].call(partial(_rebuild, name=name, donor=donor))
+                ring.note(f"{name} is rebuilt from {donor or 'any'}")
+                self.rebuilt += 1
 
     async def straggle(self, attempt: Attempted, value: int) -> None:
         """Somebody sends a write once more that was answered or given up long ago."""
@@ -333,7 +355,7 @@ class Scenario:
             tables = {"writes": frozenset({"registers"})}
             op = operation(f"key{key}", Kind.INSERT, sql, "a", **tables)
             await self.ring.submit("a", op, timeout_s=60)
-        nemesis = asyncio.gather(self.nemesis(), self.operator())
+        nemesis = asyncio.gather(self.nemesis(), self.operator(), self.rebuilds())
         await asyncio.gather(*(self.client(n) for n in range(self.clients)))
         await asyncio.gather(*self.stragglers)
         self.writing = False
@@ -406,6 +428,7 @@ class Scenario:
         report.kills, report.too_late = self.kills, self.told_late
         report.trimmed = self.ring.store.start
         report.drains = self.drains
+        report.rebuilt = self.rebuilt
         report.steps = {step.value: count for step, count in self.ring.steps.items()}
         report.history = self.ring.history
 
@@ -433,6 +456,10 @@ class Scenario:
                 if later.ended_at < earlier.started_at:
                     text = f"{later.id} ended before {earlier.id} began, on {name}"
                     report.wrong(Violation.ORDER, text)
+
+
+async def _rebuild(replica: Replica, name: str, donor: str) -> None:
+    await replica.operators.rebuild(name, donor)
 
 
 def simulate(seed: int, **options: int) -> Report:

@@ -16,27 +16,27 @@ import random
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from haproc.classify.names import STAGING_SCHEMA
-from haproc.engine import confs
 from haproc.engine.errors import REFUSED, SESSION_CHANGED, EngineError, ErrorKind
 from haproc.engine.interface import (
     ABSENT,
     PRESENT,
     Applied,
     Column,
+    Lane,
     Named,
     Sort,
     TableState,
-    TransactionMarker,
 )
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.pieces import CATALOG
 from haproc.engine.placeholder import column_names
 from haproc.engine.remote import RemoteSession
 from haproc.failure import ErrorClass
-from tests.simulation.connect import SimChannel
+from tests.simulation.connect import SimChannel, SimSession
+from tests.simulation.copies import Shelf, SimCopies
+from tests.simulation.foreign import Past, SimHistories
 from tests.simulation.merging import executed
 from tests.simulation.plans import DROP_STAGING, NOTHING, STAGING
 from tests.simulation.queries import SimReading
@@ -51,26 +51,6 @@ _STATES = (
     ("duplicate column", "42711"),
     ("CHECK constraint", "23001"),
 )
-
-
-@dataclass
-class SimSession:
-    """A session on the server, under an id of the server's own."""
-
-    server_id: str
-    confs: dict[str, str] = field(default_factory=dict)
-    running: dict[str, asyncio.Task[Applied]] = field(default_factory=dict)
-
-    @property
-    def mark(self) -> TransactionMarker | None:
-        """What a statement of this session is marked with now."""
-        note = self.confs.get(confs.MARKER_CONFS[2])
-        if note is None:
-            return None
-        _, application, version = note.split(":")
-        return TransactionMarker(
-            application, int(version), guarded=confs.MARKER_CONFS[0] in self.confs
-        )
 
 
 class SimSpark:
@@ -113,6 +93,8 @@ class SimSpark:
         self._spent: set[str] = set()
         self._sessions_made = 0
         self._kept: dict[tuple[str, int], str] = {}
+        self.shelf = Shelf()
+        self.past = Past()
 
     def kill(self) -> None:
         """The server dies: what has not committed never will."""
@@ -203,8 +185,35 @@ class SimSpark:
         """Return a table's columns; none if there is no such table."""
         return [row[1] for row in self._disk.execute(f"PRAGMA table_info({table})")]
 
+    async def work(self, most_s: float) -> None:
+        """Somebody asks for something that takes a moment."""
+        life = self._life
+        self._check(life)
+        await asyncio.sleep(self._rng.uniform(0, most_s))
+        self._check(life)
+        self._check_storage()
+
+    def definition(self, table: str) -> str:
+        """Return what a table was created by."""
+        found = self._disk.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,))
+        return str(found.fetchone()[0])
+
+    def drop(self, table: str) -> None:
+        """Drop a table, with its marks."""
+        self._disk.execute(f"DROP TABLE {table}")
+        for known in (self._marks, self._notes, self._versions, self.shelf.whole):
+            known.pop(table, None)
+
+    def make(self, table: str, made: str, rows: Sequence[Sequence[object]], marker: int) -> None:
+        """Make a table of rows, with a mark."""
+        self._disk.execute(made)
+        if rows:
+            values = ", ".join("?" * len(rows[0]))
+            self._disk.executemany(f"INSERT INTO {table} VALUES ({values})", rows)
+        self.note(table, marker)
+
     def mend(self, sql: str) -> None:
-        """Somebody runs a statement past HAProc."""
+        """Somebody runs a statement past HAProc; `past` may note the commit that it makes."""
         self._disk.execute(sql)
 
     def note(self, table: str, version: int) -> None:
@@ -296,6 +305,7 @@ class SimSpark:
         mark = session.mark
         rows = self._commit(sql)
         if target and (rows or sql.startswith("INSERT")):
+            self.shelf.whole.pop(target, None)
             self._versions[target] = version + 1
             if mark is not None:
                 self._notes[target] = mark.version
@@ -437,6 +447,12 @@ class SimEngine:
         found = await self._spark.offsets_applied(tables, application)
         await self._check()
         return found
+
+    def copies(self, lane: Lane | None = None) -> SimCopies:
+        return SimCopies(self._spark, self._check, lane)
+
+    def histories(self) -> SimHistories:
+        return SimHistories(self._spark, self._check)
 
     async def staged(self) -> Collection[str]:
         await self._check()

@@ -217,18 +217,6 @@ def test_new_cluster_holds_trimming_back_from_its_join_on() -> None:
     story(tell, limits=SHORT)
 
 
-def test_new_cluster_for_which_the_log_begins_too_late_is_refused() -> None:
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await writes(stage, 40)
-        await asyncio.sleep(5)
-        with pytest.raises(RequestError, match="was trimmed"):
-            await join(stage, "d")
-        assert members(stage, "a") == ["a", "b", "c"]
-
-    story(tell, limits=SHORT)
-
-
 def test_cluster_that_nobody_added_serves_nobody_until_it_is() -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))

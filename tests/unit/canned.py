@@ -16,7 +16,13 @@ from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.membership.peers import PeerOutcome, PeerProgress, PeerStatus
+from haproc.membership.peers import (
+    CopyAnswer,
+    CopyQuestion,
+    PeerOutcome,
+    PeerProgress,
+    PeerStatus,
+)
 from haproc.membership.state import Beat, ClusterReport, State
 from haproc.replicate.archive.pages import Page
 from haproc.replicate.queue.facts import Fate, Revoked
@@ -268,6 +274,7 @@ class CannedOperators:
     def __init__(self) -> None:
         self.done: list[tuple[str | int, ...]] = []
         self.error: RequestError | None = None
+        self.backup_states = ["done"]
 
     def queue(self, start: int, count: int) -> Mapping[str, Json]:
         line: dict[str, Json] = {"offset": 7, "head": True, "class": "asynchronous"}
@@ -308,6 +315,26 @@ class CannedOperators:
         status = "revoked" if "c" in without else "undecided"
         return {"offset": offset, "status": status, "text": "c is not heard"}
 
+    def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("backup", cluster, destination))
+        return self.backup_standing()
+
+    def backup_standing(self) -> Mapping[str, Json]:
+        state = self.backup_states[0]
+        if len(self.backup_states) > 1:
+            del self.backup_states[0]
+        told: dict[str, Json] = {"cluster": "a", "state": state, "destination": "s3a://b/x"}
+        counts: dict[str, Json] = {"tables": 2, "tables_done": 1, "files": 3, "bytes": 4096}
+        return {**told, **counts, "offset": 12, "message": "disk full"}
+
+    async def restore(
+        self, cluster: str, source: str, offset: int, *, verify: bool
+    ) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("restore", cluster, source, offset, verify))
+        return {"cluster": cluster, "state": "asked", "offset": 12}
+
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
         self._raise()
         if trusted:
@@ -316,11 +343,21 @@ class CannedOperators:
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
         self._raise()
-        clusters: dict[str, Json] = {"a": {"finding": "equal", "reason": ""}}
+        clusters: dict[str, Json] = {"a": {"finding": "equal", "reason": "", "foreign": []}}
         tables: dict[str, Json] = {"t": {"a": "equal"}}
         told: dict[str, Json] = {"marker": marker, "by": "a", "trusted": "", "complete": True}
         differing: dict[str, Json] = {"u": {"a": "2 rows, sum 1", "b": "absent"}}
         return {**told, "clusters": clusters, "tables": tables, "differing": differing}
+
+    async def rebuild(self, cluster: str, donor: str) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("rebuild", cluster, donor))
+        return {"cluster": cluster, "donor": donor}
+
+    async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("repair", cluster, table, donor))
+        return {"cluster": cluster, "table": table, "offset": 11}
 
     def _raise(self) -> None:
         if self.error is not None:
@@ -378,6 +415,11 @@ class CannedPeers:
     def status(self) -> PeerStatus:
         at = (3, 3, 0)
         return PeerStatus("b", State.READY, "", False, None, "b1", *at, True, (5,))
+
+    async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
+        if question.do != "read":
+            raise ValueError("nothing to ask for")
+        return CopyAnswer("ok", message=question.path), b"bytes" * question.marker
 
 
 class CannedArchive:

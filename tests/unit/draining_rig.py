@@ -17,11 +17,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from dmq.memory import MemoryLog, MemoryStore
-from haproc.config.model import Timeouts
+from dmq.memory import MemoryKeyValueStore, MemoryLog, MemoryStore
+from haproc.config.model import OnForeignWrite, Timeouts
 from haproc.config.sections import Limits
 from haproc.engine.interface import Applied, Column, Settings, TransactionMarker
 from haproc.engine.statement import Statement
+from haproc.replicate.agree.foreign_watch import ForeignWatch
 from haproc.replicate.member.core import Core, Reached
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.records.operation import Operation, to_record
@@ -125,7 +126,7 @@ async def member(
     identity = Identity("demo", "a", "a1", ("a",))
     nobody: Any = None
     core = Core.of(identity, Reached(log, engine, nobody), limits, Timeouts())  # type: ignore[arg-type]
-    replica = Replica(core)
+    replica = Replica(core, ForeignWatch(core, MemoryKeyValueStore(), OnForeignWrite.IGNORE))
     running = asyncio.ensure_future(replica.run())
     try:
         yield replica

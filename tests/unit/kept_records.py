@@ -29,6 +29,7 @@ from haproc.jobs.model import (
 from haproc.jobs.records import RECORDS as JOBS
 from haproc.membership.peers import Member
 from haproc.replicate.records.contents import Checksums, Fence, Skip, Verify
+from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     KINDS,
@@ -218,6 +219,8 @@ MESSAGES: dict[str, Message] = {
         41, ID, "c", 13, 47, {"b": 44, "c": 46}, {}, "ein Mensch 😀", revoked=True
     ),
     "fence": Fence("job/4711"),
+    "copy": Copy("d", "a", 12),
+    "copy_of_tables": Copy("d", "a", 12, ("main.flüge", "main.air")),
     "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
     "verify": Verify("b"),
     "verify_trusted": Verify("b", "c"),

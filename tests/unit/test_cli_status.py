@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from haproc.cli.nodes import ask_all, print_status
+from haproc.engine.commits import Commit
+from haproc.replicate.agree.foreign import Foreign
 from tests.presences import ring_config
 
 
@@ -99,3 +101,19 @@ async def test_status_of_a_haproc_that_does_not_run_says_so_in_a_few_words(tmp_p
     url = config.clusters[0].peer.url
     answers = await ask_all(config)
     assert answers == {"a": {"state": "-", "error": f"no answer from {url}: Connection refused"}}
+
+
+def test_status_shows_writes_past_haproc_until_they_are_verified(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def status(*commits: Foreign) -> dict[str, object]:
+        return {"state": "READY", "foreign": {"commits": [each.json() for each in commits]}}
+
+    first = Foreign("s.t", Commit(1, 0, "WRITE"), 7)
+    newest = Foreign("s.\x1b[2Jt", Commit(2, 1000, "MERGE", "ann", "Spark"), 7)
+    tidied = Foreign("s.t", Commit(3, 2000, "OPTIMIZE"), 7)
+    print_status({"a": status(first, newest, tidied), "b": status(first.verified(7), tidied)})
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "a: tables were written past HAProc, the newest commit: s.\\u001b[2Jt version 2, MERGE by "
+        "ann, 1970-01-01T00:00:01.000Z; run haproc verify"
+    ]

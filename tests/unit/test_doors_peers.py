@@ -14,7 +14,13 @@ import pytest
 from haproc.config.model import Address, Config
 from haproc.membership import drift
 from haproc.membership.connections import HttpPeers, PeerDoors
-from haproc.membership.peers import PeerOutcome, PeerProgress, Peers, PeerUnavailableError
+from haproc.membership.peers import (
+    CopyQuestion,
+    PeerOutcome,
+    PeerProgress,
+    Peers,
+    PeerUnavailableError,
+)
 from haproc.membership.state import State
 from haproc.sessions.journal import SqlEntry
 from tests.unit.door_rig import Rig, door, make_config
@@ -54,6 +60,10 @@ async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
         assert await as_protocol.progress("b", "", 2.0) == progress
         assert await peers.latencies("b", 2, 4, 1.0) == {2: 20, 3: 30}
         assert rig.peers.seen == [("b1.7.3 &=", 1.5), ("", 2.0)]
+        told, data = await as_protocol.copy("b", CopyQuestion("read", 3, path="one"), 1.0)
+        assert (told.state, told.message, data) == ("ok", "one", b"bytes" * 3)
+        with pytest.raises(PeerUnavailableError, match="400"):
+            await as_protocol.copy("b", CopyQuestion("all", 3), 1.0)
         settings = await peers.settings("b", 1.0)
         assert drift.read(settings) == {"version.spark": "4.2.1", "spark.sql.x": None}
         check("get", "/ha/v1/settings", 200, settings)

@@ -34,9 +34,24 @@ CASES: list[tuple[str, str, str, Any]] = [
         "/ha/v1/queue/7/revoke",
         {"reason": "too long", "without": "b,c"},
     ),
+    ("post", "/ha/v1/backup", "/ha/v1/backup", {"cluster": "a", "destination": "s3a://b/x"}),
+    ("get", "/ha/v1/backup", "/ha/v1/backup", None),
+    (
+        "post",
+        "/ha/v1/restore",
+        "/ha/v1/restore",
+        {"cluster": "a", "source": "s3a://b/x", "offset": 12, "verify": True},
+    ),
     ("post", "/ha/v1/verify", "/ha/v1/verify", None),
     ("post", "/ha/v1/verify", "/ha/v1/verify", {"trusted": "a"}),
     ("get", "/ha/v1/verify/{offset}", "/ha/v1/verify/10", None),
+    ("post", "/ha/v1/rebuild", "/ha/v1/rebuild", {"cluster": "a", "donor": ""}),
+    (
+        "post",
+        "/ha/v1/repair",
+        "/ha/v1/repair",
+        {"cluster": "a", "table": "sales.orders", "donor": "b"},
+    ),
 ]
 
 
@@ -99,6 +114,15 @@ async def test_queue_doors_refusals_have_a_status_of_their_own(
         ("get", "/ha/v1/verify/x", None),
         ("post", "/ha/v1/verify", {"trusted": 1}),
         ("post", "/ha/v1/verify", {"trust": "a"}),
+        ("post", "/ha/v1/rebuild", {"cluster": "a"}),
+        ("post", "/ha/v1/rebuild", {"cluster": "a", "donor": 1}),
+        ("post", "/ha/v1/repair", {"cluster": "a", "table": "orders", "donor": ""}),
+        ("post", "/ha/v1/repair", {"cluster": "a", "donor": ""}),
+        ("post", "/ha/v1/backup", {"cluster": "a"}),
+        ("post", "/ha/v1/backup", {"cluster": "a", "destination": 1}),
+        ("post", "/ha/v1/restore", {"cluster": "a"}),
+        ("post", "/ha/v1/restore", {"cluster": "a", "source": "/b", "offset": -1}),
+        ("post", "/ha/v1/restore", {"cluster": "a", "source": "/b", "verify": "yes"}),
     ],
 )
 async def test_queue_doors_wrong_requests_are_refused_and_do_nothing(
@@ -162,6 +186,31 @@ async def test_queue_commands_show_and_do(
         assert "haproc verify --trust NAME decides" in said
         assert await command(rig, "verify", "--trust", "a") == 0
         assert rig.operators.done[-1] == ("verify", "a")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "said"),
+    [
+        ("done", 0, "offset 12 is in s3a://b/x"),
+        ("failed", 1, "disk full"),
+        ("none", 1, "was started again"),
+    ],
+)
+async def test_backup_command_says_what_became_of_it(
+    tmp_path: Path,
+    command: Callable[..., Awaitable[int]],
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    code: int,
+    said: str,
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        rig.operators.backup_states = ["running", "running", state]
+        assert await command(rig, "backup", "s3a://b/x", *ONE) == code
+        told = capsys.readouterr()
+        assert said in told.out + told.err
+        assert "1 of 2 tables" in told.out
+        assert rig.operators.done == [("backup", "a", "s3a://b/x")]
 
 
 async def test_queue_revoke_asks_one_cluster_and_says_what_became_of_it(

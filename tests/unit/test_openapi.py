@@ -29,8 +29,10 @@ from haproc.membership.exchange import Way
 from haproc.pin.literals import Treatment
 from haproc.replicate.agree.findings import Finding
 from haproc.replicate.archive.pages import ROWS_MAX
+from haproc.replicate.backing_up import BackupState
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.standing import Position
+from haproc.replicate.restoring import RestoreState
 from haproc.route.model import Fanout
 from haproc.route.rows.forms import FormKind
 from haproc.statements.execution import StatementState
@@ -48,6 +50,7 @@ BETWEEN_PEERS = {
     ("post", "/heartbeat"),
     ("post", "/reportlag"),
     ("post", "/ha/v1/apply"),
+    ("post", "/ha/v1/copy"),
     ("post", "/ha/v1/query"),
     ("get", "/ha/v1/outcomes/{offset}"),
     ("get", "/ha/v1/latencies"),
@@ -58,6 +61,7 @@ BETWEEN_PEERS = {
 
 ENUMS: dict[str, Iterable[str | None]] = {
     "AskedConcern": (*WriteConcern, "default"),
+    "BackupState": BackupState,
     "Consistency": Consistency,
     "Disposition": Disposition,
     "ErrorCode": CODE_OF_STATUS.values(),
@@ -73,6 +77,7 @@ ENUMS: dict[str, Iterable[str | None]] = {
     "OperationClass": OperationClass,
     "Position": Position,
     "RequestedClass": {*OperationClass} - {OperationClass.SESSION},
+    "RestoreState": RestoreState,
     # Databricks has one more.
     "StatementState": (*StatementState, "CLOSED"),
     "Treatment": Treatment,

@@ -17,6 +17,7 @@ from haproc.replicate.records.progress import (
     JUDGING_MAX,
     SPAN_MAX,
     TEXT_CHARACTERS_MAX,
+    CopyRequest,
     Progress,
     from_cursor,
     shortened,
@@ -56,6 +57,16 @@ def progresses(draw: st.DrawFn) -> Progress:
         ),
         born=draw(st.integers(0, low)),
         judging=tuple(sorted(draw(st.frozensets(st.integers(0, low), max_size=8)))),
+        copying=draw(
+            st.none()
+            | st.builds(CopyRequest, st.text(max_size=9), st.text(max_size=9), st.integers(-1, low))
+            | st.builds(
+                CopyRequest,
+                marker=st.integers(0, low),
+                source=st.text(min_size=1, max_size=20),
+                verify=st.booleans(),
+            )
+        ),
     )
 
 

@@ -135,3 +135,11 @@ def test_query_and_definition_that_compute_so_are_told() -> None:
             context = Context("spark_catalog", found.world)
             told = judge_definition(reading, context, Facts(), moment(found.world))
             assert told is not None and told.judged.treatment is Treatment.REFUSE
+
+
+def test_pattern_that_the_parser_computes_of_a_moment_is_refused() -> None:
+    sql, constant = changing("LIKE ANY")
+    found = judged(sql)
+    assert found.treatment is Treatment.REFUSE
+    assert any("may be a moment" in each for each in found.reasons)
+    assert judged(constant).treatment is Treatment.REPLICATE

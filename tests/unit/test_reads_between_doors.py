@@ -19,7 +19,7 @@ import pytest
 
 from dmq import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
-from haproc.config.model import Address, ClusterConfig, Config, Consistency, Reads
+from haproc.config.model import Address, ClusterConfig, Config, Consistency, OnForeignWrite, Reads
 from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY, client_app, operator_app
 from haproc.doors.http.listener import Listener
@@ -230,6 +230,7 @@ async def pair(
     )
     config = Config("demo", "memory:", clusters, "ring-secret", tmp_path)
     config = replace(config, reads=reads or config.reads, limits=limits or config.limits)
+    config = replace(config, on_foreign_write=OnForeignWrite.IGNORE)
     store = MemoryStore()
     a, b = HAProc(config, "a", store), HAProc(config, "b", store)
     a.others, b.others = [b], [a]

@@ -14,9 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dmq.memory import MemoryKeyValueStore
+from haproc.config.model import OnForeignWrite
 from haproc.engine.interface import TableState
 from haproc.replicate.agree.comparing import Verifier
 from haproc.replicate.agree.findings import Finding, compare
+from haproc.replicate.agree.foreign_watch import ForeignWatch
 from haproc.replicate.records.contents import Checksums, Verify
 
 WORDS = {"=": Finding.EQUAL, "x": Finding.DIFFERENT, "?": Finding.UNDECIDED}
@@ -207,7 +210,8 @@ class Reading:
 
 async def test_tables_are_read_for_the_newest_marker_alone() -> None:
     cluster = Reading()
-    verifier = Verifier(cluster.core())
+    core, store = cluster.core(), MemoryKeyValueStore()
+    verifier = Verifier(core, ForeignWatch(core, store, OnForeignWrite.IGNORE))
     for offset in (5, 6):
         verifier.read(offset, Verify("a"))
         await verifier.at(offset)

@@ -27,7 +27,15 @@ from haproc.doors.http.bodies import (
 )
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
-from haproc.membership.peers import ApplyNow, PeerOutcome, PeerProgress, PeerStatus
+from haproc.membership.connections import COPY_PATH
+from haproc.membership.peers import (
+    ApplyNow,
+    CopyAnswer,
+    CopyQuestion,
+    PeerOutcome,
+    PeerProgress,
+    PeerStatus,
+)
 from haproc.route import pieces
 from haproc.route.forward import AFTER_HEADER, PATH, PeerQuery
 from haproc.route.model import Answer, Request, SentSql
@@ -205,6 +213,10 @@ class PeerService(Protocol):
         """Return this HAProc's state, cursor and lag."""
         ...
 
+    async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
+        """Return what a copy of this cluster needs; ValueError for what is no question."""
+        ...
+
 
 class PeerDoor:
     """The handlers."""
@@ -221,6 +233,7 @@ class PeerDoor:
             web.get("/ha/v1/progress", self.progress, allow_head=False),
             web.get("/ha/v1/latencies", self.latencies, allow_head=False),
             web.get("/ha/v1/status", self.status, allow_head=False),
+            web.post(COPY_PATH, self.copy),
         ]
 
     async def apply(self, request: web.Request) -> web.Response:
@@ -256,6 +269,21 @@ class PeerDoor:
         if end - start > LATENCIES_MAX:
             raise refused(ErrorClass.BAD_REQUEST, f"at most {LATENCIES_MAX} offsets at a time")
         return raw_json(msgspec.json.encode(self._peers.latencies(start, end)))
+
+    async def copy(self, request: web.Request) -> web.Response:
+        """Give another cluster what it copies: a length, JSON, and bytes of a file."""
+        self._credentials.user_of(request.headers)
+        check_json(request)
+        question = _of_peer(CopyQuestion, await read_body(request, SMALL_BYTES_MAX))
+        try:
+            answer, data = await self._peers.copy(question)
+        except ValueError as error:
+            raise refused(ErrorClass.BAD_REQUEST, str(error)) from error
+        head = msgspec.json.encode(answer)
+        return web.Response(
+            body=b"".join((len(head).to_bytes(4, "big"), head, data)),
+            content_type="application/octet-stream",
+        )
 
     async def status(self, request: web.Request) -> web.Response:
         """Tell state, cursor and lag."""

@@ -11,6 +11,7 @@ from dmq import Json
 from haproc.doors.http import reading
 from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import json_response, read_object
+from haproc.failure import ErrorClass, refused
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 1000
@@ -49,6 +50,28 @@ class OperatorService(Protocol):
         """Return what that came to so far."""
         ...
 
+    async def rebuild(self, cluster: str, donor: str) -> Mapping[str, Json]:
+        """Have this cluster become a copy of another one."""
+        ...
+
+    def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
+        """Begin a backup."""
+        ...
+
+    def backup_standing(self) -> Mapping[str, Json]:
+        """Return how far it is."""
+        ...
+
+    async def restore(
+        self, cluster: str, source: str, offset: int, *, verify: bool
+    ) -> Mapping[str, Json]:
+        """Have this cluster restored from a backup."""
+        ...
+
+    async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
+        """Have one table of this cluster replaced by another one's."""
+        ...
+
 
 class QueueDoor:
     """The handlers."""
@@ -67,6 +90,11 @@ class QueueDoor:
             web.post("/ha/v1/queue/{offset}/revoke", self.revoke),
             web.post("/ha/v1/verify", self.verify),
             web.get("/ha/v1/verify/{offset}", self.verification, allow_head=False),
+            web.post("/ha/v1/rebuild", self.rebuild),
+            web.post("/ha/v1/backup", self.backup),
+            web.get("/ha/v1/backup", self.backup_standing, allow_head=False),
+            web.post("/ha/v1/restore", self.restore),
+            web.post("/ha/v1/repair", self.repair),
         ]
 
     async def queue(self, request: web.Request) -> web.Response:
@@ -107,6 +135,43 @@ class QueueDoor:
         body = await read_object(request, ("trusted",)) if request.can_read_body else {}
         trusted = reading.needed_texts(body, ("trusted",))[0] if "trusted" in body else ""
         return json_response(dict(await self._service.verify(trusted)))
+
+    async def rebuild(self, request: web.Request) -> web.Response:
+        """Rebuild the cluster from another one."""
+        self._credentials.user_of(request.headers)
+        cluster, donor = await _texts(request, "cluster", "donor")
+        return json_response(dict(await self._service.rebuild(cluster, donor)))
+
+    async def backup(self, request: web.Request) -> web.Response:
+        """Begin a backup."""
+        self._credentials.user_of(request.headers)
+        cluster, destination = await _texts(request, "cluster", "destination")
+        return json_response(dict(self._service.backup(cluster, destination)))
+
+    async def backup_standing(self, request: web.Request) -> web.Response:
+        """Tell how far the newest backup is."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(self._service.backup_standing()))
+
+    async def restore(self, request: web.Request) -> web.Response:
+        """Restore the cluster from a backup."""
+        self._credentials.user_of(request.headers)
+        body = await read_object(request, ("cluster", "source", "offset", "verify"))
+        cluster, source = reading.needed_texts(body, ("cluster", "source"))
+        offset, verify = reading.offset(body, "offset"), reading.flag(body, "verify")
+        told = await self._service.restore(
+            cluster, source, -1 if offset is None else offset, verify=verify
+        )
+        return json_response(dict(told))
+
+    async def repair(self, request: web.Request) -> web.Response:
+        """Replace one table by another cluster's."""
+        self._credentials.user_of(request.headers)
+        cluster, table, donor = await _texts(request, "cluster", "table", "donor")
+        schema, _, name = table.partition(".")
+        if not schema or not name:
+            raise refused(ErrorClass.BAD_REQUEST, f"{table[:80]!r} is not schema.table")
+        return json_response(dict(await self._service.repair(cluster, table, donor)))
 
     async def verification(self, request: web.Request) -> web.Response:
         """Tell what a verification came to so far."""

@@ -114,7 +114,6 @@ class Admission:
             if len(members) >= CLUSTERS_MAX:
                 raise _refused(f"a ring has {CLUSTERS_MAX} clusters at most")
             await self._no_strangers(name)
-            await self._can_begin(name)
             after = members if known is not None else (*members, member)
             await self._say(Roster(Change.JOIN, name, after, base.offset, self._core.me))
         raise _refused("others change the members at the same time", "try again")
@@ -176,23 +175,6 @@ class Admission:
                 f"{', '.join(strangers)} took part in this ring, but the configuration of "
                 f"{self._core.me} does not name them",
                 "name them in it, or remove them with haproc cluster remove",
-            )
-
-    async def _can_begin(self, name: str) -> None:
-        """Refuse a cluster that the log cannot bring up to date any more."""
-        core = self._core
-        try:
-            start = await core.log.start()
-            cursor = (await core.log.cursors()).get(name)
-        except LogError as error:
-            raise _unavailable(error) from error
-        begins = cursor.offset if cursor is not None else 0
-        if begins < start:
-            had = "it stopped at" if cursor is not None else "it is new and begins at"
-            raise _refused(
-                f"the log cannot bring cluster {name} up to date: {had} offset {begins}, and what "
-                f"lies below {start} was trimmed",
-                "its tables would have to be copied from another cluster",
             )
 
     async def _say(self, roster: Roster) -> None:

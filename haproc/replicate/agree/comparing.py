@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from dmq import Json
+from haproc.engine.commits import Newest
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TableState
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence, Undecided
-from haproc.replicate.agree.findings import Finding, Findings, compare, is_odd, tied
+from haproc.replicate.agree.findings import (
+    Finding,
+    Findings,
+    compare,
+    is_odd,
+    listed_names,
+    tied,
+)
+from haproc.replicate.agree.foreign_watch import ForeignWatch, plain, settled_by
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
 from haproc.replicate.records.contents import Checksums, Verify
 from haproc.replicate.records.operation import FailureReport, Operation
-from haproc.replicate.records.progress import TEXT_CHARACTERS_MAX, shortened
+from haproc.replicate.records.progress import shortened
 from haproc.replicate.records.rows import ApplicationFailure
 from haproc.spark_error import NO_DETAILS
 
@@ -33,7 +41,6 @@ ATTEMPTS_MAX: Final = 5
 JUDGE_WAIT_S: Final = 3600.0
 """How long clusters that are about to say what they hold are waited for."""
 REPLACED: Final = "the HAProc was started again before it had read its tables; verify again"
-_PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
 
 
 @dataclass(slots=True)
@@ -55,6 +62,16 @@ class Judged:
     at_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A cluster's state, and why it is in it; what others wrote into its tables."""
+
+    applying: bool
+    state: str
+    reason: str
+    foreign: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Verifier:
     """Compares the clusters' tables at one place in the order.
 
@@ -71,8 +88,9 @@ class Verifier:
     so.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, foreign: ForeignWatch) -> None:
         self._core = core
+        self._foreign = foreign
         self.judged: Judged | None = None
         self._came_to: tuple[int, int] | None = None
         """The newest marker that this process came to, and when."""
@@ -121,6 +139,7 @@ class Verifier:
             return
         self._came_to = offset, core.unix_ms()
         marked = core.condition.now.diverged is not None
+        newest = await self._foreign.newest()  # no later than what is compared
         try:
             states = await self._survey()
         except EngineError as error:
@@ -130,7 +149,7 @@ class Verifier:
             )
             return
         core.schedule.hold(held=True)
-        core.tasks.spawn(self._sum(offset, states, marked))
+        core.tasks.spawn(self._sum(offset, states, marked, newest))
 
     async def _survey(self) -> Sequence[TableState]:
         core, pauses = self._core, self._core.backoff()
@@ -147,13 +166,21 @@ class Verifier:
             await asyncio.sleep(pauses.pause_s())
         raise AssertionError("the last attempt returns or raises")
 
-    async def _sum(self, offset: int, states: Sequence[TableState], marked: bool) -> None:
+    async def _sum(
+        self,
+        offset: int,
+        states: Sequence[TableState],
+        marked: bool,
+        newest: Mapping[str, Newest] | None,
+    ) -> None:
         core, tables = self._core, dict[str, str]()
         try:
+            if newest is not None:
+                await self._foreign.look(newest, offset)
             for state in states:
                 if offset != self.newest:
                     return  # only that one counts, and reads them all again
-                tables[_PLAIN.sub(r"\1", state.name)] = await self._checksum(state)
+                tables[plain(state.name)] = await self._checksum(state)
         finally:
             core.schedule.hold(held=False)
             core.news.changed()
@@ -201,18 +228,18 @@ class Verifier:
         if marker is None:
             return []
         missing = [n for n in self._core.members.order if n not in marker.records]
-        return [name for name in missing if (await self._status(name))[0]]
+        return [name for name in missing if (await self._status(name)).applying]
 
-    async def _status(self, name: str) -> tuple[bool, str, str]:
-        """Return whether a cluster goes on applying, its state, and why it is in it."""
+    async def _status(self, name: str) -> _Standing:
         core = self._core
         if name == core.me:
-            return core.condition.applying, core.condition.state.value, core.condition.reason
+            now = core.condition
+            return _Standing(now.applying, now.state.value, now.reason, self._foreign.json())
         try:
             told = await core.peers.status(name, core.timeouts.peer_s)
         except PeerUnavailableError as error:
-            return False, "-", f"no answer: {error}"
-        return told.applying, told.state.value, told.reason
+            return _Standing(False, "-", f"no answer: {error}")
+        return _Standing(told.applying, told.state.value, told.reason, told.foreign)
 
     def _findings(self, offset: int) -> Findings:
         marker = self._markers[offset]
@@ -225,18 +252,19 @@ class Verifier:
         came_to, at_ms = self._came_to or (None, 0)
         self.judged = Judged(mine, findings.counted(core.me), at_ms if came_to == offset else None)
         if mine is Finding.DIFFERENT:
-            names = _listed(findings.different(core.me))
+            names = listed_names(findings.different(core.me))
             core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=names))
         if findings.tied:
             what = "; ".join(_told(table, findings.differing[table]) for table in findings.tied)
             logger.error("offset %d: clusters differ, nothing says who is wrong: %s", offset, what)
-            brief = what if what == shortened(what) else _listed(findings.tied)
+            brief = what if what == shortened(what) else listed_names(findings.tied)
             core.undecided(Undecided(offset, Cause.TABLES, brief))
         elif mine in (Finding.EQUAL, Finding.DIFFERENT):
             core.decided(offset)
         if mine is Finding.EQUAL:
             core.watermarks.verified(offset)
             core.notes.mark_verified(offset)
+            self._foreign.verified(offset)
         await core.store()
         if mine is Finding.EQUAL and diverged is not None and diverged.offset <= offset:
             core.condition.mended(core.notes.diverged)
@@ -253,11 +281,13 @@ class Verifier:
         clusters: dict[str, Json] = {}
         for name, finding in findings.clusters.items():
             record = marker.records.get(name)
-            reason = record.error if record is not None else ""
-            if record is None:
-                _, state, why = await self._status(name)
-                reason = f"{state} {why}".strip()
-            clusters[name] = {"finding": finding.value, "reason": reason}
+            reason, foreign = record.error if record is not None else "", list[Json]()
+            if record is None or not awaited:
+                status = await self._status(name)
+                foreign = settled_by(status.foreign, offset)
+                if record is None:
+                    reason = f"{status.state} {status.reason}".strip()
+            clusters[name] = {"finding": finding.value, "reason": reason, "foreign": foreign}
         return {
             "marker": offset,
             "by": marker.by,
@@ -274,18 +304,6 @@ class Verifier:
 
 def _told(table: str, held: Mapping[str, str]) -> str:
     return f"{table}: " + ", ".join(f"{name} has {what}" for name, what in held.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the names, or as many of them as there is room for beside a cursor."""
-    text = ""
-    for count, name in enumerate(names):
-        longer = f"{text}, {name}" if text else name
-        rest = f" and {len(names) - count} more"
-        if len(longer.encode("unicode_escape")) > TEXT_CHARACTERS_MAX - len(rest):
-            return text + rest if text else f"{len(names)} tables"
-        text = longer
-    return text
 
 
 REPORTS_KEPT_MAX = 1000

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from haproc.replicate.records.contents import Checksums
+from haproc.replicate.records.progress import TEXT_CHARACTERS_MAX
 
 # Which clusters are wrong when some of them differ: only a majority proves it.
 
@@ -129,6 +130,18 @@ def contents(checksum: str) -> str:
     if len(parts) == _PARTS_OF_A_TABLE:
         return f"{parts[0]} rows, sum {parts[1]}, columns {parts[2]}"
     return checksum if checksum == ABSENT else f"definition {checksum}"
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return the names, or as many of them as there is room for beside a cursor."""
+    text = ""
+    for count, name in enumerate(names):
+        longer = f"{text}, {name}" if text else name
+        rest = f" and {len(names) - count} more"
+        if len(longer.encode("unicode_escape")) > TEXT_CHARACTERS_MAX - len(rest):
+            return text + rest if text else f"{len(names)} tables"
+        text = longer
+    return text
 
 
 def _found(name: str, sums: Mapping[str, str], right: str | None) -> Finding:

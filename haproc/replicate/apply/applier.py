@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 class Applier:
     """See the module. ``on_outcome`` hears of every operation that was run here.
 
-    ``on_marker`` is awaited where the order has a verification, with nothing running beside it.
+    ``on_marker`` is awaited where the order has a marker, with nothing running beside it;
+    ``files_are_free`` before an operation, which may take files away that others read.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Applier:
         poison_rejection: PoisonRejection,
         on_outcome: Callable[[int, Operation, OperationOutcome], None],
         on_marker: Callable[[int], Awaitable[None]],
+        files_are_free: Callable[[Operation], Awaitable[None]],
     ) -> None:
         self._core = core
         self._all_lanes = tuple(lanes)
@@ -59,6 +61,7 @@ class Applier:
         self.doubts = Doubts(core)
         self._on_outcome = on_outcome
         self._on_marker = on_marker
+        self._files_are_free = files_are_free
 
     @property
     def idle(self) -> bool:
@@ -102,6 +105,7 @@ class Applier:
             await self._on_marker(unit.offsets[0])
             await self._done(unit)
             return
+        await self._files_are_free(unit.operations[0])
         if unit.intent is Intent.ALONE and not unit.in_doubt:
             await self._note(unit)
         if unit.intent is not Intent.NONE:

@@ -127,7 +127,8 @@ class StoredCursors:
       process does;
     - what it knows of the clusters' newest claims below it is what this log says of them:
       whoever began after the loss claimed at an offset that held something else before;
-    - its cluster is not known to differ from the others.
+    - its cluster is not known to differ from the others, and holds its tables (no copy of them is
+      under way).
 
     What none of these shows: a log that was shortened and grew again while nobody looked at it,
     and nobody began.
@@ -151,7 +152,8 @@ class StoredCursors:
                 continue
             with suppress(LogCorruptError):
                 progress = from_cursor(cursor)
-                if progress.diverged is None and self._of_this_log(progress):
+                whole = progress.diverged is None and progress.copying is None
+                if whole and self._of_this_log(progress):
                     found[name] = progress
         return found
 

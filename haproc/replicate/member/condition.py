@@ -214,6 +214,10 @@ class MemberCondition:
         """The log cannot bring this cluster up to date."""
         self._update(behind=why)
 
+    def copying(self, how_far: str) -> None:
+        """The cluster takes its tables from another one; empty: it does not any more."""
+        self._update(copying=how_far)
+
     def isolate(self, why: str) -> None:
         """This HAProc is cut off (why), or is not any more (empty); then it catches up first."""
         self._update(isolated=why, caught_up=False)

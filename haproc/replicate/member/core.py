@@ -161,9 +161,7 @@ class Tasks:
         if isinstance(error, LogError):
             # Reading on could skip or misread something: stop here, lose nothing, say so.
             lost = isinstance(error, TrimmedError | LogRegressedError)
-            advice = (
-                "rebuild this cluster from another one" if lost else "nothing beyond is applied"
-            )
+            advice = "run haproc cluster rebuild" if lost else "nothing beyond is applied"
             self._condition.fell_behind(f"{error}; {advice}")
         elif not self._broken.done():
             assert error is not None

@@ -47,6 +47,10 @@ class Step(StrEnum):
     """It is in the log that this cluster cannot apply an operation."""
     ABLE_BEFORE = "able.before"
     """It is about to take that back."""
+    COPIED_TABLE = "copied.table"
+    """A table is copied from another cluster; others are not yet."""
+    COPIED = "copied"
+    """All tables are; the cursor does not say so."""
     ABANDON_BEFORE = "abandon.before"
     """All have said it; it is about to give the operation up."""
 

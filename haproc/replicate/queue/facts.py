@@ -10,7 +10,7 @@ from haproc.engine.arrow import rows_in
 from haproc.engine.statement import ArrowRows
 from haproc.membership.state import Divergence, Undecided
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.progress import JUDGING_MAX, Progress
+from haproc.replicate.records.progress import JUDGING_MAX, CopyRequest, Progress
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef
 
 # What became of an operation that somebody wanted taken back.
@@ -59,6 +59,8 @@ class Notes:
         self._born = progress.born
         self._judging = set(progress.judging)
         self._storage = progress.storage
+        self._copying = progress.copying
+        self._lineage = progress.lineage
 
     def beside(self, progress: Progress) -> Progress:
         """Return the progress with these notes in it."""
@@ -69,6 +71,8 @@ class Notes:
             born=self._born,
             judging=self.judging[-JUDGING_MAX:],
             storage=self._storage,
+            copying=self._copying,
+            lineage=self._lineage,
         )
 
     @property
@@ -84,6 +88,19 @@ class Notes:
     def belongs_to(self, storage: str) -> None:
         """Remember the storage."""
         self._storage = storage
+
+    @property
+    def lineage(self) -> tuple[tuple[str, int], ...]:
+        """Whose tables these were before."""
+        return self._lineage
+
+    def was(self, offset: int) -> str:
+        """Return the cluster that applied what is here of an offset; empty: this one itself."""
+        return next((name for name, below in self._lineage if offset < below), "")
+
+    def copy(self, request: CopyRequest | None) -> None:
+        """Remember that the tables are to become another cluster's."""
+        self._copying = request
 
     @property
     def diverged(self) -> Divergence | None:

@@ -13,6 +13,7 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``rows``, ``part``, ``passed``: see `replicate.records.rows`.
 - ``members``: see `replicate.records.members`.
 - ``fence``: see `replicate.records.contents`.
+- ``copy``: see `replicate.records.copy`.
 
 `dmq.declared` has the rule for changes. The bytes of each kind are kept in tests/golden/records.
 """
@@ -31,6 +32,7 @@ from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.replicate.records.contents import Check, Checksums, Fence, Skip, Verify
+from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.rows import (
     ApplicationFailure,
@@ -217,7 +219,16 @@ class Filler:
 
 
 Message: TypeAlias = (
-    Operation | Decision | FailureReport | Claim | Check | Roster | Computed | FateMessage | Fence
+    Operation
+    | Decision
+    | FailureReport
+    | Claim
+    | Check
+    | Roster
+    | Computed
+    | FateMessage
+    | Fence
+    | Copy
 )
 
 
@@ -239,6 +250,7 @@ KINDS: Final[Kinds[Message]] = Kinds(
         "verify": Verify,
         "checksums": Checksums,
         "members": Roster,
+        "copy": Copy,
     }
 )
 

@@ -25,6 +25,10 @@ from typing import Any, Final
 from dmq import Cursor, LogCorruptError
 from haproc.membership.state import Cause, Divergence, Undecided
 
+LINEAGE_MAX: Final = 8
+"""Copies that are remembered, the newest ones."""
+
+
 SPAN_MAX: Final = 16_384
 """Offsets between ``low`` and the farthest operation started. Keeps the worst note (every other
 offset done) at about 2.8 kB, under what the log stores beside a cursor."""
@@ -53,6 +57,23 @@ def _width(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """A copy that was asked for.
+
+    ``wanted``: from which cluster; empty: from any. ``donor`` notes what it holds at ``marker``,
+    the offset of the copy's record; -1: there is none yet.
+    """
+
+    wanted: str = ""
+    donor: str = ""
+    marker: int = -1
+    source: str = ""
+    """The place of a backup, whose tables are wanted as of ``marker``; empty: a cluster's are."""
+    verify: bool = False
+    """Whether checksums of what is restored are compared with the backup's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """See the module. Offsets are log offsets; ``done`` holds only offsets at or above ``low``."""
 
@@ -76,6 +97,11 @@ class Progress:
     """The newest record read of who the ring's members are; it may stand far below ``low``."""
     storage: str = ""
     """The id of the marker in the storage to which all this belongs; empty before it has one."""
+    lineage: tuple[tuple[str, int], ...] = ()
+    """Whose tables these were before: a cluster, and the offset up to which. What that cluster says
+    of operations below it is true here, too. By offset; empty: they were this cluster's always."""
+    copying: CopyRequest | None = None
+    """Its tables are to become another cluster's; they are nothing whole before that is done."""
 
     def has_done(self, offset: int) -> bool:
         """Whether what stands at an offset needs no running any more."""
@@ -84,7 +110,7 @@ class Progress:
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
     """Return the cursor that stores the progress, for the process of this epoch."""
-    note: dict[str, object] = {"v": 1}
+    note: dict[str, Any] = {"v": 1}
     if progress.done:
         bits = 0
         for offset in progress.done:
@@ -111,6 +137,13 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         note["r"] = progress.roster
     if progress.storage:
         note["s"] = progress.storage
+    if progress.lineage:
+        note["l"] = [[*each] for each in progress.lineage]
+    if progress.copying is not None:
+        copying = progress.copying
+        note["k"] = [copying.wanted, copying.donor, copying.marker]
+        if copying.source:
+            note["k"] = [*note["k"], copying.source, copying.verify]
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
 
@@ -159,6 +192,8 @@ def from_cursor(cursor: Cursor) -> Progress:
             judging=tuple(note.get("j", ())),
             roster=note.get("r", -1),
             storage=note.get("s", ""),
+            lineage=tuple((name, offset) for name, offset in note.get("l", ())),
+            copying=CopyRequest(*note["k"]) if "k" in note else None,
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

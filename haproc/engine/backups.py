@@ -1,0 +1,253 @@
+"""What a backup is: Delta tables in a folder that need nothing of HAProc, and a manifest of each.
+
+``tables/SCHEMA/TABLE`` is a Delta table. Each backup of it is a commit: it removes the files that
+the cluster's table has no more, and adds new ones. No file is ever deleted, so earlier backups are
+the table's earlier versions. ``manifest-OFFSET.json`` says which versions belong together, what
+there was beside tables, and what the rows' checksums were on the cluster. It is written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from dmq import Json
+from haproc.engine.copies import CopyTable, Inventory, begin_commit, files_of, line_of
+from haproc.engine.interface import TableState
+from haproc.pin.sqltypes import quote_name
+
+FORMAT: Final = 1
+BATCH_FILES: Final = 500
+BATCH_BYTES: Final = 8 << 30
+"""What Spark is asked to copy at a time, but for one larger file. Chosen: it takes minutes."""
+OPERATION: Final = "HAPROC BACKUP"
+"""What the history of a backup's table says of each backup."""
+PLACE_CHARACTERS_MAX: Final = 500
+"""Of a backup's place; a request to restore it is kept beside a cursor."""
+_MANIFEST: Final = re.compile(r"manifest-(\d{20})\.json")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[!-~]*|/[!-~]*")
+
+
+def is_place(text: str) -> bool:
+    """Return whether a text is a whole path or URL, in characters that storages agree about."""
+    return len(text) <= PLACE_CHARACTERS_MAX and _URL.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TableBackup:
+    """A table of a backup.
+
+    ``source``: which state of which table it is, see `CopyTable.source`; ``id`` and ``version``:
+    Delta's, of the table in the backup; ``bytes`` of its ``files``; ``checksum``: of its rows and
+    columns, as a verification of the clusters makes it.
+    """
+
+    schema: str
+    name: str
+    source: str
+    id: str
+    version: int
+    files: int
+    bytes: int
+    rows: int
+    checksum: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Schema and name."""
+        return self.schema, self.name
+
+    def table(self, place: str) -> CopyTable:
+        """Return the table in the backup."""
+        folder = folder_of(place, self.schema, self.name)
+        return CopyTable(
+            self.schema, self.name, folder, self.version, self.id, self.files, self.bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One backup. ``offset``: the place in the log of which it is; ``log``: which log that is."""
+
+    ring: str
+    cluster: str
+    log: str
+    offset: int
+    time: str
+    definitions: Inventory
+    tables: tuple[TableBackup, ...]
+    format: int = FORMAT
+
+    def text(self) -> bytes:
+        """Return it as JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+    @classmethod
+    def of(cls, text: bytes) -> Manifest:
+        """Return what `text` gave; ValueError if it is something else."""
+        try:
+            found = msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"it is no manifest: {error}") from error
+        if found.format != FORMAT:
+            raise ValueError(f"its format is {found.format}, not {FORMAT}")
+        return found
+
+    def inventory(self, place: str) -> Inventory:
+        """Return what a cluster holds after a restore; the tables are those of the backup."""
+        tables = tuple(each.table(place) for each in self.tables)
+        known = self.definitions
+        return Inventory(known.schemas, known.views, known.functions, tables)
+
+
+def manifest_name(offset: int) -> str:
+    """Return the name of a manifest's file."""
+    return f"manifest-{offset:020}.json"
+
+
+def manifest_offsets(names: Iterable[str]) -> list[int]:
+    """Return of which offsets there are manifests among files, lowest first."""
+    found = (_MANIFEST.fullmatch(name) for name in names)
+    return sorted(int(each[1]) for each in found if each is not None)
+
+
+def folder_of(place: str, schema: str, name: str) -> str:
+    """Return where a backup has a table."""
+    return f"{place.rstrip('/')}/tables/{schema}/{name}"
+
+
+def commit_name(version: int) -> str:
+    """Return the name of the file of a Delta table's commit, below ``_delta_log``."""
+    return f"{version:020}.json"
+
+
+def state_of(table: CopyTable) -> TableState:
+    """Return a cluster's table as it stands, for its checksum."""
+    name = f"spark_catalog.{quote_name(table.schema)}.{quote_name(table.name)}"
+    return TableState(name, table.version)
+
+
+def id_of(table: CopyTable) -> str:
+    """Return what Delta is to call a table's backup at first: another id than the table's."""
+    text = hashlib.sha256(f"haproc backup of {table.id}".encode()).hexdigest()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:32]))
+
+
+def backup_lines(
+    table: CopyTable,
+    backup: CopyTable | None,
+    state: Sequence[Any],
+    before: Sequence[Any],
+    offset: int,
+    at_ms: int,
+) -> list[bytes]:
+    """Return the first lines of the commit that makes a backup of a table; `changes` are the rest.
+
+    ``backup``: the table in the backup so far, of the state ``before``; None: there is none.
+    """
+    info: dict[str, Json] = {
+        "timestamp": at_ms,
+        "operation": OPERATION,
+        "operationParameters": {"source": json.dumps(table.source), "offset": str(offset)},
+        "isBlindAppend": False,
+        "txnId": f"{table.source}@{offset}",
+    }
+    lines = begin_commit(info, backup.id if backup else id_of(table), state)
+    kept = _domains(state)
+    lines += [
+        {"domainMetadata": {"domain": name, "configuration": "", "removed": True}}
+        for name in _domains(before)
+        if name not in kept
+    ]
+    return [line_of(each) for each in lines]
+
+
+def _domains(state: Sequence[Any]) -> list[str]:
+    return [str(each["domainMetadata"]["domain"]) for each in state if "domainMetadata" in each]
+
+
+async def changes(
+    new: AsyncIterator[Mapping[str, Any]], old: AsyncIterator[Mapping[str, Any]], at_ms: int
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the actions that make the files of one state of a table those of another.
+
+    ``new`` and ``old``: the ``add`` actions of both states, in the order of their paths.
+    """
+    wanted, known = await anext(new, None), await anext(old, None)
+    while wanted is not None or known is not None:
+        if known is None or (wanted is not None and wanted["path"] < known["path"]):
+            assert wanted is not None
+            yield _added(wanted)
+            wanted = await anext(new, None)
+            continue
+        if wanted is not None and wanted["path"] == known["path"]:
+            # A file with another deletion vector is another one for Delta.
+            if wanted.get("deletionVector") != known.get("deletionVector"):
+                yield _removed(known, at_ms)
+                yield _added(wanted)
+            elif _added(wanted) != _added(known):
+                yield _added(wanted)
+            wanted = await anext(new, None)
+        else:
+            yield _removed(known, at_ms)
+        known = await anext(old, None)
+
+
+def _added(add: Mapping[str, Any]) -> dict[str, Any]:
+    return {"add": {**add, "dataChange": True}}
+
+
+def _removed(add: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
+    kept = ("path", "partitionValues", "size", "deletionVector")
+    told = {name: add[name] for name in kept if name in add}
+    more = {"deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True}
+    return {"remove": told | more}
+
+
+def batches(adds: Iterable[Any]) -> Iterator[list[str]]:
+    """Yield the paths of the files that ``add`` actions name, as many as are copied at a time.
+
+    Raises EngineError if one lies outside the table.
+    """
+    paths, size = list[str](), 0
+    for file in files_of(adds):
+        paths.append(file.path)
+        size += file.size or 0
+        if len(paths) == BATCH_FILES or size >= BATCH_BYTES:
+            yield paths
+            paths, size = [], 0
+    if paths:
+        yield paths
+
+
+def differences(manifest: Manifest, found: Inventory) -> list[str]:
+    """Return in what a cluster's definitions are not those of a backup, by names."""
+    wanted = manifest.definitions
+    pairs = (
+        ("schema", _names(wanted.schemas), _names(found.schemas)),
+        ("view", _names(wanted.views), _names(found.views)),
+        ("function", _names(wanted.functions), _names(found.functions)),
+        ("table", _keys(manifest.tables), _keys(found.tables)),
+    )
+    return [
+        f"{what} {name} is {'missing' if name in ours else 'not in the backup'}"
+        for what, ours, theirs in pairs
+        for name in sorted(ours ^ theirs)
+    ]
+
+
+def _names(said: Iterable[Mapping[str, Json]]) -> set[str]:
+    return {
+        f"{each['schema']}.{each['name']}" if "schema" in each else str(each["name"])
+        for each in said
+    }
+
+
+def _keys(tables: Iterable[CopyTable | TableBackup]) -> set[str]:
+    return {f"{each.schema}.{each.name}" for each in tables}

@@ -1,0 +1,39 @@
+"""What the history of a Delta table shows: its commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest commit of a table: its version, and its time in ms since 1970."""
+
+    version: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of a table. ``user``: empty where Delta notes none; ``note``: its user metadata."""
+
+    version: int
+    at_ms: int
+    operation: str
+    user: str = ""
+    engine: str = ""
+    note: str = ""
+
+
+class Histories(Protocol):
+    """What one cluster's tables show of their commits. Methods raise EngineError."""
+
+    async def newest(self) -> Mapping[str, Newest]:
+        """Return the newest commit of each Delta table in Spark's own catalog, by its full name."""
+        ...
+
+    async def commits(self, table: str, count: int) -> Sequence[Commit]:
+        """Return that many of a table's newest commits, the newest first; none if it is gone."""
+        ...

@@ -1,0 +1,240 @@
+"""Copies of tables over Spark Connect: what HAProc's plugin gives and takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from dmq import Json
+from haproc import protos
+from haproc.classify.names import OWN_SCHEMAS
+from haproc.engine.copies import (
+    FILES_AT_ONCE,
+    OPERATION,
+    Begun,
+    CopyTable,
+    Inventory,
+    Place,
+    check_state,
+    files_of,
+)
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.remote import RemoteSession
+from haproc.engine.table import CATALOG_CONFS, all_rows, catalogs
+from haproc.pin.sqltypes import quote_name
+
+_COPY: Final = "haproc/copy"
+_PUT: Final = "haproc/put"
+_TIMEOUT_S: Final = 600.0
+_TRANSFER_TIMEOUT_S: Final = 3600.0
+"""Of `haproc.engine.backups.BATCH_BYTES`, or one larger file. Chosen."""
+_SOURCE: Final = "haproc.copy"
+"""Property of the empty table, with what it is to be a copy of."""
+_ELSEWHERE: Final = "path LIKE '%:%' OR deletionVector.storageType = 'p'"
+"""What files of a table may lie outside of it: those of a clone do."""
+
+
+class SparkCopies:
+    """Implements Copies over Spark Connect.
+
+    ``ask`` makes a call that depends on no session's state.
+    """
+
+    def __init__(
+        self, ask: Callable[[Callable[[RemoteSession], Awaitable[Any]]], Awaitable[Any]]
+    ) -> None:
+        self._ask = ask
+
+    async def inventory(self) -> Inventory:
+        """See Copies."""
+        confs = await self._ask(lambda own: own.confs_below(CATALOG_CONFS))
+        said = await self._json({"do": "inventory"})
+        tables = [CopyTable(**each) for each in said["tables"]]
+        names = [each for each in catalogs(confs) if each != "spark_catalog"]
+        others = [(f"{o['schema']}.{o['name']}".rstrip("."), o["why"]) for o in said["others"]]
+        others += [(name, "it is a catalog of its own") for name in names]
+        return Inventory(
+            tuple(s for s in said["schemas"] if s["name"] not in OWN_SCHEMAS),
+            tuple(v for v in said["views"] if v["schema"] not in OWN_SCHEMAS),
+            tuple(f for f in said["functions"] if f["schema"] not in OWN_SCHEMAS),
+            tuple(each for each in tables if each.schema not in OWN_SCHEMAS),
+            tuple(each for each in others if each[0].split(".")[0] not in OWN_SCHEMAS),
+        )
+
+    async def state(self, table: CopyTable) -> Sequence[Json]:
+        """See Copies."""
+        said = await self._json(_at("state", table))
+        actions = said["actions"]
+        ids = [each["metaData"]["id"] for each in actions if "metaData" in each]
+        if ids != [table.id]:
+            raise EngineError(
+                ErrorKind.APPLICATION,
+                f"{table.schema}.{table.name} is another table by now",
+                error_class="TABLE_REPLACED",
+            )
+        check_state(actions)
+        return list(actions)
+
+    async def check(self, table: CopyTable) -> None:
+        """Raise EngineError, of class NOT_COPIED, if the table cannot be copied."""
+        await self.state(table)
+        files_of(await self._files(table, _ELSEWHERE))
+
+    async def files(self, table: CopyTable, after: str) -> Sequence[Json]:
+        """See Copies."""
+        behind = after.replace("\\", "\\\\").replace("'", "\\'")
+        return await self._files(table, f"path > '{behind}'")
+
+    async def _files(self, table: CopyTable, condition: str) -> list[dict[str, Any]]:
+        """Return the first ``add`` actions that meet a condition, in the order of paths."""
+        plan = protos.base.Plan()
+        limit = plan.root.limit
+        limit.limit = FILES_AT_ONCE
+        sort = limit.input.sort
+        sort.is_global = True
+        order = sort.order.add()
+        order.child.unresolved_attribute.unparsed_identifier = "path"
+        order.direction = protos.expressions.Expression.SortOrder.SORT_DIRECTION_ASCENDING
+        project = sort.input.project
+        text = "to_json(struct(*), map('ignoreNullFields', 'false')) AS file"
+        for expression in ("path", text):
+            project.expressions.add().expression_string.expression = expression
+        where = project.input.filter
+        where.condition.expression_string.expression = condition
+        where.input.CopyFrom(_relation(_COPY, json.dumps(_at("files", table)).encode()))
+        rows = await self._ask(lambda own: _rows(own, plan))
+        return [_tidy(json.loads(row["file"])) for row in rows]
+
+    async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
+        """See Copies."""
+        said = await self._json({"do": "table", "location": location})
+        return CopyTable(schema, name, **said) if said else None
+
+    async def names(self, location: str) -> Mapping[str, int]:
+        """See Copies."""
+        said: Mapping[str, int] = await self._json(
+            {"do": "list", "location": location, "flat": True}
+        )
+        return said
+
+    async def transfer(self, source: str, target: str, paths: Sequence[str]) -> tuple[int, int]:
+        """See Copies."""
+        asked: dict[str, Json] = {"from": source, "to": target, "paths": [*paths]}
+        said = await self._json({"do": "transfer", **asked}, _TRANSFER_TIMEOUT_S)
+        return int(said["files"]), int(said["bytes"])
+
+    async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
+        """See Copies."""
+        asked = {"do": "read", "location": location, "path": path}
+        plan = _plan(_COPY, json.dumps({**asked, "offset": offset, "length": length}).encode())
+        rows = await self._ask(lambda own: _rows(own, plan))
+        size, *parts = (bytes(*row.values()) for row in rows)
+        return int(size), b"".join(parts)
+
+    async def begun(self, tables: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Begun]:
+        """See Copies."""
+        found = {}
+        for key in tables:
+            try:
+                detail = (await self._sql(f"DESCRIBE DETAIL {_name(*key)}"))[0]
+                newest = (await self._sql(f"DESCRIBE HISTORY {_name(*key)} LIMIT 1"))[0]
+            except EngineError as error:
+                if error.kind is not ErrorKind.APPLICATION:
+                    raise
+                continue
+            source = dict(detail.get("properties") or {}).get(_SOURCE)
+            if newest["operation"] == OPERATION:
+                found[key] = Begun(dict(newest["operationParameters"])["source"].strip('"'), True)
+            elif source is not None and newest["version"] == 0:
+                found[key] = Begun(source, False)
+        return found
+
+    async def clear(
+        self, keep: Iterable[tuple[str, str]], only: Collection[tuple[str, str]] | None = None
+    ) -> None:
+        """See Copies."""
+        if only is not None:
+            for key in set(only) - set(keep):
+                await self._sql(f"DROP TABLE IF EXISTS {_name(*key)}")
+            return
+        kept, there = frozenset(keep), await self._json({"do": "inventory"})
+        schemas = {schema for schema, _ in kept} | {"default"}
+        for each in there["schemas"]:
+            if each["name"] not in schemas | OWN_SCHEMAS:
+                await self._sql(f"DROP SCHEMA IF EXISTS {_name(each['name'])} CASCADE")
+        for sort in ("view", "function", "table", "other"):
+            for each in there[f"{sort}s"]:
+                schema, name = each["schema"], each["name"]
+                if schema not in schemas or not name or (schema, name) in kept:
+                    continue
+                what = "TABLE" if sort == "other" else sort.upper()
+                await self._sql(f"DROP {what} IF EXISTS {_name(schema, name)}")
+
+    async def define(self, what: str, said: Mapping[str, Json]) -> None:
+        """See Copies."""
+        await self._json({"do": "define", what: dict(said)})
+
+    async def begin(self, table: CopyTable) -> Place:
+        """See Copies."""
+        name = _name(table.schema, table.name)
+        await self._sql(
+            f"CREATE TABLE IF NOT EXISTS {name} (haproc_copy INT) USING delta "
+            f"TBLPROPERTIES ('{_SOURCE}' = '{table.source}')"
+        )
+        detail = (await self._sql(f"DESCRIBE DETAIL {name}"))[0]
+        location = str(detail["location"])
+        sizes = await self._json({"do": "list", "location": location})
+        return Place(location, str(detail["id"]), sizes)
+
+    async def put(self, location: str, path: str, offset: int, data: bytes, *, last: bool) -> int:
+        """See Copies."""
+        said = {"location": location, "path": path, "offset": offset, "last": last}
+        head = json.dumps(said).encode()
+        plan = _plan(_PUT, len(head).to_bytes(4, "big") + head + data)
+        rows = await self._ask(lambda own: _rows(own, plan))
+        return int(json.loads(str(*rows[0].values()))["size"])
+
+    async def _json(self, asked: Mapping[str, Json], timeout_s: float = _TIMEOUT_S) -> Any:
+        plan = _plan(_COPY, json.dumps(asked).encode())
+        rows = await self._ask(lambda own: _rows(own, plan, timeout_s))
+        return json.loads(str(*rows[0].values()))
+
+    async def _sql(self, sql: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self._ask(lambda own: _rows(own, sql))
+        return found
+
+
+async def _rows(
+    own: RemoteSession, query: Any, timeout_s: float = _TIMEOUT_S
+) -> list[dict[str, Any]]:
+    return [row async for row in all_rows(own, query, timeout_s)]
+
+
+def _at(do: str, table: CopyTable) -> dict[str, Json]:
+    return {"do": do, "location": table.location, "version": table.version}
+
+
+def _name(*parts: str) -> str:
+    return ".".join(("spark_catalog", *(quote_name(part) for part in parts)))
+
+
+def _tidy(add: dict[str, Any]) -> dict[str, Any]:
+    """Return an ``add`` without what is not set; partition values may be null."""
+    vector = add.get("deletionVector")
+    if vector is not None:
+        add["deletionVector"] = {k: v for k, v in vector.items() if v is not None}
+    return {key: value for key, value in add.items() if value is not None}
+
+
+def _relation(what: str, asked: bytes) -> Any:
+    relation = protos.relations.Relation()
+    relation.extension.type_url = what
+    relation.extension.value = asked
+    return relation
+
+
+def _plan(what: str, asked: bytes) -> Any:
+    plan = protos.base.Plan()
+    plan.root.CopyFrom(_relation(what, asked))
+    return plan

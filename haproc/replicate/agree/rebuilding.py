@@ -1,0 +1,147 @@
+"""An operator has this cluster's tables replaced with another cluster's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from dmq import LogError
+from haproc.config.model import OnDivergence
+from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import State
+from haproc.replicate.member.core import Core
+from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.progress import CopyRequest, Progress, from_cursor
+
+logger = logging.getLogger(__name__)
+
+
+async def rebuild(core: Core, wanted: str) -> None:
+    """Have this cluster become a copy of another one, once its HAProc begins anew.
+
+    ``wanted``: of which; empty: of any. Raises RequestError if there is none that could be copied.
+    """
+    check_running(core)
+    await _donor(core, wanted)
+    await ask_for(core, CopyRequest(wanted))
+
+
+def check_running(core: Core) -> None:
+    """Raise RequestError unless this process may speak for its cluster."""
+    if core.condition.state in (State.STOPPED, State.FENCED) or core.own_log.epoch < 0:
+        raise refused(
+            ErrorClass.NOT_NOW,
+            f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
+            "start its HAProc first",
+        )
+
+
+async def ask_for(core: Core, request: CopyRequest) -> None:
+    """Store that this cluster's tables are to be made anew; raises RequestError."""
+    core.notes.copy(request)
+    try:
+        async with asyncio.timeout(core.timeouts.append_s):
+            if core.condition.now.started:
+                await core.store()
+            else:
+                cursor = await core.own_log.unless_replaced()
+                known = Progress() if cursor is None else from_cursor(cursor)
+                await core.own_log.commit(lambda: replace(known, copying=request))
+    except (LogError, TimeoutError) as error:
+        core.notes.copy(None)
+        raise log_unavailable("the log did not take the request", error, "try again") from error
+
+
+MEND_AFTER_S: Final = 30.0
+"""How long a cluster stays DIVERGED first: an operator sees it, and others judge themselves."""
+
+
+class Mender:
+    """Has this cluster rebuilt when it differs from the others, if the configuration says so."""
+
+    def __init__(self, core: Core, rebuilds: Callable[[], None], on: OnDivergence) -> None:
+        self._core = core
+        self._rebuilds = rebuilds
+        self._on = on
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        core = self._core
+        while True:
+            await core.news.until(self._differs)
+            await asyncio.sleep(MEND_AFTER_S)
+            if self._differs() and await self._may():
+                logger.warning("%s differs from the others, and is rebuilt", core.me)
+                with suppress(RequestError):  # at the next look, perhaps
+                    await rebuild(core, "")
+                    self._rebuilds()
+
+    def _differs(self) -> bool:
+        wanted = self._on is OnDivergence.REBUILD
+        return wanted and self._core.condition.state is State.DIVERGED
+
+    async def _may(self) -> bool:
+        """Return whether most of the others serve and agree, and no other cluster is mended now."""
+        core, states = self._core, dict[str, str]()
+        for name in core.members.peers:
+            try:
+                status = await core.peers.status(name, core.timeouts.peer_s)
+            except PeerUnavailableError:
+                continue
+            agrees = status.undecided is None
+            states[name] = status.state.value if agrees else ""
+        good = sum(state == State.READY.value for state in states.values())
+        mended = any(state == State.COPYING.value for state in states.values())
+        # Of several that differ the first by name begins.
+        first = all(
+            core.me < name for name, state in states.items() if state == State.DIVERGED.value
+        )
+        return 2 * good > len(core.members.peers) and not mended and first
+
+
+async def repair(core: Core, table: str, wanted: str) -> int:
+    """Have one table replaced by another cluster's; returns the offset at which it is.
+
+    ``table``: as `schema.table`. Raises RequestError.
+    """
+    if not core.condition.applying:
+        raise refused(
+            ErrorClass.NOT_NOW,
+            f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
+            "it must apply its queue to the place of the copy; else rebuild it as a whole",
+        )
+    donor = await _donor(core, wanted)
+    try:
+        return await core.own_log.append_once(Copy(core.me, donor, core.own_log.epoch, (table,)))
+    except (LogError, TimeoutError) as error:
+        raise log_unavailable("the log did not take the record", error, "try again") from error
+
+
+async def _donor(core: Core, wanted: str) -> str:
+    """Return a cluster that can be copied; RequestError if there is none."""
+    if wanted and wanted not in core.members.peers:
+        raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {wanted}")
+    found = []
+    for name in (wanted,) if wanted else core.members.peers:
+        found.append(await standing_of(core, name))
+        if found[-1] == State.READY.value:
+            return name
+    raise refused(
+        ErrorClass.NOT_NOW,
+        f"no cluster could be copied: {', '.join(found) or 'there is no other one'}",
+        "its tables would be lost: bring another cluster to READY first",
+    )
+
+
+async def standing_of(core: Core, peer: str) -> str:
+    """Return a peer's state, or that it does not answer."""
+    try:
+        status = await core.peers.status(peer, core.timeouts.peer_s)
+    except PeerUnavailableError:
+        return f"{peer} does not answer"
+    return status.state.value

@@ -1,0 +1,319 @@
+"""Makes a backup of what this cluster holds, at one place in the order, by its own Spark.
+
+1. A `Copy` record is put into the log; at its place this cluster notes what it holds
+   (`haproc.replicate.agree.donating`), and goes on.
+2. Tables whose state the newest manifest does not have are brought up to date in the backup: files
+   that are not there are copied, then a commit says which belong to the table.
+3. The manifest is written.
+
+One backup is made at a time. A process that is killed leaves what it copied: the next backup needs
+not do it again, and nothing counts without a manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from dmq import Json, LogError
+from haproc.engine.backups import (
+    Manifest,
+    TableBackup,
+    backup_lines,
+    batches,
+    changes,
+    commit_name,
+    folder_of,
+    is_place,
+    manifest_name,
+    manifest_offsets,
+    state_of,
+)
+from haproc.engine.copies import (
+    FILES_AT_ONCE,
+    LINES_BYTES_MAX,
+    CopyTable,
+    Inventory,
+    line_of,
+    put_all,
+)
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.failure import ErrorClass, refused
+from haproc.membership.peers import CopyQuestion
+from haproc.membership.state import time_text
+from haproc.replicate.agree.donating import LEASE_S, Donor
+from haproc.replicate.member.core import Core
+from haproc.replicate.records.copy import BACKUP, Copy
+from haproc.replicate.restoring import read_manifest
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 5
+"""How often Spark is asked the same before the backup counts as failed. Chosen."""
+T = TypeVar("T")
+
+
+class BackupState(StrEnum):
+    """What became of the backup that this process was asked for last."""
+
+    NONE = "none"
+    """None was asked for since the process began."""
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class _FailedError(Exception):
+    """There is no backup; the text says why."""
+
+
+@dataclass(slots=True)
+class BackupProgress:
+    """How far a backup is. ``files`` and ``bytes`` are those that were copied so far."""
+
+    state: BackupState = BackupState.NONE
+    destination: str = ""
+    offset: int = -1
+    tables: int = 0
+    tables_done: int = 0
+    files: int = 0
+    bytes: int = 0
+    message: str = ""
+
+
+class Backups:
+    """See the module."""
+
+    def __init__(self, core: Core, donor: Donor) -> None:
+        self._core = core
+        self._donor = donor
+        self._newest = BackupProgress()
+
+    def standing(self) -> Mapping[str, Json]:
+        """Return how far the newest backup is."""
+        found = self._newest
+        return {
+            "cluster": self._core.me,
+            "state": found.state.value,
+            "destination": found.destination,
+            "offset": found.offset,
+            "tables": found.tables,
+            "tables_done": found.tables_done,
+            "files": found.files,
+            "bytes": found.bytes,
+            "message": found.message,
+        }
+
+    def begin(self, place: str) -> Mapping[str, Json]:
+        """Begin a backup; raises RequestError."""
+        core = self._core
+        if not is_place(place):
+            raise refused(ErrorClass.BAD_REQUEST, f"{place[:80]!r} is no whole path or URL")
+        if self._newest.state is BackupState.RUNNING:
+            raise refused(
+                ErrorClass.NOT_NOW,
+                f"{core.me} makes a backup in {self._newest.destination}",
+                "wait until it is done",
+            )
+        if not core.condition.applying:
+            raise refused(
+                ErrorClass.NOT_NOW,
+                f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
+                "ask another cluster",
+            )
+        self._newest = BackupProgress(BackupState.RUNNING, place.rstrip("/") or "/")
+        core.tasks.spawn(self._run(self._newest))
+        return self.standing()
+
+    async def _run(self, run: BackupProgress) -> None:
+        try:
+            await self._backup(run)
+            run.state = BackupState.DONE
+            logger.info("backup of offset %d in %s", run.offset, run.destination)
+            return
+        except EngineError as error:
+            run.message = error.message
+        except (_FailedError, LogError, ValueError) as error:
+            run.message = str(error)
+        except TimeoutError:
+            run.message = "the log did not take the record in time"
+        run.state = BackupState.FAILED
+        logger.error("backup in %s: %s", run.destination, run.message)
+
+    async def _backup(self, run: BackupProgress) -> None:
+        core = self._core
+        before = await self._before(run.destination)
+        marker = await core.own_log.append_once(Copy(BACKUP, core.me, core.own_log.epoch))
+        inventory, at_ms = await self._noted(marker), core.unix_ms()
+        run.offset, run.tables = marker, len(inventory.tables)
+        holding = asyncio.ensure_future(self._hold(marker))
+        try:
+            tables = []
+            for table in inventory.tables:
+                tables.append(await self._table(run, table, before.get(table.key), at_ms))
+                run.tables_done += 1
+        finally:
+            holding.cancel()
+            await self._donor.answer(CopyQuestion("end", marker))
+        manifest = Manifest(
+            core.identity.ring,
+            core.me,
+            core.own_log.application,
+            marker,
+            time_text(datetime.fromtimestamp(at_ms / 1000, UTC)),
+            inventory,
+            tuple(tables),
+        )
+        await self._write(run.destination, manifest_name(marker), [manifest.text()])
+
+    async def _before(self, place: str) -> Mapping[tuple[str, str], TableBackup]:
+        """Return the tables of the newest backup that is there."""
+        core, copies = self._core, self._core.engine.copies()
+        offsets = manifest_offsets(await self._asking(lambda: copies.names(place)))
+        if not offsets:
+            return {}
+        newest = await read_manifest(copies, self._asking, place, offsets[-1])
+        # Offsets of two logs say nothing of which backup is the newer one.
+        if newest.log != core.own_log.application:
+            raise _FailedError(
+                f"{place} holds backups of another ring or log ({newest.log}); choose another place"
+            )
+        return {each.key: each for each in newest.tables}
+
+    # -- what this cluster holds -----------------------------------------------------------
+
+    async def _noted(self, marker: int) -> Inventory:
+        """Return what this cluster holds at the record, once the order has come to it."""
+        while True:
+            answer, _ = await self._donor.answer(CopyQuestion("note", marker))
+            if answer.inventory is not None:
+                break
+            if answer.state == "gone":
+                raise _FailedError(f"{self._core.me} could not note what it holds")
+            await asyncio.sleep(self._core.timeouts.retry_first_s)
+        inventory = answer.inventory
+        if others := inventory.others:
+            listed = "; ".join(f"{name}: {why}" for name, why in others[:20])
+            raise _FailedError(
+                f"{self._core.me} holds what cannot be copied ({len(others)}: {listed}); drop it, "
+                "or make Delta tables of it"
+            )
+        return inventory
+
+    async def _hold(self, marker: int) -> None:
+        """Keep the notes, so that nothing takes files away that are to be copied."""
+        while True:
+            await asyncio.sleep(LEASE_S / 4)
+            await self._donor.answer(CopyQuestion("note", marker))
+
+    async def _asking(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask this cluster a few times; raises EngineError."""
+        core, pauses = self._core, self._core.backoff()
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            await core.condition.allowed()
+            try:
+                return await call()
+            except EngineError as error:
+                if error.kind is ErrorKind.APPLICATION or attempt == ATTEMPTS_MAX:
+                    raise
+                logger.warning("backup: %s", error.message)
+                if error.kind is ErrorKind.AVAILABILITY:
+                    core.health.suspect(error.message)
+            await asyncio.sleep(pauses.pause_s())
+        raise AssertionError("the last attempt returns or raises")
+
+    # -- one table -------------------------------------------------------------------------
+
+    async def _table(
+        self, run: BackupProgress, table: CopyTable, known: TableBackup | None, at_ms: int
+    ) -> TableBackup:
+        """Bring a table of the backup up to date."""
+        core, copies, asking = self._core, self._core.engine.copies(), self._asking
+        folder = folder_of(run.destination, *table.key)
+        log = f"{folder}/_delta_log"
+        # A manifest says nothing of a table whose folder somebody has emptied since.
+        if known is not None and known.source == table.source:
+            there = await asking(lambda: copies.names(log))
+            if commit_name(known.version) in there:
+                return known
+        before = await asking(lambda: copies.table(*table.key, folder))
+        state = await asking(lambda: copies.state(table))
+        old = [] if before is None else await asking(lambda: copies.state(before))
+        version = 0 if before is None else before.version + 1
+        with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as lines:
+            for line in backup_lines(table, before, state, old, run.offset, at_ms):
+                lines.write(line)
+            adds: list[Any] = []
+            async for action in changes(self._files(table), self._files(before), at_ms):
+                lines.write(line_of(action))
+                adds += [action["add"]] if "add" in action else []
+                if len(adds) == FILES_AT_ONCE:
+                    await self._transfer(run, table, folder, adds)
+                    adds.clear()
+            await self._transfer(run, table, folder, adds)
+            await put_all(
+                lambda offset, data, last: asking(
+                    lambda: copies.put(log, commit_name(version), offset, data, last=last)
+                ),
+                lines,
+            )
+        after = await asking(lambda: copies.table(*table.key, folder))
+        if after is None or (after.version, after.files) != (version, table.files):
+            raise _FailedError(
+                f"something else writes to {folder}, or has; back up into another place"
+            )
+        checksum = await asking(
+            lambda: core.engine.checksum(state_of(table), timeout_s=core.timeouts.apply_s)
+        )
+        return TableBackup(
+            table.schema,
+            table.name,
+            table.source,
+            after.id,
+            after.version,
+            after.files,
+            after.bytes,
+            int(checksum.split(":")[0]),
+            checksum,
+        )
+
+    async def _files(self, table: CopyTable | None) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield a table's ``add`` actions, in the order of their paths."""
+        copies, after = self._core.engine.copies(), ""
+        if table is None:
+            return
+        while True:
+            adds: Sequence[Any] = await self._asking(partial(copies.files, table, after))
+            if not adds:
+                return
+            for add in adds:
+                yield add
+            after = str(adds[-1]["path"])
+
+    async def _transfer(
+        self, run: BackupProgress, table: CopyTable, folder: str, adds: Sequence[Any]
+    ) -> None:
+        copies = self._core.engine.copies()
+        for paths in batches(adds):
+            copied = partial(copies.transfer, table.location, folder, paths)
+            files, size = await self._asking(copied)
+            run.files += files
+            run.bytes += size
+
+    async def _write(self, location: str, name: str, lines: list[bytes]) -> None:
+        copies = self._core.engine.copies()
+        with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as file:
+            file.writelines(lines)
+            await put_all(
+                lambda offset, data, last: self._asking(
+                    lambda: copies.put(location, name, offset, data, last=last)
+                ),
+                file,
+            )

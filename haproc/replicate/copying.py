@@ -1,0 +1,184 @@
+"""Makes this cluster what another one is, and goes on with the log from there.
+
+A cluster without tables whose log has lost its beginning, or one that an operator has rebuilt,
+takes another cluster's tables (`haproc.replicate.agree.donating`):
+
+1. A `Copy` record is put into the log. The cursor is stored at it, so nothing behind it is trimmed.
+2. The donor notes what it holds at that place.
+3. What this cluster holds is dropped, and made anew: schemas, tables with their files, functions,
+   views.
+4. The cursor is stored behind the record. From here on the cluster recovers like any other.
+
+A process that is killed goes on: a finished table names its source, a file that is there is not
+asked for again. If the donor has lost its notes, or a table of them, there is a new record. Tables
+that have not changed since are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Final
+
+from haproc.membership.peers import Enrolled
+from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate.agree.rebuilding import standing_of
+from haproc.replicate.log_state.members import heard
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.members import Roster
+from haproc.replicate.records.operation import from_record
+from haproc.replicate.records.progress import LINEAGE_MAX, CopyRequest, Progress, shortened
+from haproc.replicate.taking import HopelessError, Taking
+from haproc.replicate.transfer import AnewError, Transfer
+
+logger = logging.getLogger(__name__)
+
+ANEW_MAX: Final = 20
+"""How often a copy begins anew before an operator is asked. Chosen."""
+
+
+class Receiver:
+    """See the module."""
+
+    def __init__(self, core: Core, taking: Taking) -> None:
+        self._core = core
+        self._taking = taking
+        self._repairs: dict[int, Copy] = {}
+
+    # -- some tables, at a place in the order ------------------------------------------------
+
+    def read(self, offset: int, copy: Copy) -> bool:
+        """Take in a record; returns whether some tables are to be copied here at its place."""
+        mine = copy.cluster == self._core.me and bool(copy.tables)
+        if mine:
+            self._repairs[offset] = copy
+        return mine
+
+    def wants(self, offset: int) -> bool:
+        """Return whether a place in the order is that of such a record."""
+        return offset in self._repairs
+
+    async def at(self, offset: int) -> None:
+        """The order has come to the record: copy the tables; nothing runs beside that."""
+        core, copy = self._core, self._repairs.pop(offset)
+        request = CopyRequest(copy.donor, copy.donor, offset)
+        transfer = Transfer(core, self._taking, request)
+        try:
+            async with self._taking.reporting():
+                noted = await transfer.noted(copy.tables)
+                await transfer.take(noted, frozenset(copy.tables))
+        except (AnewError, HopelessError) as error:
+            what = ", ".join(copy.tables)
+            logger.error("%s is not copied from %s: %s", what, copy.donor, error)
+            tables = shortened(", ".join(copy.tables))
+            core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=tables))
+            await core.store()
+        finally:
+            self._taking.over()
+        await transfer.end()
+
+    # -- all of them, at the beginning -------------------------------------------------------
+
+    async def needed(self, progress: Progress) -> Progress | None:
+        """Return the progress to begin with, after a copy if one is needed; None: there is none.
+
+        None also if a copy is needed and cannot be made; the condition says why.
+        """
+        core = self._core
+        log_start = await core.own_log.reaching(core.log.start)
+        is_new = progress.low == 0 and progress.born == core.own_log.epoch
+        if progress.copying is None and not (
+            is_new and log_start > 0 and await self._is_member(log_start)
+        ):
+            return progress
+        try:
+            if progress.copying is None and not await self._is_empty():
+                raise HopelessError(
+                    f"the log begins at {log_start}, so this new cluster needs another one's "
+                    "tables, but it has tables of its own: drop them, or have them replaced with "
+                    f"haproc cluster rebuild {core.me}"
+                )
+            return await self._copy(progress, progress.copying or CopyRequest())
+        except HopelessError as error:
+            self._taking.failed(error)
+            return None
+
+    async def _is_member(self, start: int) -> bool:
+        """Return whether the ring has this cluster, by the records that the log still has."""
+        core, enrolled = self._core, Enrolled()
+        end = await core.own_log.reaching(core.log.end)
+        while start < end and (entries := await core.own_log.read(start)):
+            for entry in entries:
+                if entry.record.kind != "members":
+                    continue
+                roster = from_record(entry.record)
+                if isinstance(roster, Roster):
+                    first = enrolled.offset < 0
+                    known = Enrolled(entry.offset, roster.members)
+                    enrolled = known if first else heard(enrolled, entry.offset, roster)
+            start = entries[-1].offset + 1
+        return enrolled.names is None or core.me in enrolled.names
+
+    async def _is_empty(self) -> bool:
+        found = await self._taking.asking(self._core.engine.copies().inventory)
+        return not (found.tables or found.views or found.functions or found.others)
+
+    async def _copy(self, progress: Progress, request: CopyRequest) -> Progress:
+        core = self._core
+        async with self._taking.begun(f"haproc cluster rebuild {core.me}"):
+            anew, pauses = 0, core.backoff()
+            while True:
+                try:
+                    request = await self._marked(progress, request)
+                    transfer = Transfer(core, self._taking, request)
+                    noted = await transfer.noted()
+                    await transfer.take(noted)
+                    break
+                except AnewError as error:
+                    logger.warning("the copy of %s begins anew: %s", request.donor, error)
+                    anew += 1
+                    if anew == ANEW_MAX:
+                        raise HopelessError(
+                            f"the copy began anew {anew} times, at last because of: {error}. "
+                            f"Choose another donor: haproc cluster rebuild {core.me} --from NAME"
+                        ) from None
+                    await asyncio.sleep(pauses.pause_s())
+                    request = replace(request, donor="", marker=-1)
+        done = Progress(
+            low=request.marker + 1,
+            claims=noted.claims,
+            born=core.own_log.epoch,
+            roster=noted.roster,
+            lineage=(*noted.lineage, (request.donor, request.marker))[-LINEAGE_MAX:],
+        )
+        await core.trace(Step.COPIED)
+        await self._taking.store(done)
+        await transfer.end()
+        logger.info("%s is a copy of %s as of offset %d", core.me, request.donor, request.marker)
+        self._taking.over()
+        return done
+
+    # -- the donor and its notes -------------------------------------------------------------
+
+    async def _marked(self, progress: Progress, request: CopyRequest) -> CopyRequest:
+        """Return the request with a record in the log; its place is stored."""
+        core = self._core
+        if request.marker < 0:
+            donor = await self._chosen(request.wanted)
+            marker = await core.own_log.append(Copy(core.me, donor, core.own_log.epoch))
+            request = replace(request, donor=donor, marker=marker)
+            claims = progress.claims
+            await self._taking.store(Progress(low=marker, claims=claims, copying=request))
+        return request
+
+    async def _chosen(self, wanted: str) -> str:
+        """Return a cluster that is READY, the ``wanted`` one or any; waits for it."""
+        core, pauses = self._core, self._core.backoff()
+        while True:
+            for peer in (wanted,) if wanted else core.members.peers:
+                if await standing_of(core, peer) == State.READY.value:
+                    return peer
+            await asyncio.sleep(pauses.pause_s())

@@ -1,0 +1,24 @@
+"""The record of a copy: a place in the order at which a donor notes what it holds.
+
+``cluster`` is to become what ``donor`` is there. Everything below the record is in the donor's
+tables then, and nothing behind it; so the copy goes on with the log from the record on. With
+``tables`` only these are copied, and ``cluster`` comes to the record's place by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+BACKUP: Final = "(backup)"
+"""Stands for a cluster where what the donor holds goes into a backup; no cluster's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``epoch``: the claim of the process that copies; ``tables``: as `schema.table`."""
+
+    cluster: str
+    donor: str
+    epoch: int
+    tables: tuple[str, ...] = ()

@@ -1,0 +1,285 @@
+"""Makes this cluster what a backup is, in a ring whose log has no operation yet.
+
+All clusters of the ring restore the same backup, each by its own Spark, and then go on with the
+log: so they are alike before the first operation. All are drained meanwhile, so no client comes in
+before that. A cluster that holds anything is not restored.
+
+1. The request is stored beside the cursor, and the HAProc begins anew.
+2. The manifest is read, and the log: it must not hold an operation.
+3. Schemas, tables, functions and views are made. With ``verify``, checksums are compared.
+4. The request is taken away. From here on the cluster recovers like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from dmq import Json, LogError, TrimmedError
+from haproc.engine.backups import (
+    Manifest,
+    TableBackup,
+    batches,
+    differences,
+    is_place,
+    manifest_name,
+    manifest_offsets,
+    state_of,
+)
+from haproc.engine.copies import (
+    CHUNK_BYTES,
+    COMMIT,
+    LINES_BYTES_MAX,
+    Copies,
+    CopyTable,
+    Place,
+    commit,
+    line_of,
+    put_all,
+)
+from haproc.engine.errors import EngineError
+from haproc.failure import ErrorClass, log_unavailable, refused
+from haproc.replicate.agree.rebuilding import ask_for, check_running
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.progress import CopyRequest, Progress, from_cursor
+from haproc.replicate.taking import HopelessError, Taking
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CHECK_RECORDS_MAX: Final = 100_000
+"""Of a fresh ring's log: beyond that it is not looked through."""
+
+
+class RestoreState(StrEnum):
+    """How far this cluster is when it is asked to be restored."""
+
+    UNDRAINED = "undrained"
+    """It could be, but clients may come to it: all clusters must be drained first."""
+    ASKED = "asked"
+    """It will be."""
+    RESTORING = "restoring"
+    RESTORED = "restored"
+    """It holds what the backup does."""
+
+
+class Asking(Protocol):
+    """Asks a cluster, as often as it takes or as often as there is time for."""
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return what the call returns."""
+        ...
+
+
+async def read_manifest(copies: Copies, asking: Asking, place: str, offset: int) -> Manifest:
+    """Return a backup's manifest: of an offset, or the newest (-1); ValueError if there is none."""
+    if offset < 0:
+        known = manifest_offsets(await asking(lambda: copies.names(place)))
+        if not known:
+            raise ValueError(f"{place} holds no backup")
+        offset = known[-1]
+    name, text, size = manifest_name(offset), b"", 1
+    while len(text) < size:
+        size, data = await asking(partial(copies.read, place, name, len(text), CHUNK_BYTES))
+        if not data:
+            break
+        text += data
+    return Manifest.of(text)
+
+
+async def operations_below(core: Core, end: int) -> bool:
+    """Return whether the log holds, or held, an operation below an offset; raises LogError."""
+    start = await core.log.start()
+    if start > 0 or end > CHECK_RECORDS_MAX:
+        return True
+    while start < end and (entries := await core.log.read(start)):
+        for entry in entries:
+            if entry.offset < end and isinstance(from_record(entry.record), Operation):
+                return True
+        start = entries[-1].offset + 1
+    return False
+
+
+class Restorer:
+    """See the module."""
+
+    def __init__(self, core: Core, taking: Taking) -> None:
+        self._core = core
+        self._taking = taking
+
+    # -- what an operator asks -------------------------------------------------------------
+
+    async def ask(self, place: str, offset: int, *, verify: bool) -> Mapping[str, Json]:
+        """Have this cluster restored, once its HAProc begins anew; raises RequestError.
+
+        Returns its `RestoreState`, and of which offset the backup is.
+        """
+        core = self._core
+        check_running(core)
+        if not is_place(place):
+            raise refused(ErrorClass.BAD_REQUEST, f"{place[:80]!r} is no whole path or URL")
+        if self._taking.progress is not None:
+            return self._told(RestoreState.RESTORING, self._taking.progress.marker)
+        try:
+            async with asyncio.timeout(core.timeouts.apply_s):
+                cursor = await core.own_log.unless_replaced()
+                stored = None if cursor is None else from_cursor(cursor).copying
+                if await operations_below(core, await core.log.end()):
+                    raise refused(
+                        ErrorClass.NOT_NOW,
+                        "the ring's log has operations, or was trimmed",
+                        "a backup is restored into a new ring: one with a new log",
+                    )
+                copies = core.engine.copies()
+                manifest = await read_manifest(copies, _once, place, offset)
+                if stored is None or not stored.source:
+                    found = await copies.inventory()
+                    if found.tables or found.views or found.functions or found.others:
+                        await self._check_restored(copies, manifest, place)
+                        return self._told(RestoreState.RESTORED, manifest.offset)
+        except LogError as error:
+            raise log_unavailable("the log cannot be read", error, "try again") from error
+        except TimeoutError as error:
+            raise refused(ErrorClass.NOT_NOW, f"{core.me} does not answer in time") from error
+        except EngineError as error:
+            raise refused(ErrorClass.NOT_NOW, f"{core.me}: {error.message}") from error
+        except ValueError as error:
+            raise refused(ErrorClass.NOT_NOW, f"{place}: {error}") from error
+        if not core.condition.now.drained:
+            return self._told(RestoreState.UNDRAINED, manifest.offset)
+        request = CopyRequest(marker=manifest.offset, source=place, verify=verify)
+        await ask_for(core, request)
+        logger.warning("%s is restored from %s, offset %d", core.me, place, manifest.offset)
+        return self._told(RestoreState.ASKED, manifest.offset)
+
+    def _told(self, state: RestoreState, offset: int) -> Mapping[str, Json]:
+        return {"cluster": self._core.me, "state": state.value, "offset": offset}
+
+    async def _check_restored(self, copies: Copies, manifest: Manifest, place: str) -> None:
+        """Raise RequestError unless this cluster is what was restored from the backup."""
+        wanted = {each.key: each.table(place).source for each in manifest.tables}
+        begun = await copies.begun(wanted)
+        done = {key: each.source for key, each in begun.items() if each.done}
+        other = differences(manifest, await copies.inventory())
+        if done != wanted or other:
+            raise refused(
+                ErrorClass.NOT_NOW,
+                f"cluster {self._core.me} holds tables, views or functions",
+                "a backup is restored into clusters that hold nothing",
+            )
+
+    # -- doing it --------------------------------------------------------------------------
+
+    async def restored(self, progress: Progress) -> Progress | None:
+        """Return the progress to begin with, after the restore that it asks for.
+
+        None: it cannot be done; the condition says why.
+        """
+        core, request = self._core, progress.copying
+        assert request is not None
+        try:
+            async with self._taking.begun("haproc restore"):
+                await self._restore(request)
+        except HopelessError as error:
+            self._taking.failed(error)
+            return None
+        done = replace(progress, copying=None)
+        await core.trace(Step.COPIED)
+        await self._taking.store(done)
+        logger.info("%s is restored from %s", core.me, request.source)
+        self._taking.over()
+        return done
+
+    async def _restore(self, request: CopyRequest) -> None:
+        core, place = self._core, request.source
+        self._taking.copies(f"the backup {place}", request.marker)
+        try:
+            manifest = await read_manifest(
+                core.engine.copies(), self._taking.asking, place, request.marker
+            )
+            has_operations = await core.own_log.reaching(
+                lambda: operations_below(core, core.own_log.epoch)
+            )
+        except ValueError as error:
+            raise HopelessError(f"{place}: {error}; run haproc restore again") from error
+        except TrimmedError:
+            has_operations = True
+        if has_operations:
+            raise HopelessError(
+                "the ring's log has operations by now, so this cluster cannot be restored by "
+                f"itself: run haproc cluster rebuild {core.me}"
+            )
+        inventory = manifest.inventory(place)
+        await self._taking.take(inventory, lambda _, table: self._table(table))
+        if request.verify:
+            await self._verify(manifest)
+
+    async def _table(self, table: CopyTable) -> None:
+        """Copy a table's files, then commit its state."""
+        core, own = self._core, self._taking.own
+        state = await own(lambda copies: copies.state(table))
+        place = await own(lambda copies: copies.begin(table))
+        with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as lines:
+            for line in commit(
+                table, place.id, state, core.own_log.application, core.own_log.epoch, core.unix_ms()
+            ):
+                lines.write(line)
+            after = ""
+            while True:
+                adds = await own(partial(_files, table=table, after=after))
+                if not adds:
+                    break
+                for paths in batches(adds):
+                    await own(partial(_transfer, table=table, place=place, paths=paths))
+                for add in adds:
+                    lines.write(line_of({"add": add}))
+                    self._taking.got(int(add["size"]))
+                after = str(adds[-1]["path"])
+            await put_all(
+                lambda offset, data, last: own(
+                    lambda copies: copies.put(place.location, COMMIT, offset, data, last=last)
+                ),
+                lines,
+            )
+
+    async def _verify(self, manifest: Manifest) -> None:
+        """Raise HopelessError if the cluster does not hold what the backup says."""
+        core = self._core
+        found = await self._taking.asking(core.engine.copies().inventory)
+        wrong = differences(manifest, found)
+        known = {table.key: table for table in found.tables}
+        for each in manifest.tables:
+            if each.key in known and not await self._is_equal(each, known[each.key]):
+                wrong.append(f"table {each.schema}.{each.name} has other rows")
+        if wrong:
+            raise HopelessError(
+                f"what was restored differs from the manifest: {'; '.join(wrong[:20])}. Restore "
+                "another backup, or run haproc restore without --verify"
+            )
+
+    async def _is_equal(self, backup: TableBackup, table: CopyTable) -> bool:
+        core = self._core
+        checksum = await self._taking.asking(
+            lambda: core.engine.checksum(state_of(table), timeout_s=core.timeouts.apply_s)
+        )
+        return checksum == backup.checksum
+
+
+async def _once(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()
+
+
+async def _files(copies: Copies, table: CopyTable, after: str) -> Sequence[Any]:
+    return await copies.files(table, after)
+
+
+async def _transfer(copies: Copies, table: CopyTable, place: Place, paths: Sequence[str]) -> None:
+    await copies.transfer(table.location, place.location, paths)

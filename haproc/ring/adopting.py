@@ -1,0 +1,260 @@
+"""What clusters hold, compared with the one whose tables the others are to get.
+
+Clusters that had tables before they became a ring need not be equal, but a ring's clusters must.
+A cluster that differs from the source in anything becomes a copy of it as a whole; an equal one is
+left alone. What a copy does not take forbids every copy, so that nothing is lost half-way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from dmq import Json
+
+_OWNER: Final = frozenset({"owner", "transient_lastDdlTime", "sqlFunction.createTime"})
+"""Properties that say who made a view, schema or function, and when."""
+_MARKS: Final = ("view.sqlConfig.spark.databricks.delta.", "sqlConfig.spark.databricks.delta.")
+"""What Delta noted in the session that made a view or function; neither reads it."""
+_SQL_FUNCTION: Final = "sqlFunction."
+"""The class of a function in SQL. What it is stands in its resources: a JSON text, cut in pieces
+that begin with their number."""
+_NUMBER_CHARACTERS: Final = 3
+_PHYSICAL: Final = ("delta.columnMapping.", "delta.rowTracking.materialized")
+"""What Delta chose for a table itself, such as the names of columns in files."""
+_CLUSTERING: Final = "delta.clustering"
+
+
+class Sort(StrEnum):
+    """What a cluster can hold."""
+
+    CATALOG = "catalog"
+    """Another one than ``spark_catalog``. What is in it is not looked at."""
+    SCHEMA = "schema"
+    TABLE = "table"
+    VIEW = "view"
+    FUNCTION = "function"
+
+
+class Difference(StrEnum):
+    """How a cluster differs from the source in one thing."""
+
+    MISSING = "missing"
+    EXTRA = "only there"
+    COLUMNS = "other columns"
+    DEFINITION = "other definition"
+    """Of a view or function; the properties of a table or schema."""
+    ROWS = "other rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One thing that a cluster holds. The texts are equal where it is equal on two clusters.
+
+    ``rows`` is None for what has none, or cannot be read. ``content``: the rows' checksum.
+    """
+
+    sort: Sort
+    name: str
+    definition: str = ""
+    columns: str = ""
+    rows: int | None = None
+    content: str = ""
+
+    @property
+    def key(self) -> tuple[Sort, str]:
+        """What it is called."""
+        return self.sort, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """All that a cluster holds, and what of it a copy does not take, with the reasons."""
+
+    things: tuple[Held, ...] = ()
+    not_copied: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """A thing that differs: ``rows`` on this cluster, ``source_rows`` on the source."""
+
+    sort: Sort
+    name: str
+    difference: Difference
+    rows: int | None
+    source_rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """A cluster beside the source; the source itself differs in nothing."""
+
+    holdings: Holdings
+    differing: tuple[Differing, ...]
+
+    @property
+    def counts(self) -> Mapping[Sort, int]:
+        """How many of each sort it holds."""
+        return Counter(each.sort for each in self.holdings.things)
+
+    @property
+    def rows(self) -> int:
+        """How many rows all its tables have."""
+        return sum(each.rows or 0 for each in self.holdings.things)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an adoption would do."""
+
+    source: str
+    clusters: Mapping[str, ClusterReport]
+
+    @property
+    def copies(self) -> list[str]:
+        """The clusters that are to become copies of the source."""
+        return [name for name, each in self.clusters.items() if each.differing]
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why no copy can be made; empty: all can, or none is needed."""
+        if not self.copies:
+            return []
+        found = [
+            f"{self.source} holds {name}, which cannot be copied: {why}; make a Delta table of it, "
+            "or drop it"
+            for name, why in self.clusters[self.source].holdings.not_copied
+        ]
+        for cluster, each in self.clusters.items():
+            found += [
+                f"{cluster} has the catalog {one.name}, which a copy leaves as it is; "
+                "take it out of its settings"
+                for one in each.differing
+                if one.sort is Sort.CATALOG and one.difference is not Difference.MISSING
+            ]
+        return found
+
+    def json(self) -> dict[str, Json]:
+        """Return it for machines."""
+        return {
+            "source": self.source,
+            "refusals": [*self.refusals],
+            "clusters": {name: self._cluster(name, each) for name, each in self.clusters.items()},
+        }
+
+    def _cluster(self, name: str, report: ClusterReport) -> Json:
+        return {
+            **{f"{_plural(sort)}": report.counts.get(sort, 0) for sort in Sort},
+            "rows": report.rows,
+            "becomes_copy": name in self.copies,
+            "differing": [
+                {
+                    "sort": each.sort.value,
+                    "name": each.name,
+                    "difference": each.difference.value,
+                    "rows": each.rows,
+                    "source_rows": each.source_rows,
+                }
+                for each in report.differing
+            ],
+            "not_copied": [
+                {"name": each, "reason": why} for each, why in report.holdings.not_copied
+            ],
+        }
+
+
+def _plural(sort: Sort) -> str:
+    return f"{sort}s"
+
+
+def compare(source: str, clusters: Mapping[str, Holdings]) -> Report:
+    """Compare what all clusters hold with what one of them does."""
+    model = {each.key: each for each in clusters[source].things}
+    return Report(
+        source,
+        {
+            name: ClusterReport(each, tuple(_differing(model, each.things)))
+            for name, each in clusters.items()
+        },
+    )
+
+
+def _differing(
+    model: Mapping[tuple[Sort, str], Held], things: Iterable[Held]
+) -> Iterable[Differing]:
+    here = {each.key: each for each in things}
+    for key in sorted({*model, *here}):
+        wanted, found = model.get(key), here.get(key)
+        difference = _difference(wanted, found)
+        if difference is not None:
+            rows, source_rows = (each.rows if each else None for each in (found, wanted))
+            yield Differing(*key, difference, rows, source_rows)
+
+
+def _difference(wanted: Held | None, found: Held | None) -> Difference | None:
+    if found is None:
+        return Difference.MISSING
+    if wanted is None:
+        return Difference.EXTRA
+    if wanted.columns != found.columns:
+        return Difference.COLUMNS
+    if wanted.definition != found.definition:
+        return Difference.DEFINITION
+    if (wanted.rows, wanted.content) != (found.rows, found.content):
+        return Difference.ROWS
+    return None
+
+
+# -- texts that are equal where things are ----------------------------------------------------
+
+
+def definition_of(said: Mapping[str, Any]) -> str:
+    """Return what a schema, view or function is, from the plugin's JSON of it."""
+    text = {**said, "properties": _properties(said.get("properties") or {})}
+    if said.get("class") == _SQL_FUNCTION:
+        pieces = sorted(str(uri) for _, uri in said["resources"])
+        joined = "".join(piece[_NUMBER_CHARACTERS:] for piece in pieces)
+        text["resources"] = _properties(json.loads(joined))
+    return _text(text)
+
+
+def _properties(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the properties that tell one thing from another."""
+    return {k: v for k, v in said.items() if k not in _OWNER and not k.startswith(_MARKS)}
+
+
+def table_of(actions: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return a table's definition and its columns, from the actions of its state in Delta's log."""
+    definition: dict[str, Any] = {}
+    columns = ""
+    for action in actions:
+        if meta := action.get("metaData"):
+            columns = _text(_columns(json.loads(meta["schemaString"])))
+            definition["comment"] = meta.get("description")
+            definition["partitions"] = meta.get("partitionColumns")
+            definition["properties"] = {
+                key: value
+                for key, value in (meta.get("configuration") or {}).items()
+                if not key.startswith((*_PHYSICAL, "delta.inCommitTimestampEnablement"))
+                or key == "delta.columnMapping.mode"
+            }
+        domain = action.get("domainMetadata") or {}
+        if domain.get("domain") == _CLUSTERING:
+            definition["clustering"] = domain.get("configuration")
+    return _text(definition), columns
+
+
+def _columns(value: Any) -> Any:
+    """Return a schema without what Delta chose itself."""
+    if isinstance(value, dict):
+        return {k: _columns(v) for k, v in value.items() if not k.startswith(_PHYSICAL)}
+    return [_columns(each) for each in value] if isinstance(value, list) else value
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)

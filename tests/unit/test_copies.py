@@ -1,0 +1,112 @@
+"""What a copy of a table is: its files, and one commit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from haproc.engine.copies import (
+    OPERATION,
+    CopyFile,
+    CopyTable,
+    Inventory,
+    check_state,
+    commit,
+    files_of,
+    line_of,
+    vector_path,
+)
+from haproc.engine.errors import EngineError
+
+TABLE = CopyTable("sales", "orders", "file:/w/sales.db/orders", 4, "a5eacab3", 2, 100)
+VECTOR = "}33YYA869CZr87uK-@<v"
+"""As Delta 4.4 wrote it for the file below."""
+
+
+def add(path: str, **more: Any) -> dict[str, Any]:
+    return {"path": path, "size": 10, "partitionValues": {}, **more}
+
+
+def test_deletion_vector_is_found_by_its_coded_name() -> None:
+    name = "deletion_vector_f905fcea-704e-4cc5-bec9-856591773a86.bin"
+    assert vector_path(VECTOR) == name
+    assert vector_path("ab" + VECTOR) == f"ab/{name}"
+
+
+def test_files_are_those_of_rows_and_of_deletion_vectors_each_once() -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": VECTOR}
+    inline = {"storageType": "i", "pathOrInlineDv": "xyz"}
+    adds = [
+        add("d=1/one.parquet", deletionVector=vector),
+        add("two.parquet", deletionVector=vector),
+        add("three.parquet", deletionVector=inline),
+    ]
+    assert files_of(adds) == [
+        CopyFile("d=1/one.parquet", 10),
+        CopyFile(vector_path(VECTOR), None),
+        CopyFile("two.parquet", 10),
+        CopyFile("three.parquet", 10),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        add("file:/w/sales.db/source/one.parquet"),
+        add("one.parquet", deletionVector={"storageType": "p", "pathOrInlineDv": "s3://x/y.bin"}),
+    ],
+)
+def test_files_of_another_table_are_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match="a clone"):
+        files_of([other])
+
+
+def test_commits_that_stand_elsewhere_are_refused() -> None:
+    check_state([{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}])
+    with pytest.raises(EngineError, match="catalogManaged"):
+        check_state([{"protocol": {"writerFeatures": ["appendOnly", "catalogManaged"]}}])
+
+
+def test_commit_has_the_donors_state_the_copys_id_and_the_marker() -> None:
+    configuration = {
+        "my.key": "1",
+        "delta.inCommitTimestampEnablementVersion": "3",
+        "delta.enableInCommitTimestamps": "true",
+    }
+    actions = [
+        {"protocol": {"minReaderVersion": 3}},
+        {"metaData": {"id": "a5eacab3", "configuration": configuration, "schemaString": "{}"}},
+        {"domainMetadata": {"domain": "delta.clustering"}},
+    ]
+    lines = [json.loads(line) for line in commit(TABLE, "mine", actions, "ring.log", 7, 1234)]
+    info, protocol, meta, domain, done = lines
+    assert info["commitInfo"]["operation"] == OPERATION
+    assert json.loads(info["commitInfo"]["operationParameters"]["source"]) == "a5eacab3@4"
+    assert info["commitInfo"]["userMetadata"] == "haproc:ring.log:7"
+    assert info["commitInfo"]["inCommitTimestamp"] == 1234
+    assert protocol == actions[0] and domain == actions[2]
+    assert meta["metaData"]["id"] == "mine"
+    assert meta["metaData"]["configuration"] == {
+        "my.key": "1",
+        "delta.enableInCommitTimestamps": "true",
+    }
+    assert done == {"txn": {"appId": "ring.log", "version": 7, "lastUpdated": 1234}}
+    assert configuration["delta.inCommitTimestampEnablementVersion"] == "3"
+
+
+def test_a_line_is_one_line() -> None:
+    assert line_of({"add": {"path": "a\nb", "stats": "ü"}}).count(b"\n") == 1
+
+
+def test_inventory_survives_the_way_between_haprocs() -> None:
+    inventory = Inventory(
+        ({"name": "sales", "comment": "", "properties": {}},),
+        ({"schema": "sales", "name": "v", "text": "SELECT 1"},),
+        (),
+        (TABLE,),
+        (("sales.raw", "its format is parquet, not delta"),),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(inventory), type=Inventory) == inventory
