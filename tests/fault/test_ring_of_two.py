@@ -154,7 +154,7 @@ def test_cluster_rebuilt_under_load_and_killed_meanwhile_equals_the_other(two: R
         writer.stop()
     two.settled(300)
     assert haproc(two, "verify", "--wait-s", "300") == 0
-    ids = sorted(number for (number,) in two.everywhere(f"SELECT id FROM {table}"))
+    ids = [number for (number,) in two.everywhere(f"SELECT id FROM {table} ORDER BY id")]
     assert ids == sorted(writer.acknowledged)
     two.check_equal(table, other)
 
