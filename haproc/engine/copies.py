@@ -54,6 +54,8 @@ class CopyTable:
     id: str
     files: int
     bytes: int
+    request: int = 0
+    """What is copied for one request is not kept for the next one."""
 
     @property
     def full_name(self) -> str:
@@ -67,8 +69,9 @@ class CopyTable:
 
     @property
     def source(self) -> str:
-        """What tells this state of this table from every other one, on any cluster."""
-        return f"{self.id}@{self.version}"
+        """What tells this state of this table from every other one, and one request from others."""
+        state = f"{self.id}@{self.version}"
+        return f"{state} for {self.request}" if self.request else state
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Receiver:
     async def at(self, offset: int) -> None:
         """The order has come to the record: copy the tables; nothing runs beside that."""
         core, copy = self._core, self._repairs.pop(offset)
-        request = CopyRequest(copy.donor, copy.donor, offset)
+        request = CopyRequest("", copy.donor, offset, first=offset)
         transfer = Transfer(core, self._taking, request)
         try:
             async with self._taking.reporting():
@@ -169,7 +169,8 @@ class Receiver:
         if request.marker < 0:
             donor = await self._chosen(request.wanted)
             marker = await core.own_log.append(Copy(core.me, donor, core.own_log.epoch))
-            request = replace(request, donor=donor, marker=marker)
+            first = marker if request.first < 0 else request.first
+            request = replace(request, donor=donor, marker=marker, first=first)
             claims = progress.claims
             await self._taking.store(Progress(low=marker, claims=claims, copying=request))
         return request

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -75,7 +75,11 @@ class Transfer:
             elif clock() - applied_s > DONOR_WAIT_S and not self._request.wanted:
                 raise AnewError(f"{self._request.donor} is {answer.message}")
             await asyncio.sleep(self._core.timeouts.retry_first_s)
-        noted = Noted(answer.inventory, answer.claims, answer.roster, answer.lineage)
+        asked = tuple(
+            replace(table, request=self._request.first) for table in answer.inventory.tables
+        )
+        inventory = replace(answer.inventory, tables=asked)
+        noted = Noted(inventory, answer.claims, answer.roster, answer.lineage)
         others = [each for each in noted.inventory.others if not tables or each[0] in tables]
         if others:
             listed = "; ".join(f"{name}: {why}" for name, why in others[:20])

@@ -349,3 +349,21 @@ def test_wanted_donor_that_is_away_is_waited_for() -> None:
         stage.check_equal(*"abc")
 
     story(tell)
+
+
+def test_rebuild_keeps_nothing_of_an_earlier_one() -> None:
+    """What was copied wrongly would be wrong for ever."""
+
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        await rebuild(stage, "c", "a")
+        await stage.ready(*"abc")
+        stage.node("c").spark.mend("DELETE FROM t")  # which no commit tells of
+        await rebuild(stage, "c", "a")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert stage.node("c").spark.shelf.copied == ["t", "t"]
+
+    story(tell)

@@ -61,7 +61,7 @@ class CopyRequest:
     """A copy that was asked for.
 
     ``wanted``: from which cluster; empty: from any. ``donor`` notes what it holds at ``marker``,
-    the offset of the copy's record; -1: there is none yet.
+    the offset of the copy's record; -1: there is none yet. ``first``: that of the first record.
     """
 
     wanted: str = ""
@@ -71,6 +71,7 @@ class CopyRequest:
     """The place of a backup, whose tables are wanted as of ``marker``; empty: a cluster's are."""
     verify: bool = False
     """Whether checksums of what is restored are compared with the backup's."""
+    first: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,10 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         note["l"] = [[*each] for each in progress.lineage]
     if progress.copying is not None:
         copying = progress.copying
-        note["k"] = [copying.wanted, copying.donor, copying.marker]
-        if copying.source:
-            note["k"] = [*note["k"], copying.source, copying.verify]
+        note["k"] = [
+            *(copying.wanted, copying.donor, copying.marker),
+            *(copying.source, copying.verify, copying.first),
+        ]
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
 
