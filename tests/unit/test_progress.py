@@ -15,6 +15,7 @@ from haproc.replicate.apply.doubts import BEFORE_CHARACTERS_MAX
 from haproc.replicate.queue.turns import UNMARKED_MAX
 from haproc.replicate.records.progress import (
     JUDGING_MAX,
+    LINEAGE_MAX,
     SPAN_MAX,
     TEXT_CHARACTERS_MAX,
     CopyRequest,
@@ -57,9 +58,18 @@ def progresses(draw: st.DrawFn) -> Progress:
         ),
         born=draw(st.integers(0, low)),
         judging=tuple(sorted(draw(st.frozensets(st.integers(0, low), max_size=8)))),
+        lineage=draw(
+            st.lists(st.tuples(st.text(max_size=9), st.integers(0, low)), max_size=3).map(tuple)
+        ),
         copying=draw(
             st.none()
-            | st.builds(CopyRequest, st.text(max_size=9), st.text(max_size=9), st.integers(-1, low))
+            | st.builds(
+                CopyRequest,
+                st.text(max_size=9),
+                st.text(max_size=9),
+                st.integers(-1, low),
+                first=st.integers(-1, low),
+            )
             | st.builds(
                 CopyRequest,
                 marker=st.integers(0, low),
@@ -119,6 +129,7 @@ def worst(done: frozenset[int]) -> Progress:
         undecided=Undecided(OFFSET_MAX, Cause.OUTCOME, shortened("\U0001f600é" * 99)),
         born=OFFSET_MAX,
         judging=(OFFSET_MAX,) * JUDGING_MAX,
+        lineage=(("n" * 63, OFFSET_MAX),) * LINEAGE_MAX,
     )
 
 

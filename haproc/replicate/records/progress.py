@@ -25,8 +25,8 @@ from typing import Any, Final
 from dmq import Cursor, LogCorruptError
 from haproc.membership.state import Cause, Divergence, Undecided
 
-LINEAGE_MAX: Final = 8
-"""Copies that are remembered, the newest ones."""
+LINEAGE_MAX: Final = 3
+"""Copies that are remembered, the newest ones: as many as there is room for beside the cursor."""
 
 
 SPAN_MAX: Final = 16_384
