@@ -180,8 +180,8 @@ class PeerStatus:
 class CopyQuestion:
     """What a copy asks its donor, see `replicate.agree.donating`. ``marker``: its record's offset.
 
-    ``table``: its number in the inventory; ``after``: the last path known; ``path``, ``offset``,
-    ``length``: a part of a file.
+    ``path`` of a find: a table as `schema.table`. ``table``: its number in the inventory;
+    ``after``: the last path known; ``path``, ``offset``, ``length``: a part of a file.
     """
 
     do: str

@@ -203,8 +203,8 @@ class Taking:
         sources = {table.key: table.source for table in tables}
         begun = await self.own(lambda copies: copies.begun(sources))
         kept = {key: each for key, each in begun.items() if each.source == sources[key]}
-        keys = {(schema, name) for schema, _, name in (each.partition(".") for each in only)}
-        await self.own(lambda copies: copies.clear(kept, keys or None))
+        keys = frozenset(sources) if only else None
+        await self.own(lambda copies: copies.clear(kept, keys))
         for schema in inventory.schemas:
             await self._define("schema", schema)
         for number, table in enumerate(inventory.tables):

@@ -5,9 +5,9 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.File;
-import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.io.RandomAccessFile;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -333,17 +333,18 @@ final class Copies {
                 System.getProperty("java.io.tmpdir"),
                 "haproc-copy-" + Integer.toHexString(path.toString().hashCode()) + "-"
                         + path.getName());
-        if (offset > 0 && parts.length() != offset) {
-            return MAPPER.createObjectNode().put("size", parts.length());
-        }
-        try (OutputStream output = new FileOutputStream(parts, offset > 0)) {
+        parts.deleteOnExit();
+        try (RandomAccessFile output = new RandomAccessFile(parts, "rw")) {
+            if (output.length() < offset) {
+                return MAPPER.createObjectNode().put("size", output.length());
+            }
+            output.setLength(offset);  // what was sent before, and failed or was not answered
+            output.seek(offset);
             output.write(sent, begin, sent.length - begin);
         }
         if (isLast) {
             write(path, new java.io.FileInputStream(parts), size);
             parts.delete();
-        } else {
-            parts.deleteOnExit();
         }
         return MAPPER.createObjectNode().put("size", size);
     }

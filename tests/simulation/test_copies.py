@@ -10,7 +10,7 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.config.model import OnDivergence
 from haproc.failure import RequestError
-from haproc.membership.state import State
+from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree import donating
 from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.member.steps import Step
@@ -365,5 +365,60 @@ def test_rebuild_keeps_nothing_of_an_earlier_one() -> None:
         await stage.ready(*"abc")
         stage.check_equal(*"abc")
         assert stage.node("c").spark.shelf.copied == ["t", "t"]
+
+    story(tell)
+
+
+def test_tables_that_are_repaired_at_the_same_time_are_all_repaired() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
+        await writes(stage, 5)
+        await writes(stage, 5, table="u")
+        await stage.ready(*"abc")
+        for table in "tu":
+            stage.node("c").spark.mend(f"DELETE FROM {table}")
+        await asyncio.gather(repair(stage, "c", "t", "a"), repair(stage, "c", "u", "a"))
+        await stage.until(lambda: sorted(stage.node("c").spark.shelf.copied) == ["t", "u"])
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_donor_that_is_found_to_differ_gives_nothing_more() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+
+        def differs(node: Node) -> None:
+            stage.node("a").spark.mend("DELETE FROM u")
+            found = Divergence(0, Cause.TABLES, applies=True, tables="u")
+            stage.replica("a").core.condition.differs(found)
+
+        stage.at("c", Step.COPIED_TABLE, differs)
+        await rebuild(stage, "c")
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+        await stage.ready(*"bc")
+        stage.check_equal(*"bc")
+        assert copies(stage) == 2  # the other one is b's
+
+    story(tell)
+
+
+def test_repair_of_what_the_donor_does_not_have_is_refused_and_changes_nothing() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        stage.node("c").spark.mend("CREATE TABLE mine (x)")
+        with pytest.raises(RequestError, match=r"a has no Delta table default\.mine"):
+            await repair(stage, "c", "mine", "a")
+        await repair(stage, "c", "T", "a")  # names are as in Spark
+        await stage.until(lambda: stage.node("c").spark.shelf.copied == ["t"])
+        assert stage.tables("c") == {"mine", "t"}
+        assert stage.node("c").spark.dump()["t"] == stage.node("a").spark.dump()["t"]
 
     story(tell)

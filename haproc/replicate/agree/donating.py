@@ -57,9 +57,9 @@ class Donor:
         mine = copy.donor == self._core.me
         if mine:
             self._wanted[offset] = copy
-            # A cluster that copies anew does not need what was noted for it before.
+            # A cluster that copies all anew does not need what was noted for it before.
             for other, each in list(self._wanted.items()):
-                if other < offset and each.cluster == copy.cluster:
+                if not copy.tables and other < offset and each.cluster == copy.cluster:
                     self._forget(other)
             while len(self._wanted) > NOTES_MAX:
                 self._forget(min(self._wanted))
@@ -116,12 +116,14 @@ class Donor:
     # -- what the other cluster asks -------------------------------------------------------
 
     async def answer(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Answer a question of a copy: ``do`` is note, state, files, read or end.
+        """Answer a question of a copy: ``do`` is find, note, state, files, read or end.
 
         Errors of Spark are a part of the answer. Raises ValueError for what is no question.
         """
+        if question.do == "find":
+            return await self._find(question.path), b""
         note = self._notes.get(question.marker)
-        if note is None:
+        if note is None or self._core.condition.state in HOPELESS:
             return self._without_notes(question.marker), b""
         note.asked_s = self._now_s()
         try:
@@ -131,6 +133,15 @@ class Donor:
                 self._core.health.suspect(error.message)
             final = error.kind is ErrorKind.APPLICATION
             return CopyAnswer("failed", error.message, error.error_class, final), b""
+
+    async def _find(self, table: str) -> CopyAnswer:
+        """Return how a table is called here; the message is empty if there is none."""
+        try:
+            found = await self._core.engine.copies().inventory()
+        except EngineError as error:
+            return CopyAnswer("failed", error.message)
+        named = [each for each in found.tables if each.full_name.lower() == table.lower()]
+        return CopyAnswer("ok", named[0].full_name if len(named) == 1 else "")
 
     def _without_notes(self, marker: int) -> CopyAnswer:
         """Return whether there will be notes; the message says why they take long."""

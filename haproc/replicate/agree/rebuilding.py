@@ -12,7 +12,7 @@ from typing import Final
 from dmq import LogError
 from haproc.config.model import OnDivergence
 from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
-from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.peers import CopyQuestion, PeerUnavailableError
 from haproc.membership.state import State
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.copy import Copy
@@ -116,10 +116,30 @@ async def repair(core: Core, table: str, wanted: str) -> int:
             "it must apply its queue to the place of the copy; else rebuild it as a whole",
         )
     donor = await _donor(core, wanted)
+    name = await _named(core, donor, table)
     try:
-        return await core.own_log.append_once(Copy(core.me, donor, core.own_log.epoch, (table,)))
+        return await core.own_log.append_once(Copy(core.me, donor, core.own_log.epoch, (name,)))
     except (LogError, TimeoutError) as error:
         raise log_unavailable("the log did not take the record", error, "try again") from error
+
+
+async def _named(core: Core, donor: str, table: str) -> str:
+    """Return how the donor calls a table; RequestError if it has none of this name."""
+    try:
+        answer, _ = await core.peers.copy(
+            donor, CopyQuestion("find", -1, path=table), core.timeouts.apply_s
+        )
+    except PeerUnavailableError as error:
+        raise refused(ErrorClass.NOT_NOW, f"cluster {donor} does not answer: {error}") from error
+    if answer.state != "ok":
+        raise refused(ErrorClass.NOT_NOW, f"cluster {donor} does not answer: {answer.message}")
+    if not answer.message:
+        raise refused(
+            ErrorClass.BAD_REQUEST,
+            f"cluster {donor} has no Delta table {table[:200]}",
+            "name it as schema.table",
+        )
+    return answer.message
 
 
 async def _donor(core: Core, wanted: str) -> str:

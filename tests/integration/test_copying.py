@@ -1,0 +1,77 @@
+"""A table is copied on a real Spark; a part of a file that is sent again is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.copies import COMMIT, Begun, commit, files_of, line_of
+from haproc.engine.errors import EngineError
+from tests.integration.engine_calls import apply, rows
+
+pytestmark = pytest.mark.spark
+
+RICH = """CREATE TABLE {}.rich (
+  k INT NOT NULL COMMENT 'the key', v STRING DEFAULT 'x', c CHAR(3), p STRING, vr VARIANT,
+  g INT GENERATED ALWAYS AS (k + 1), st STRUCT<a: INT, b: ARRAY<MAP<STRING, DATE>>>
+) USING delta PARTITIONED BY (p) TBLPROPERTIES (
+  'delta.feature.allowColumnDefaults' = 'supported', 'delta.columnMapping.mode' = 'name',
+  'delta.enableDeletionVectors' = 'true', 'my.key' = '1')"""
+
+
+async def test_copy_of_a_table_is_the_table(engine: SparkConnectEngine, schema: str) -> None:
+    for sql in (
+        RICH.format(schema),
+        f"INSERT INTO {schema}.rich (k, v, c, p, vr) VALUES (1, 'a', 'abc', 'ü/ %', "
+        "parse_json('{\"a\": 1}')), (2, DEFAULT, 'a', NULL, NULL), (3, 'c', 'b', '', NULL)",
+        f"DELETE FROM {schema}.rich WHERE k = 3",
+        f"ALTER TABLE {schema}.rich RENAME COLUMN v TO `v 2`",
+    ):
+        await apply(engine, sql)
+    copies = engine.copies(engine.lane(0))
+    (table,) = [t for t in (await copies.inventory()).tables if t.key == (schema, "rich")]
+    copy = replace(table, name="copy", request=7)
+    place = await copies.begin(copy)
+    assert await copies.begun([copy.key]) == {copy.key: Begun(copy.source, done=False)}
+    adds = list(await copies.files(table, ""))
+    for file in files_of(adds):
+        size, data = await copies.read(table.location, file.path, 0, 1 << 20)
+        assert file.size in (None, size) and len(data) == size
+        assert await copies.put(place.location, file.path, 0, data, last=True) == size
+    lines = commit(copy, place.id, await copies.state(table), "ring.log", 7, 1_790_000_000_000)
+    lines += [line_of({"add": add}) for add in adds]
+    await copies.put(place.location, COMMIT, 0, b"".join(lines), last=True)
+    assert await copies.begun([copy.key]) == {copy.key: Begun(copy.source, done=True)}
+    both = {each.name: each for each in await engine.table_states() if schema in each.name}
+    sums = [await engine.checksum(each, timeout_s=60) for each in both.values()]
+    assert len(sums) == 2 and sums[0] == sums[1]
+    assert await engine.offsets_applied([f"spark_catalog.{schema}.copy"], "ring.log") == {
+        f"spark_catalog.{schema}.copy": 7
+    }
+    # It goes on like the other one: default, generated column, marker.
+    await apply(engine, f"INSERT INTO {schema}.copy (k, p) VALUES (5, 'n')")
+    session = engine.session("reading")
+    found = await rows(session, f"SELECT `v 2`, g FROM {schema}.copy WHERE k = 5")
+    await session.aclose()
+    assert found == [("x", 6)]
+
+
+async def test_last_part_of_a_file_that_failed_is_written_when_it_is_sent_again(
+    engine: SparkConnectEngine, tmp_path: Path
+) -> None:
+    copies, place = engine.copies(engine.lane(0)), f"file:{tmp_path}"
+    obstacle = tmp_path / "folder"
+    obstacle.write_text("no folder")
+    assert await copies.put(place, "folder/big", 0, b"one", last=False) == 3
+    assert await copies.put(place, "folder/big", 3, b"two", last=False) == 6
+    assert await copies.put(place, "folder/big", 3, b"two", last=False) == 6
+    with pytest.raises(EngineError):
+        await copies.put(place, "folder/big", 6, b"end", last=True)
+    obstacle.unlink()
+    assert await copies.put(place, "folder/big", 6, b"end", last=True) == 9
+    assert (obstacle / "big").read_bytes() == b"onetwoend"
+    # A server that was started again has nothing of a file: it begins anew.
+    assert await copies.put(place, "folder/other", 3, b"two", last=True) == 0
