@@ -40,7 +40,6 @@ _RFC1924: Final = (
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()" + "*+-;<=>?@^_`{|}~"
 )
 _UUID_CHARACTERS: Final = 20
-_FEATURES: Final = ("readerFeatures", "writerFeatures")
 
 
 @dataclass(frozen=True, slots=True)

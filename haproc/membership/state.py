@@ -71,6 +71,8 @@ class Cause(StrEnum):
     """It has applied an operation that the ring gave up."""
     TABLES = "tables"
     """A verification found tables that differ, or somebody wrote into them past HAProc."""
+    REPAIR = "repair"
+    """Tables were to be copied from another cluster, and may be half made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,11 @@ def _differs(divergence: Divergence) -> str:
             what = (
                 f"at offset {offset} tables differ from the other clusters' "
                 f"({divergence.tables}): mend them"
+            )
+        case Cause.REPAIR:
+            return (
+                f"tables ({divergence.tables}) were to be copied at offset {offset}, which failed "
+                "(see the log); nothing more is applied: run haproc cluster rebuild"
             )
         case Cause.OUTCOME:
             what = f"the operation at offset {offset} had another outcome here than on the others"

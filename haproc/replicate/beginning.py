@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from haproc.config.model import LANES_MAX
-from haproc.engine.errors import EngineError
 from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.copying import Receiver
@@ -60,7 +57,8 @@ class Beginning:
         if progress.low > end:
             core.condition.fell_behind(
                 f"the log ends at {end}, before this cluster's cursor {progress.low}: it lost its "
-                "newest records; run haproc cluster rebuild"
+                "newest records, or is an older copy: stop all HAProcs, and bring the newest one "
+                "back"
             )
             return False
         core.log_state.past.observe(asyncio.get_running_loop().time(), end)
@@ -74,7 +72,7 @@ class Beginning:
         await self._poison_rejection.replay_votes(end)
         core.tasks.spawn(self._reader.run())
         core.tasks.spawn(self._all_heard(end))
-        await self._fence()
+        await core.fence()
         await self._know_the_storage()
         await self._read_up_to(end)
         await self._restore(end)
@@ -91,20 +89,10 @@ class Beginning:
         cursor = await log.unless_replaced()
         return Progress(born=log.epoch) if cursor is None else from_cursor(cursor)
 
-    async def _fence(self) -> None:
-        """Stop what earlier incarnations left running on this cluster, on every lane there is."""
-        core = self._core
-        lanes = [core.engine.lane(i, core.own_log.still_mine) for i in range(LANES_MAX)]
-
-        async def fence() -> None:
-            await asyncio.gather(*(lane.fence() for lane in lanes))
-
-        await self._asking(fence)
-
     async def _know_the_storage(self) -> None:
         """Make sure that the cluster's storage is the one to which the cursor belongs."""
         core, known = self._core, self._core.notes.storage
-        found = await self._asking(lambda: core.engine.storage(known))
+        found = await core.asking(lambda: core.engine.storage(known))
         if found != known:
             core.notes.belongs_to(found)
             await core.store()
@@ -127,7 +115,7 @@ class Beginning:
         if not tables:
             core.schedule.asked(read_to)
             return
-        applied = await self._asking(lambda: core.engine.offsets_applied(tables, application))
+        applied = await core.asking(lambda: core.engine.offsets_applied(tables, application))
         if any(offset >= log_end for offset in applied.values()):
             core.condition.fell_behind(
                 f"tables hold offsets that the log (end {log_end}) does not have; it is an "
@@ -143,15 +131,3 @@ class Beginning:
                 core.outcomes.resolve(offset, DONE_BEFORE)
         # Durable before anything later starts, like whatever is done: a second crash may come.
         await core.store()
-
-    async def _asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask the cluster until it answers."""
-        core, pauses = self._core, self._core.backoff()
-        while True:
-            await core.health.up.wait()
-            try:
-                return await call()
-            except EngineError as error:
-                logger.warning("%s: %s", core.me, error.message)
-                core.health.suspect(f"{error.error_class or error.kind}: {error.message}")
-            await asyncio.sleep(pauses.pause_s())

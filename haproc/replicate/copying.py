@@ -28,7 +28,7 @@ from haproc.replicate.log_state.members import heard
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.copy import Copy
-from haproc.replicate.records.members import Roster
+from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.progress import LINEAGE_MAX, CopyRequest, Progress, shortened
 from haproc.replicate.taking import HopelessError, Taking
@@ -52,7 +52,11 @@ class Receiver:
 
     def read(self, offset: int, copy: Copy) -> bool:
         """Take in a record; returns whether some tables are to be copied here at its place."""
-        mine = copy.cluster == self._core.me and bool(copy.tables)
+        mine = (
+            copy.cluster == self._core.me
+            and bool(copy.tables)
+            and copy.epoch >= self._core.notes.born
+        )
         if mine:
             self._repairs[offset] = copy
         return mine
@@ -74,7 +78,7 @@ class Receiver:
             what = ", ".join(copy.tables)
             logger.error("%s is not copied from %s: %s", what, copy.donor, error)
             tables = shortened(", ".join(copy.tables))
-            core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=tables))
+            core.diverge(Divergence(offset, Cause.REPAIR, tables=tables))
             await core.store()
         finally:
             self._taking.over()
@@ -90,25 +94,31 @@ class Receiver:
         core = self._core
         log_start = await core.own_log.reaching(core.log.start)
         is_new = progress.low == 0 and progress.born == core.own_log.epoch
-        if progress.copying is None and not (
-            is_new and log_start > 0 and await self._is_member(log_start)
-        ):
+        if progress.copying is None and not is_new:
             return progress
+        member, founded = await self._standing(log_start)
+        if progress.copying is None and member and founded and log_start == 0:
+            return progress
+        if not member:  # it copies once it is one
+            return replace(progress, copying=progress.copying or CopyRequest())
         try:
             if progress.copying is None and not await self._is_empty():
                 raise HopelessError(
-                    f"the log begins at {log_start}, so this new cluster needs another one's "
-                    "tables, but it has tables of its own: drop them, or have them replaced with "
-                    f"haproc cluster rebuild {core.me}"
+                    "this new cluster needs another one's tables, but it has tables of its own: "
+                    f"drop them, or have them replaced with haproc cluster rebuild {core.me}"
                 )
             return await self._copy(progress, progress.copying or CopyRequest())
         except HopelessError as error:
             self._taking.failed(error)
             return None
 
-    async def _is_member(self, start: int) -> bool:
-        """Return whether the ring has this cluster, by the records that the log still has."""
-        core, enrolled = self._core, Enrolled()
+    async def _standing(self, start: int) -> tuple[bool, bool]:
+        """Return whether the ring has this cluster, and whether it has since the ring began.
+
+        By the records that the log still has. A cluster that came later cannot begin with the
+        log's first operation: the others may have had tables before that.
+        """
+        core, enrolled, founded = self._core, Enrolled(), True
         end = await core.own_log.reaching(core.log.end)
         while start < end and (entries := await core.own_log.read(start)):
             for entry in entries:
@@ -119,8 +129,10 @@ class Receiver:
                     first = enrolled.offset < 0
                     known = Enrolled(entry.offset, roster.members)
                     enrolled = known if first else heard(enrolled, entry.offset, roster)
+                    joins = roster.change is Change.JOIN and roster.cluster == core.me
+                    founded = founded and not joins
             start = entries[-1].offset + 1
-        return enrolled.names is None or core.me in enrolled.names
+        return enrolled.names is None or core.me in enrolled.names, founded
 
     async def _is_empty(self) -> bool:
         found = await self._taking.asking(self._core.engine.copies().inventory)

@@ -21,7 +21,7 @@ from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.assurance import nothing_computes
 from haproc.replicate.agree.comparing import Verifier
-from haproc.replicate.agree.rebuilding import rebuild, repair
+from haproc.replicate.agree.rebuilding import rebuild, repair, standing_of
 from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.backing_up import Backups
 from haproc.replicate.member.core import Core
@@ -225,19 +225,23 @@ class Operators:
         self._check(self._core.me)
         if (done := self._revoking.fate(offset)) is None:
             _allowed(revoke_advice(self._standing_at(offset)), offset)
-            absent = self._vouched(without, offset)
+            absent = await self._vouched(without, offset)
             because = f": {reason}" if reason else ""
             done = await self._revoking.revoke(offset, f"an operator{because}", absent)
         return {"offset": offset, "status": done.fate.value, "text": done.text}
 
-    def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
-        """Return the newest claims of clusters that are away, or left the ring since."""
+    async def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
+        """Return the newest claims of clusters that are away, or left the ring since.
+
+        One whose tables are being replaced has nothing any more that it could say of.
+        """
         core = self._core
         gone = core.log_state.failure_votes.left_since(offset) - {*core.members.peers}
         for name in frozenset(without) - gone:
             if name not in core.members.peers:
                 raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
-            if not core.peers.given_up(name):
+            copies = await standing_of(core, name) == State.COPYING.value
+            if not core.peers.given_up(name) and not copies:
                 raise refused(
                     ErrorClass.NOT_NOW,
                     f"cluster {name} is heard: it can say itself what it has applied",

@@ -58,7 +58,7 @@ class Replica:
         self.computing = Computing(core)
         self.foreign = foreign
         self.verifier = Verifier(core, foreign)
-        self.donor = Donor(core)
+        self.donor = Donor(core, self.verifier.pending)
         self.taking = Taking(core)
         self.receiver = Receiver(core, self.taking)
         restorer = Restorer(core, self.taking)
@@ -67,7 +67,7 @@ class Replica:
         self.operators = Operators(
             core, self.verifier, self.revoking, Backups(core, self.donor), restorer
         )
-        self.admission = Admission(core, on_members)
+        self.admission = Admission(core, on_members, lambda: self.operators.on_rebuild())
         self._reader = Reader(
             core,
             self._comparison.reported,
@@ -94,7 +94,7 @@ class Replica:
             poison_rejection,
             self._comparison.ran,
             self._at_marker,
-            self.donor.free,
+            self.donor,
         )
         self._catch_up_estimator = CatchUpEstimator(core)
         self._catching_up = CatchingUp(core, self._catch_up_estimator)

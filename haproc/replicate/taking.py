@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dmq import Json
-from haproc.config.model import LANES_MAX
 from haproc.engine.copies import Copies, CopyTable, Inventory
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane
@@ -88,11 +87,14 @@ class Taking:
 
         ``advice``: the command that begins anew after an error of a statement's own.
         """
-        self._advice = advice
+        before, self._advice = self._advice, advice
         self.copies("", -1)
-        async with self.reporting():
-            await self._fence()
-            yield
+        try:
+            async with self.reporting():
+                await self._core.fence()
+                yield
+        finally:
+            self._advice = before
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[None]:
@@ -146,16 +148,6 @@ class Taking:
         core.log_state.claims.restore(progress.claims)
         await core.store()
 
-    async def _fence(self) -> None:
-        """Stop what earlier processes left running on this cluster."""
-        core = self._core
-        lanes = [core.engine.lane(i, core.own_log.still_mine) for i in range(LANES_MAX)]
-
-        async def fence() -> None:
-            await asyncio.gather(*(lane.fence() for lane in lanes))
-
-        await self.asking(fence)
-
     async def own(self, call: Callable[[Copies], Awaitable[T]]) -> T:
         """Ask this cluster until it answers; HopelessError for an error of the statement's own.
 
@@ -170,20 +162,19 @@ class Taking:
 
     async def asking(self, call: Callable[[], Awaitable[T]]) -> T:
         """Ask this cluster until it answers; HopelessError for an error of the statement's own."""
-        core, pauses = self._core, self._core.backoff()
-        while True:
-            await core.health.up.wait()
+
+        async def asked() -> T:
             try:
                 return await call()
             except EngineError as error:
-                if error.kind is ErrorKind.APPLICATION:
-                    raise HopelessError(
-                        f"the copy met an error on this cluster: {error.message}; mend its cause, "
-                        f"then run {self._advice}"
-                    ) from error
-                logger.warning("%s: %s", core.me, error.message)
-                core.health.suspect(f"{error.error_class or error.kind}: {error.message}")
-            await asyncio.sleep(pauses.pause_s())
+                if error.kind is not ErrorKind.APPLICATION:
+                    raise
+                raise HopelessError(
+                    f"the copy met an error on this cluster: {error.message}; mend its cause, "
+                    f"then run {self._advice}"
+                ) from error
+
+        return await self._core.asking(asked)
 
     async def take(
         self,
@@ -197,19 +188,17 @@ class Taking:
         """
         core, progress = self._core, self.progress
         assert progress is not None
-        tables = [each for each in inventory.tables if not only or each.full_name in only]
-        progress.tables = len(tables)
-        progress.bytes = sum(table.bytes for table in tables)
-        sources = {table.key: table.source for table in tables}
+        named = [(n, t) for n, t in enumerate(inventory.tables) if not only or t.full_name in only]
+        progress.tables = len(named)
+        progress.bytes = sum(table.bytes for _, table in named)
+        sources = {table.key: table.source for _, table in named}
         begun = await self.own(lambda copies: copies.begun(sources))
         kept = {key: each for key, each in begun.items() if each.source == sources[key]}
         keys = frozenset(sources) if only else None
         await self.own(lambda copies: copies.clear(kept, keys))
         for schema in inventory.schemas:
             await self._define("schema", schema)
-        for number, table in enumerate(inventory.tables):
-            if table not in tables:
-                continue
+        for number, table in named:
             known = kept.get(table.key)
             if known is None or not known.done:
                 await make(number, table)

@@ -376,7 +376,7 @@ final class Copies {
                     new CatalogDatabase(
                             name, said.path("comment").asText(), place(name), pairs(said)), true);
         } else if ((said = asked.path("view")).isObject()) {
-            catalog.createTable(view(said), false);
+            catalog.createTable(view(said), true);
         } else {
             said = asked.path("function");
             List<FunctionResource> resources = new ArrayList<>();
@@ -386,10 +386,13 @@ final class Copies {
                         each.get(1).asText()));
             }
             String schema = said.path("schema").asText();
-            catalog.createFunction(schema, new CatalogFunction(
-                    new FunctionIdentifier(said.path("name").asText(), Option.apply(schema)),
-                    said.path("class").asText(),
-                    Vector$.MODULE$.from(CollectionConverters.asScala(resources))));
+            String name = said.path("name").asText();
+            if (!catalog.functionExists(schema, name)) {  // made before, and not answered
+                catalog.createFunction(schema, new CatalogFunction(
+                        new FunctionIdentifier(name, Option.apply(schema)),
+                        said.path("class").asText(),
+                        Vector$.MODULE$.from(CollectionConverters.asScala(resources))));
+            }
         }
         return MAPPER.createObjectNode();
     }

@@ -10,9 +10,8 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.config.model import OnDivergence
 from haproc.failure import RequestError
-from haproc.membership.state import Cause, Divergence, State
+from haproc.membership.state import State
 from haproc.replicate.agree import donating
-from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.copy import Copy
 from tests.simulation.directed import CREATE, Stage, ddl, story
@@ -20,7 +19,6 @@ from tests.simulation.ring import LIMITS, Node, cluster_of
 from tests.simulation.scenario import insert, operation
 
 WINDOW = 20
-KEPT = records_needed(WINDOW)
 SHORT = replace(LIMITS, window_records=WINDOW)
 
 
@@ -28,6 +26,15 @@ async def writes(stage: Stage, count: int, *, by: str = "a", table: str = "t") -
     for n in range(count):
         await stage.submit(by, insert(f"{stage.now}-{table}-{n}", table, by))
         await asyncio.sleep(0.5)
+
+
+async def filled(stage: Stage) -> None:
+    """Make two tables, t and u, with rows in both; all serve."""
+    await stage.submit("a", ddl("a"))
+    await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
+    await writes(stage, 5)
+    await writes(stage, 5, table="u")
+    await stage.ready(*"abc")
 
 
 async def join(stage: Stage, name: str) -> Node:
@@ -39,6 +46,10 @@ async def join(stage: Stage, name: str) -> Node:
 async def rebuild(stage: Stage, name: str, donor: str = "") -> None:
     await stage.replica(name).operators.rebuild(name, donor)
     await asyncio.sleep(1)
+
+
+async def repair(stage: Stage, name: str, table: str, donor: str = "") -> None:
+    await stage.replica(name).operators.repair(name, f"default.{table}", donor)
 
 
 def copies(stage: Stage) -> int:
@@ -89,10 +100,7 @@ def test_new_cluster_with_tables_of_its_own_is_left_alone() -> None:
 
 def test_diverged_cluster_is_rebuilt_under_load() -> None:
     async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
+        await filled(stage)
         stage.node("c").spark.mend("DELETE FROM t")
         await stage.verify("a")
         await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
@@ -113,11 +121,7 @@ def test_diverged_cluster_is_rebuilt_under_load() -> None:
 @pytest.mark.parametrize("step", [Step.COPIED_TABLE, Step.COPIED])
 def test_copy_goes_on_where_a_killed_process_was(step: Step) -> None:
     async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await writes(stage, 5, table="u")
-        await stage.ready(*"abc")
+        await filled(stage)
         stage.at("c", step, Node.kill)
         await rebuild(stage, "c")
         await stage.until(lambda: ("c", step) in stage.struck)
@@ -134,10 +138,7 @@ def test_copy_goes_on_where_a_killed_process_was(step: Step) -> None:
 
 def test_donor_that_dies_is_replaced_by_another_one() -> None:
     async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
+        await filled(stage)
 
         def donor_dies(node: Node) -> None:
             assert node.replica is not None
@@ -158,10 +159,7 @@ def test_donor_that_dies_is_replaced_by_another_one() -> None:
 
 def test_drop_waits_at_the_donor_until_the_copy_is_done() -> None:
     async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
+        await filled(stage)
         await rebuild(stage, "c", "a")
         await stage.until(lambda: stage.alive_state("c") is State.COPYING)
         await stage.until(lambda: "copies a" in stage.reason("c"))
@@ -229,18 +227,10 @@ def test_two_copies_at_once() -> None:
     story(tell)
 
 
-async def repair(stage: Stage, name: str, table: str, donor: str = "") -> None:
-    await stage.replica(name).operators.repair(name, f"default.{table}", donor)
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_one_table_is_repaired_under_load(killed: bool) -> None:
     async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await writes(stage, 5, table="u")
-        await stage.ready(*"abc")
+        await filled(stage)
         stage.node("c").spark.mend("DELETE FROM t")
         await stage.verify("a")
         await stage.until(lambda: stage.alive_state("c") is State.DIVERGED)
@@ -266,7 +256,7 @@ def test_repair_that_finds_no_donor_leaves_the_cluster_out_of_service() -> None:
         await stage.submit("a", ddl("a"))
         await writes(stage, 5)
         await stage.ready(*"abc")
-        copied = Copy("c", "a", -1, ("default.t",))
+        copied = Copy("c", "a", stage.replica("c").core.own_log.epoch, ("default.t",))
         stage.node("a").kill()
         await stage.replica("c").core.own_log.append(copied)
         await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 300)
@@ -308,10 +298,7 @@ def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(undecided: bo
 @pytest.mark.parametrize("wanted", ["", "a"])
 def test_donor_whose_spark_dies_is_waited_for(wanted: str) -> None:
     async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
+        await filled(stage)
         donor = []
 
         def spark_dies(node: Node) -> None:
@@ -347,78 +334,5 @@ def test_wanted_donor_that_is_away_is_waited_for() -> None:
         stage.node("a").start()
         await stage.ready(*"abc")
         stage.check_equal(*"abc")
-
-    story(tell)
-
-
-def test_rebuild_keeps_nothing_of_an_earlier_one() -> None:
-    """What was copied wrongly would be wrong for ever."""
-
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
-        await rebuild(stage, "c", "a")
-        await stage.ready(*"abc")
-        stage.node("c").spark.mend("DELETE FROM t")  # which no commit tells of
-        await rebuild(stage, "c", "a")
-        await stage.ready(*"abc")
-        stage.check_equal(*"abc")
-        assert stage.node("c").spark.shelf.copied == ["t", "t"]
-
-    story(tell)
-
-
-def test_tables_that_are_repaired_at_the_same_time_are_all_repaired() -> None:
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await writes(stage, 5, table="u")
-        await stage.ready(*"abc")
-        for table in "tu":
-            stage.node("c").spark.mend(f"DELETE FROM {table}")
-        await asyncio.gather(repair(stage, "c", "t", "a"), repair(stage, "c", "u", "a"))
-        await stage.until(lambda: sorted(stage.node("c").spark.shelf.copied) == ["t", "u"])
-        await stage.ready(*"abc")
-        stage.check_equal(*"abc")
-
-    story(tell)
-
-
-def test_donor_that_is_found_to_differ_gives_nothing_more() -> None:
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await stage.submit("a", ddl("a", "second", CREATE.replace(" t ", " u ")))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
-
-        def differs(node: Node) -> None:
-            stage.node("a").spark.mend("DELETE FROM u")
-            found = Divergence(0, Cause.TABLES, applies=True, tables="u")
-            stage.replica("a").core.condition.differs(found)
-
-        stage.at("c", Step.COPIED_TABLE, differs)
-        await rebuild(stage, "c")
-        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-        await stage.ready(*"bc")
-        stage.check_equal(*"bc")
-        assert copies(stage) == 2  # the other one is b's
-
-    story(tell)
-
-
-def test_repair_of_what_the_donor_does_not_have_is_refused_and_changes_nothing() -> None:
-    async def tell(stage: Stage) -> None:
-        await stage.submit("a", ddl("a"))
-        await writes(stage, 5)
-        await stage.ready(*"abc")
-        stage.node("c").spark.mend("CREATE TABLE mine (x)")
-        with pytest.raises(RequestError, match=r"a has no Delta table default\.mine"):
-            await repair(stage, "c", "mine", "a")
-        await repair(stage, "c", "T", "a")  # names are as in Spark
-        await stage.until(lambda: stage.node("c").spark.shelf.copied == ["t"])
-        assert stage.tables("c") == {"mine", "t"}
-        assert stage.node("c").spark.dump()["t"] == stage.node("a").spark.dump()["t"]
 
     story(tell)

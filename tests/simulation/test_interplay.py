@@ -83,7 +83,7 @@ def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_operat
         await asyncio.sleep(3)
         assert await revoke(stage, "a", offset, "c") == "revoked"
         with pytest.raises(RequestError, match="no peer d"):
-            stage.operators("a")._vouched(["d"], offset)
+            await stage.operators("a")._vouched(["d"], offset)
         await stage.ready("a", "b")
 
     story(tell, timeouts=PATIENT)

@@ -32,11 +32,20 @@ CLUSTERS_MAX: Final = 64
 
 
 class Admission:
-    """See the module. ``on_members`` is told the members whenever the log changes them."""
+    """See the module. ``on_members`` is told the members whenever the log changes them.
 
-    def __init__(self, core: Core, on_members: Callable[[Sequence[Member]], None]) -> None:
+    ``on_wanted_copy``: this cluster has become one, and is to copy another one first.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        on_members: Callable[[Sequence[Member]], None],
+        on_wanted_copy: Callable[[], None],
+    ) -> None:
         self._core = core
         self._on_members = on_members
+        self._on_wanted_copy = on_wanted_copy
 
     # -- what the log says -----------------------------------------------------------------
 
@@ -72,6 +81,8 @@ class Admission:
         logger.info("%s: the ring's members are %s", core.me, ", ".join(names))
         out = f"the ring has no cluster {core.me} since offset {enrolled.offset} of its log"
         core.condition.removed("" if core.me in names else out)
+        if core.me in names and core.notes.copying is not None:
+            self._on_wanted_copy()
         self._on_members(members)
 
     async def heard_up_to(self, offset: int, timeout_s: float) -> bool:

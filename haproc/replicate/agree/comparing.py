@@ -96,6 +96,7 @@ class Verifier:
         """The newest marker that this process came to, and when."""
         self._markers: OrderedDict[int, _Marker] = OrderedDict()
         self._judging: set[int] = set()
+        self._concluded = -1
 
     # -- what the log says -----------------------------------------------------------------
 
@@ -119,6 +120,11 @@ class Verifier:
     def newest(self) -> int | None:
         """The newest marker read so far."""
         return max(self._markers, default=None)
+
+    def pending(self, offset: int) -> bool:
+        """Return whether a verification before an offset is not judged here yet."""
+        newest = self.newest
+        return newest is not None and max(self._concluded, self._core.notes.born) < newest < offset
 
     async def resume(self) -> None:
         """Say so if an earlier process passed the newest marker and did not live to tell."""
@@ -266,6 +272,7 @@ class Verifier:
             core.notes.mark_verified(offset)
             self._foreign.verified(offset)
         await core.store()
+        self._concluded = max(self._concluded, offset)
         if mine is Finding.EQUAL and diverged is not None and diverged.offset <= offset:
             core.condition.mended(core.notes.diverged)
 

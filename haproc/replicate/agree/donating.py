@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,14 +48,18 @@ class _Note:
 class Donor:
     """See the module."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, unverified: Callable[[int], bool]) -> None:
+        """``unverified``: whether a verification before an offset is not judged yet."""
         self._core = core
+        self._unverified = unverified
         self._wanted: dict[int, Copy] = {}
         self._notes: dict[int, _Note] = {}
 
     def read(self, offset: int, copy: Copy) -> bool:
         """Take in a record; returns whether this cluster is to note what it holds there."""
-        mine = copy.donor == self._core.me
+        claims = self._core.log_state.claims
+        void = claims.void(offset, copy.cluster, copy.epoch)  # of a process that was replaced
+        mine = copy.donor == self._core.me and not void
         if mine:
             self._wanted[offset] = copy
             # A cluster that copies all anew does not need what was noted for it before.
@@ -97,15 +102,15 @@ class Donor:
 
     async def free(self, operation: Operation) -> None:
         """Return once an operation may take files away."""
-        if operation.kind not in HELD:
-            return
-        while self._is_held():
+        if self.holds(operation):
             logger.info("%s waits for a copy of this cluster", operation.kind.value)
+        while self.holds(operation):  # noqa: ASYNC110 - that ends with the time, too
             await asyncio.sleep(self._core.timeouts.probe_interval_s)
 
-    def _is_held(self) -> bool:
+    def holds(self, operation: Operation) -> bool:
+        """Return whether an operation would take files away that are to be copied."""
         now_s = self._now_s()
-        return any(
+        return operation.kind in HELD and any(
             now_s - note.asked_s < LEASE_S and now_s - note.began_s < HOLD_S
             for note in self._notes.values()
         )
@@ -126,6 +131,8 @@ class Donor:
         if note is None or self._core.condition.state in HOPELESS:
             return self._without_notes(question.marker), b""
         note.asked_s = self._now_s()
+        if question.do == "note" and self._unverified(question.marker):
+            return CopyAnswer("pending"), b""  # it may turn out that these tables are wrong
         try:
             return await self._answer(question, note)
         except EngineError as error:

@@ -159,7 +159,9 @@ class PoisonRejection:
         ran = (
             outcome is not None and outcome.status is OutcomeStatus.APPLIED and not outcome.assumed
         )
-        if not ran and (core.me in word.votes or self.has_voted(offset)):
+        # Whose tables were copied, the ring has given it up before they were.
+        copied = core.notes.was(offset)
+        if not ran and (copied or core.me in word.votes or self.has_voted(offset)):
             core.outcomes.resolve(offset, self.rejected(offset))
         else:
             self._was_applied(offset)

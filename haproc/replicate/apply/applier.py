@@ -17,6 +17,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, TransactionMarker
 from haproc.engine.statement import ArrowRows
 from haproc.membership.state import Cause, Divergence
+from haproc.replicate.agree.donating import Donor
 from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.agree.under_way import Interrupted
 from haproc.replicate.apply.computing import Computing
@@ -37,7 +38,7 @@ class Applier:
     """See the module. ``on_outcome`` hears of every operation that was run here.
 
     ``on_marker`` is awaited where the order has a marker, with nothing running beside it;
-    ``files_are_free`` before an operation, which may take files away that others read.
+    ``donor`` knows which files other clusters copy.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Applier:
         poison_rejection: PoisonRejection,
         on_outcome: Callable[[int, Operation, OperationOutcome], None],
         on_marker: Callable[[int], Awaitable[None]],
-        files_are_free: Callable[[Operation], Awaitable[None]],
+        donor: Donor,
     ) -> None:
         self._core = core
         self._all_lanes = tuple(lanes)
@@ -61,7 +62,7 @@ class Applier:
         self.doubts = Doubts(core)
         self._on_outcome = on_outcome
         self._on_marker = on_marker
-        self._files_are_free = files_are_free
+        self._donor = donor
 
     @property
     def idle(self) -> bool:
@@ -105,7 +106,7 @@ class Applier:
             await self._on_marker(unit.offsets[0])
             await self._done(unit)
             return
-        await self._files_are_free(unit.operations[0])
+        await self._wait_for_copies(unit)
         if unit.intent is Intent.ALONE and not unit.in_doubt:
             await self._note(unit)
         if unit.intent is not Intent.NONE:
@@ -206,6 +207,14 @@ class Applier:
             return
         offset = unit.offsets[0]
         await self._core.own_log.report(offset, outcome.failure)
+
+    async def _wait_for_copies(self, unit: Unit) -> None:
+        """Wait until no copy needs the files that the unit takes away; the others do not wait."""
+        offset, op = unit.offsets[0], unit.operations[0]
+        if self._donor.holds(op):
+            if self._decides(unit):
+                await self._synchronous.hand_over(offset, op)
+            await self._donor.free(op)
 
     async def _execute(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
         """Run the unit until it has a deterministic outcome; None: take it apart."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from dmq import Log, LogError, LogRegressedError, TrimmedError
 from haproc.backoff import Backoff
-from haproc.config.model import Timeouts
+from haproc.config.model import LANES_MAX, Timeouts
 from haproc.config.sections import Limits
-from haproc.engine.interface import Engine
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Engine, Lane
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.state import Divergence, State, Undecided
@@ -28,6 +31,9 @@ from haproc.replicate.queue.facts import Notes
 from haproc.replicate.queue.outcomes import Outcomes, Troubles
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.progress import Progress
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Watermarks:
@@ -160,8 +166,11 @@ class Tasks:
         error = task.exception()
         if isinstance(error, LogError):
             # Reading on could skip or misread something: stop here, lose nothing, say so.
-            lost = isinstance(error, TrimmedError | LogRegressedError)
-            advice = "run haproc cluster rebuild" if lost else "nothing beyond is applied"
+            advice = "nothing beyond is applied"
+            if isinstance(error, TrimmedError):
+                advice = "run haproc cluster rebuild"
+            elif isinstance(error, LogRegressedError):
+                advice = "stop all HAProcs, and bring the newest log back"
             self._condition.fell_behind(f"{error}; {advice}")
         elif not self._broken.done():
             assert error is not None
@@ -313,6 +322,25 @@ class Core:
         """Return pauses between attempts at something that has to succeed some time."""
         return Backoff(self.timeouts.retry_first_s, self.timeouts.retry_max_s)
 
+    # -- asking the cluster ------------------------------------------------------------------
+
+    async def asking(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask the cluster until it answers."""
+        pauses = self.backoff()
+        while True:
+            await self.health.up.wait()
+            try:
+                return await call()
+            except EngineError as error:
+                logger.warning("%s: %s", self.me, error.message)
+                self.health.suspect(f"{error.error_class or error.kind}: {error.message}")
+            await asyncio.sleep(pauses.pause_s())
+
+    async def fence(self) -> None:
+        """Stop what earlier processes left running on this cluster, on every lane there is."""
+        lanes = [self.engine.lane(i, self.own_log.still_mine) for i in range(LANES_MAX)]
+        await self.asking(partial(_fenced, lanes))
+
     # -- what concerns more than one of them -------------------------------------------------
 
     def tell_stuck(self) -> None:
@@ -334,6 +362,10 @@ class Core:
     def decided(self, marker: int) -> None:
         """A verification says of this cluster whether it is right; `store` makes that durable."""
         self.condition.undecided(self.notes.decide(marker))
+
+
+async def _fenced(lanes: Sequence[Lane]) -> None:
+    await asyncio.gather(*(lane.fence() for lane in lanes))
 
 
 def batch_limits(limits: Limits) -> BatchLimits:

@@ -98,6 +98,11 @@ class Notes:
         """Return the cluster that applied what is here of an offset; empty: this one itself."""
         return next((name for name, below in self._lineage if offset < below), "")
 
+    @property
+    def copying(self) -> CopyRequest | None:
+        """The copy that the tables are to become."""
+        return self._copying
+
     def copy(self, request: CopyRequest | None) -> None:
         """Remember that the tables are to become another cluster's."""
         self._copying = request
