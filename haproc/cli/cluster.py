@@ -135,6 +135,10 @@ async def _remove(options: argparse.Namespace) -> int:
 async def rebuild(asker: Asker, options: argparse.Namespace) -> int:
     """Have a cluster become a copy of another one."""
     name, donor = options.cluster, options.donor
+    if options.withdraw:
+        await asker.ask(name, "POST", "/ha/v1/rebuild/withdraw", {"cluster": name})
+        print(f"{name} goes on with what it holds: see haproc status")
+        return 0
     print(
         f"All tables, views and functions of {name} will be dropped, and made anew as "
         f"{donor or 'another cluster'} has them. Clients use the other clusters meanwhile."
@@ -193,6 +197,10 @@ async def repair(asker: Asker, options: argparse.Namespace) -> int:
     end, told = time.monotonic() + options.timeout_s, ""
     while time.monotonic() < end:
         status = await asker.ask(name, "GET", "/ha/v1/status")
+        failed = status["copy_failed"]
+        if failed is not None and failed["offset"] == offset:
+            output.error(f"{table} is not copied: {failed['message']}")
+            return output.FAILED
         if status["cursor"] > offset and status["copy"] is None:
             print("done: run haproc verify to compare the clusters")
             return 0

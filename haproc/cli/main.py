@@ -132,6 +132,9 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     )
     rebuild.add_argument("cluster", metavar="NAME", help="the cluster's name")
     rebuild.add_argument("--from", dest="donor", default="", help="the cluster to copy (any)")
+    rebuild.add_argument(
+        "--withdraw", action="store_true", help="take the request back: no donor was found yet"
+    )
     rebuild.add_argument("--wait", action="store_true", help="until it serves; else exit 3")
     rebuild.add_argument("--timeout-s", type=float, default=86_400.0, help="of --wait (a day)")
     _where(rebuild)

@@ -157,6 +157,14 @@ class CopyStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyFailure:
+    """Why tables were not copied at an offset; the newest one since the process began."""
+
+    offset: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerStatus:
     """A HAProc's state, cursor and lag. ``computing``: the operations whose rows it is at."""
 
@@ -173,6 +181,7 @@ class PeerStatus:
     computing: tuple[int, ...]
     copy: CopyStatus | None = None
     foreign: Mapping[str, Any] = field(default_factory=dict)
+    copy_failed: CopyFailure | None = None
     """Commits that the ring did not make, see `replicate.agree.foreign_watch`."""
 
 
@@ -180,12 +189,13 @@ class PeerStatus:
 class CopyQuestion:
     """What a copy asks its donor, see `replicate.agree.donating`. ``marker``: its record's offset.
 
-    ``path`` of a find: a table as `schema.table`. ``table``: its number in the inventory;
-    ``after``: the last path known; ``path``, ``offset``, ``length``: a part of a file.
+    ``note``: the id of the notes that the other fields refer to. ``table``: its number in the
+    inventory; ``after``: the last path known; ``path``, ``offset``, ``length``: a part of a file.
     """
 
     do: str
     marker: int
+    note: str = ""
     table: int = 0
     after: str = ""
     path: str = ""
@@ -197,11 +207,13 @@ class CopyQuestion:
 class CopyAnswer:
     """What a donor answers; bytes of a file stand beside it.
 
-    ``state``: ``ok``; ``pending``: ask again; ``gone``: it has no notes; ``failed``: its Spark
-    failed, ``final``: and will again. ``size``: of the file.
+    ``state``: ``ok``; ``pending``: there are no notes yet; ``gone``: they are not there any more;
+    ``failed``: its Spark failed, ``final``: and will again. ``note``: the notes' id. ``size``: of
+    the file.
     """
 
     state: str
+    note: str = ""
     message: str = ""
     error_class: str = ""
     final: bool = False

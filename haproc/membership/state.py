@@ -80,20 +80,24 @@ class Divergence:
     """What is wrong with a cluster that differs; kept with the cursor until it is verified.
 
     ``offset``: of the newest operation (or verification) concerned. ``applies``: whether it goes on
-    applying. An odd outcome stops it, so that it can be looked at as it was; what an operator
-    passed over, and what a verification found, goes on: it is to be mended and verified again.
+    applying. An odd outcome stops it, so that it can be looked at as it was; a failed copy does, as
+    tables may be missing; what an operator passed over, and what a verification found, goes on: it
+    is to be mended and verified again.
     """
 
     offset: int
     cause: Cause
     applies: bool = False
     tables: str = ""
-    """Names for people, for Cause.TABLES."""
+    """Names for people, for Cause.TABLES and Cause.REPAIR."""
 
     def joined(self, earlier: Divergence | None) -> Divergence:
         """Return what is wrong after this, too, was found."""
         if earlier is None:
             return self
+        half_made = [each for each in (self, earlier) if each.cause is Cause.REPAIR]
+        if half_made:  # nothing but a rebuild mends it
+            return half_made[0]
         newest = self if self.offset >= earlier.offset else earlier
         return replace(newest, applies=self.applies or earlier.applies)
 

@@ -49,6 +49,7 @@ from haproc.failure import ErrorClass, refused
 from haproc.membership.peers import CopyQuestion
 from haproc.membership.state import time_text
 from haproc.replicate.agree.donating import LEASE_S, Donor
+from haproc.replicate.agree.rebuilding import uncopied
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.copy import BACKUP, Copy
 from haproc.replicate.restoring import read_manifest
@@ -161,7 +162,7 @@ class Backups:
                 run.tables_done += 1
         finally:
             holding.cancel()
-            await self._donor.answer(CopyQuestion("end", marker))
+            self._donor.forget(marker)
         manifest = Manifest(
             core.identity.ring,
             core.me,
@@ -200,11 +201,7 @@ class Backups:
             await asyncio.sleep(self._core.timeouts.retry_first_s)
         inventory = answer.inventory
         if others := inventory.others:
-            listed = "; ".join(f"{name}: {why}" for name, why in others[:20])
-            raise _FailedError(
-                f"{self._core.me} holds what cannot be copied ({len(others)}: {listed}); drop it, "
-                "or make Delta tables of it"
-            )
+            raise _FailedError(uncopied(self._core.me, others))
         return inventory
 
     async def _hold(self, marker: int) -> None:

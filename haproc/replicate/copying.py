@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from haproc.membership.peers import Enrolled
+from haproc.failure import ErrorClass, refused
+from haproc.membership.peers import CopyFailure, Enrolled
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.rebuilding import standing_of
 from haproc.replicate.log_state.members import heard
@@ -40,6 +43,10 @@ ANEW_MAX: Final = 20
 """How often a copy begins anew before an operator is asked. Chosen."""
 
 
+class _WithdrawnError(Exception):
+    """The tables stay as they are."""
+
+
 class Receiver:
     """See the module."""
 
@@ -47,6 +54,9 @@ class Receiver:
         self._core = core
         self._taking = taking
         self._repairs: dict[int, Copy] = {}
+        self._choosing = asyncio.Event()
+        """Set: a rebuild was asked for, and nothing of it has begun."""
+        self._withdrawn = asyncio.Event()
 
     # -- some tables, at a place in the order ------------------------------------------------
 
@@ -77,12 +87,27 @@ class Receiver:
         except (AnewError, HopelessError) as error:
             what = ", ".join(copy.tables)
             logger.error("%s is not copied from %s: %s", what, copy.donor, error)
-            tables = shortened(", ".join(copy.tables))
-            core.diverge(Divergence(offset, Cause.REPAIR, tables=tables))
-            await core.store()
+            if not await self._untouched(copy.tables):
+                core.diverge(Divergence(offset, Cause.REPAIR, tables=shortened(what)))
+                await core.store()
+            self._taking.failure = CopyFailure(offset, str(error))
         finally:
             self._taking.over()
         await transfer.end()
+
+    async def _untouched(self, tables: Collection[str]) -> bool:
+        """Return whether tables are as they were before their copy, as far as can be seen.
+
+        An earlier process may have begun with it. False also if the cluster does not say.
+        """
+        try:
+            found = await self._taking.own(lambda copies: copies.inventory())
+            keys = {each.full_name: each.key for each in found.tables}
+            there = [keys[table] for table in tables if table in keys]
+            begun = await self._taking.own(lambda copies: copies.begun(there))
+        except HopelessError:
+            return False
+        return len(there) == len(tables) and all(each.done for each in begun.values())
 
     # -- all of them, at the beginning -------------------------------------------------------
 
@@ -108,6 +133,12 @@ class Receiver:
                     f"drop them, or have them replaced with haproc cluster rebuild {core.me}"
                 )
             return await self._copy(progress, progress.copying or CopyRequest())
+        except _WithdrawnError:
+            logger.warning("the copy of another cluster is not made: it was withdrawn")
+            progress = replace(progress, copying=None)
+            await self._taking.store(progress)
+            self._taking.over()
+            return progress
         except HopelessError as error:
             self._taking.failed(error)
             return None
@@ -138,10 +169,23 @@ class Receiver:
         found = await self._taking.asking(self._core.engine.copies().inventory)
         return not (found.tables or found.views or found.functions or found.others)
 
+    def withdraw(self) -> None:
+        """Have no copy made, if that was asked for and has not begun; raises RequestError."""
+        if not self._choosing.is_set():
+            raise refused(
+                ErrorClass.NOT_NOW,
+                f"cluster {self._core.me} does not wait for a donor: it is "
+                f"{self._core.condition.state} {self._core.condition.reason}".rstrip(),
+            )
+        self._choosing.clear()
+        self._withdrawn.set()
+
     async def _copy(self, progress: Progress, request: CopyRequest) -> Progress:
         core = self._core
         async with self._taking.begun(f"haproc cluster rebuild {core.me}"):
             anew, pauses = 0, core.backoff()
+            if progress.copying is not None and request.first < 0:
+                self._choosing.set()
             while True:
                 try:
                     request = await self._marked(progress, request)
@@ -191,7 +235,15 @@ class Receiver:
         """Return a cluster that is READY, the ``wanted`` one or any; waits for it."""
         core, pauses = self._core, self._core.backoff()
         while True:
+            states = {}
             for peer in (wanted,) if wanted else core.members.peers:
-                if await standing_of(core, peer) == State.READY.value:
+                states[peer] = await standing_of(core, peer)
+                if self._withdrawn.is_set():
+                    raise _WithdrawnError
+                if states[peer] == State.READY.value:
+                    self._choosing.clear()
                     return peer
-            await asyncio.sleep(pauses.pause_s())
+            self._taking.waits(", ".join(f"{peer} is {state}" for peer, state in states.items()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pauses.pause_s()):
+                    await self._withdrawn.wait()

@@ -24,6 +24,7 @@ from haproc.replicate.agree.comparing import Verifier
 from haproc.replicate.agree.rebuilding import rebuild, repair, standing_of
 from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.backing_up import Backups
+from haproc.replicate.copying import Receiver
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.standing import (
@@ -58,12 +59,14 @@ class Operators:
         revoking: Revoking,
         backups: Backups,
         restorer: Restorer,
+        receiver: Receiver,
     ) -> None:
         self._core = core
         self._verifier = verifier
         self._revoking = revoking
         self._backups = backups
         self._restorer = restorer
+        self._receiver = receiver
         self.on_rebuild: Callable[[], None] = lambda: None
         """Has this process begin anew."""
 
@@ -280,6 +283,12 @@ class Operators:
         logger.warning("cluster %s is rebuilt from %s", cluster, donor or "another one")
         self.on_rebuild()
         return {"cluster": cluster, "donor": donor}
+
+    def withdraw(self, cluster: str) -> Mapping[str, Json]:
+        """Have this cluster go on with what it holds, if its copy has not begun."""
+        self._check_name(cluster)
+        self._receiver.withdraw()
+        return {"cluster": cluster}
 
     def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
         """Begin a backup of this cluster; it is made in the background."""

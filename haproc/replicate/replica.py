@@ -65,7 +65,7 @@ class Replica:
         poison_rejection = PoisonRejection(core)
         self.revoking = Revoking(core, poison_rejection)
         self.operators = Operators(
-            core, self.verifier, self.revoking, Backups(core, self.donor), restorer
+            core, self.verifier, self.revoking, Backups(core, self.donor), restorer, self.receiver
         )
         self.admission = Admission(core, on_members, lambda: self.operators.on_rebuild())
         self._reader = Reader(
@@ -219,6 +219,7 @@ class Replica:
             computing=tuple(self.computing.told),
             copy=self.taking.status(),
             foreign=self.foreign.json(),
+            copy_failed=self.taking.failure,
         )
 
     @property

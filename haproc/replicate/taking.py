@@ -17,7 +17,7 @@ from dmq import Json
 from haproc.engine.copies import Copies, CopyTable, Inventory
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane
-from haproc.membership.peers import CopyStatus
+from haproc.membership.peers import CopyFailure, CopyStatus
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.progress import Progress
@@ -44,6 +44,8 @@ class CopyProgress:
     bytes: int = 0
     bytes_done: int = 0
     began_s: float = 0.0
+    waits: str = ""
+    """What is waited for before the donor is known."""
 
     def status(self, now_s: float) -> CopyStatus:
         """Return it as others are told."""
@@ -54,7 +56,8 @@ class CopyProgress:
     def text(self, now_s: float) -> str:
         """Return it for people."""
         if self.marker < 0:
-            return "chooses what to copy"
+            waits = f"; {self.waits}: haproc cluster rebuild --withdraw" if self.waits else ""
+            return f"waits for a cluster to copy{waits}"
         text = (
             f"copies {self.donor} as of offset {self.marker}: "
             f"{self.tables_done} of {self.tables} tables, "
@@ -76,6 +79,8 @@ class Taking:
         self._advice = f"haproc cluster rebuild {core.me}"
         self.progress: CopyProgress | None = None
         """How far it is; None: nothing is made."""
+        self.failure: CopyFailure | None = None
+        """Why tables were not copied, the newest time."""
 
     def status(self) -> CopyStatus | None:
         """Return how far it is; None: nothing is made."""
@@ -112,6 +117,12 @@ class Taking:
             self._lanes.put_nowait(core.engine.lane(number, core.own_log.still_mine))
         self.progress = CopyProgress(donor, marker, began_s=self._now_s())
         self._tell()
+
+    def waits(self, why: str) -> None:
+        """No cluster can be copied yet."""
+        if self.progress is not None:
+            self.progress.waits = why
+            self._tell()
 
     def got(self, size: int) -> None:
         """So many bytes more are here."""

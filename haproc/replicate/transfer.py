@@ -25,6 +25,7 @@ from haproc.engine.copies import (
 )
 from haproc.engine.errors import EngineError
 from haproc.membership.peers import CopyAnswer, CopyQuestion, PeerUnavailableError
+from haproc.replicate.agree.rebuilding import uncopied
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.progress import CopyRequest
 from haproc.replicate.taking import FILES_AT_ONCE, HopelessError, Taking
@@ -57,6 +58,7 @@ class Transfer:
         self._core = core
         self._taking = taking
         self._request = request
+        self._note = ""
         taking.copies(request.donor, request.marker)
 
     async def noted(self, tables: Collection[str] = ()) -> Noted:
@@ -68,13 +70,14 @@ class Transfer:
         applied_s = clock()
         while True:
             answer, _ = await self._ask("note")
-            if answer.inventory is not None:
+            if answer.state == "ok" and answer.inventory is not None:
                 break
             if not answer.message:
                 applied_s = clock()
             elif clock() - applied_s > DONOR_WAIT_S and not self._request.wanted:
                 raise AnewError(f"{self._request.donor} is {answer.message}")
             await asyncio.sleep(self._core.timeouts.retry_first_s)
+        self._note = answer.note
         asked = tuple(
             replace(table, request=self._request.first) for table in answer.inventory.tables
         )
@@ -82,27 +85,30 @@ class Transfer:
         noted = Noted(inventory, answer.claims, answer.roster, answer.lineage)
         others = [each for each in noted.inventory.others if not tables or each[0] in tables]
         if others:
-            listed = "; ".join(f"{name}: {why}" for name, why in others[:20])
-            raise HopelessError(
-                f"{self._request.donor} holds what cannot be copied ({len(others)}: {listed}). "
-                "Drop it, or make Delta tables of it, then run haproc cluster rebuild "
-                f"{self._core.me}"
-            )
+            what = uncopied(self._request.donor, others)
+            raise HopelessError(f"{what}, then run haproc cluster rebuild {self._core.me}")
         return noted
 
     async def _ask(self, do: str, **said: Any) -> tuple[CopyAnswer, bytes]:
-        """Ask the donor; AnewError if it lost what it noted, or does not answer for long."""
+        """Ask the donor; AnewError if it lost what it noted, or does not answer for long.
+
+        The answer is ok; that to ``note`` may be pending.
+        """
         core, pauses, clock = self._core, self._core.backoff(), asyncio.get_running_loop().time
-        question = CopyQuestion(do, self._request.marker, **said)
+        question = CopyQuestion(do, self._request.marker, self._note, **said)
         silent_s = clock()
         while True:
             try:
                 answer, data = await core.peers.copy(self._request.donor, question, ANSWER_S)
             except PeerUnavailableError as error:
-                answer, data = CopyAnswer("silent", str(error)), b""
+                answer, data = CopyAnswer("silent", message=str(error)), b""
             why = answer.message
             match answer.state:
-                case "gone":
+                case "ok":
+                    return answer, data
+                case "pending" if do == "note":
+                    return answer, data
+                case "gone" | "pending":
                     raise AnewError(
                         f"{self._request.donor} has no notes of offset {self._request.marker}"
                     )
@@ -110,17 +116,15 @@ class Transfer:
                     raise HopelessError(why)
                 case "failed" if answer.final:
                     raise AnewError(why)
-                case "failed" | "silent":
+                case _:
                     logger.warning("the copy of %s: %s", self._request.donor, why)
                     if clock() - silent_s > DONOR_WAIT_S:
                         raise AnewError(why)
-                case _:
-                    return answer, data
             await asyncio.sleep(pauses.pause_s())
 
     async def end(self) -> None:
         """Let the donor forget; it does so by itself a little later."""
-        question = CopyQuestion("end", self._request.marker)
+        question = CopyQuestion("end", self._request.marker, self._note)
         try:
             await self._core.peers.copy(self._request.donor, question, self._core.timeouts.peer_s)
         except PeerUnavailableError as error:

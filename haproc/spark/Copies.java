@@ -372,9 +372,15 @@ final class Copies {
         JsonNode said;
         if ((said = asked.path("schema")).isObject()) {
             String name = said.path("name").asText();
-            catalog.createDatabase(
-                    new CatalogDatabase(
-                            name, said.path("comment").asText(), place(name), pairs(said)), true);
+            boolean isThere = catalog.databaseExists(name);
+            URI place = isThere ? catalog.getDatabase(name).locationUri() : place(name);
+            CatalogDatabase schema = new CatalogDatabase(
+                    name, said.path("comment").asText(), place, pairs(said));
+            if (isThere) {
+                catalog.alterDatabase(schema);
+            } else {
+                catalog.createDatabase(schema, true);
+            }
         } else if ((said = asked.path("view")).isObject()) {
             catalog.createTable(view(said), true);
         } else {

@@ -37,6 +37,8 @@ class Shelf:
         """Sources of finished copies, until something changes them."""
         self.copied: list[str] = []
         """Tables, each time that they are finished."""
+        self.others: list[tuple[str, str]] = []
+        """What cannot be copied, and why."""
 
 
 class SimCopies:
@@ -79,7 +81,7 @@ class SimCopies:
             version = zlib.crc32(made.encode() + data)
             self._spark.shelf.kept[name, version] = made, data
             tables.append(_table(name, version, data))
-        return Inventory(tables=tuple(tables))
+        return Inventory(tables=tuple(tables), others=tuple(self._spark.shelf.others))
 
     def _known(self, table: CopyTable) -> tuple[str, bytes]:
         if table.name not in self._spark.dump():
@@ -155,8 +157,9 @@ class SimCopies:
         lines = [json.loads(line) for line in data.splitlines()]
         made = next(line["metaData"]["made"] for line in lines if "metaData" in line)
         version = next(line["txn"]["version"] for line in lines if "txn" in line)
+        rows = [json.loads(files[line["add"]["path"]]) for line in lines if "add" in line]
         del self._spark.shelf.half[location]
-        self._spark.make(location, made, json.loads(files[FILE]), version)
+        self._spark.make(location, made, rows[0] if rows else [], version)
         self._spark.shelf.whole[location] = source
         self._spark.shelf.copied.append(location)
         return len(data)

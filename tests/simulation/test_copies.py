@@ -107,7 +107,7 @@ def test_diverged_cluster_is_rebuilt_under_load() -> None:
         loading = asyncio.ensure_future(writes(stage, 30, table="u"))
         await rebuild(stage, "c", "b")
         await stage.until(lambda: stage.alive_state("c") is State.COPYING)
-        assert "copies b" in stage.reason("c") or "chooses" in stage.reason("c")
+        assert "copies b" in stage.reason("c") or "waits for a cluster" in stage.reason("c")
         await stage.ready(*"abc")
         await loading
         await stage.ready(*"abc")
@@ -251,15 +251,37 @@ def test_one_table_is_repaired_under_load(killed: bool) -> None:
     story(tell)
 
 
-def test_repair_that_finds_no_donor_leaves_the_cluster_out_of_service() -> None:
+def test_repair_that_finds_no_donor_changes_nothing() -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
         await writes(stage, 5)
         await stage.ready(*"abc")
         copied = Copy("c", "a", stage.replica("c").core.own_log.epoch, ("default.t",))
         stage.node("a").kill()
-        await stage.replica("c").core.own_log.append(copied)
+        offset = await stage.replica("c").core.own_log.append(copied)
+        await stage.until(lambda: stage.replica("c").taking.failure is not None, 300)
+        failed = stage.replica("c").status().copy_failed
+        assert failed is not None and failed.offset == offset
+        await stage.ready(*"bc")
+        stage.check_equal(*"bc")
+
+    story(tell)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(killed: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 5)
+        await stage.ready(*"abc")
+        await repair(stage, "c", "t", "a")
+        await stage.until(lambda: "t" in stage.node("c").spark.shelf.half)
+        stage.node("a").kill()
+        if killed:
+            stage.node("c").kill()
+            stage.node("c").start()
         await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 300)
+        assert "run haproc cluster rebuild" in stage.reason("c")
         stage.node("a").start()
         await rebuild(stage, "c", "b")
         await stage.ready(*"abc")

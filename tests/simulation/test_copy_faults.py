@@ -1,4 +1,4 @@
-"""Copies beside other work of the ring: a second copy, a verification, a drop, a failing operation."""
+"""Copies beside other work: a second copy, a verification, a drop, a failing operation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.engine.interface import TableState
 from haproc.failure import RequestError
+from haproc.membership.peers import CopyAnswer
 from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate.agree.donating import Donor
+from haproc.replicate.agree.rebuilding import ask_for
 from haproc.replicate.member.steps import Step
+from haproc.replicate.records.progress import CopyRequest
 from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.life import Life
 from tests.simulation.ring import Node, cluster_of
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimSpark
@@ -172,5 +177,105 @@ def test_donor_whose_verification_is_not_judged_gives_nothing() -> None:
         await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 300)
         await stage.ready(*"bc")
         stage.check_equal(*"bc")
+
+    story(tell)
+
+
+def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It answers before it knows whether there are notes: that is no empty list of files."""
+    monkeypatch.setattr(Donor, "_without_notes", lambda self, marker: CopyAnswer("pending"))
+
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+
+        def begins_anew(node: Node) -> None:
+            stage.node("a").kill()
+            stage.node("a").start()
+
+        stage.at("c", Step.COPIED_TABLE, begins_anew)
+        await rebuild(stage, "c", "a")
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert copies(stage) == 2
+
+    story(tell)
+
+
+def test_repaired_cluster_serves_once_it_has_what_was_written_meanwhile() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        loading = asyncio.ensure_future(writes(stage, 40, table="u"))
+        stage.at("c", Step.COPIED_TABLE, Node.freeze)
+        await repair(stage, "c", "t", "a")
+        await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck)
+        await asyncio.sleep(5)
+        states = list[State]()
+
+        def note(life: Life, state: State, reason: str) -> None:
+            if life.node.name == "c":
+                states.append(state)
+
+        stage.ring.on_state = note
+        stage.node("c").thaw()
+        await loading
+        await stage.ready(*"abc")
+        assert states.index(State.RECOVERING) < states.index(State.READY)
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_donor_that_holds_what_cannot_be_copied_leaves_the_cluster_in_service() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        stage.node("a").spark.shelf.others.append(("default.p", "a parquet table"))
+        with pytest.raises(RequestError, match=r"default\.p: a parquet table"):
+            await rebuild(stage, "c", "a")
+        await stage.ready(*"abc")
+        await writes(stage, 2, by="c")
+        await repair(stage, "c", "t", "a")  # a single table can be
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_repair_of_a_donor_does_not_hold_a_rebuild_for_ever() -> None:
+    """Each waits for the other: the one that has lost a table says so, the other one is whole."""
+
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        await asyncio.gather(rebuild(stage, "b", "a"), repair(stage, "a", "t", "b"))
+        await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 200)
+        await stage.until(lambda: "a is DIVERGED" in stage.reason("b"))
+        stage.operators("b").withdraw("b")
+        await stage.until(lambda: stage.alive_state("b") is State.READY)
+        await rebuild(stage, "a", "b")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_rebuilds_that_wait_for_each_other_can_be_withdrawn() -> None:
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        with pytest.raises(RequestError, match="does not wait for a donor: it is READY"):
+            stage.operators("a").withdraw("a")
+        for name in "abc":  # as if all had been asked at the same moment
+            await ask_for(stage.replica(name).core, CopyRequest())
+        for name in "abc":
+            stage.operators(name).on_rebuild()
+        await asyncio.sleep(60)
+        assert {stage.alive_state(name) for name in "abc"} == {State.COPYING}
+        stage.operators("b").withdraw("b")
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert stage.node("b").spark.shelf.copied == []
+        with pytest.raises(RequestError, match="does not wait for a donor"):
+            stage.operators("b").withdraw("b")
 
     story(tell)

@@ -354,6 +354,11 @@ class CannedOperators:
         self.done.append(("rebuild", cluster, donor))
         return {"cluster": cluster, "donor": donor}
 
+    def withdraw(self, cluster: str) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("withdraw", cluster))
+        return {"cluster": cluster}
+
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
         self._raise()
         self.done.append(("repair", cluster, table, donor))

@@ -54,6 +54,10 @@ class OperatorService(Protocol):
         """Have this cluster become a copy of another one."""
         ...
 
+    def withdraw(self, cluster: str) -> Mapping[str, Json]:
+        """Take the request for that back."""
+        ...
+
     def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
         """Begin a backup."""
         ...
@@ -91,6 +95,7 @@ class QueueDoor:
             web.post("/ha/v1/verify", self.verify),
             web.get("/ha/v1/verify/{offset}", self.verification, allow_head=False),
             web.post("/ha/v1/rebuild", self.rebuild),
+            web.post("/ha/v1/rebuild/withdraw", self.withdraw),
             web.post("/ha/v1/backup", self.backup),
             web.get("/ha/v1/backup", self.backup_standing, allow_head=False),
             web.post("/ha/v1/restore", self.restore),
@@ -141,6 +146,12 @@ class QueueDoor:
         self._credentials.user_of(request.headers)
         cluster, donor = await _texts(request, "cluster", "donor")
         return json_response(dict(await self._service.rebuild(cluster, donor)))
+
+    async def withdraw(self, request: web.Request) -> web.Response:
+        """Take back the request to rebuild the cluster."""
+        self._credentials.user_of(request.headers)
+        (cluster,) = await _texts(request, "cluster")
+        return json_response(dict(self._service.withdraw(cluster)))
 
     async def backup(self, request: web.Request) -> web.Response:
         """Begin a backup."""

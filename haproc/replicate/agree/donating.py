@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
 from haproc.classify.model import Kind
 from haproc.engine.copies import CopyTable, Inventory
@@ -37,6 +38,8 @@ READ_BYTES_MAX: Final = 16 << 20
 
 @dataclass(slots=True)
 class _Note:
+    id: str
+    """A number of tables and versions holds for these notes only, not for later ones."""
     inventory: Inventory
     claims: tuple[tuple[str, int], ...]
     roster: int
@@ -65,12 +68,13 @@ class Donor:
             # A cluster that copies all anew does not need what was noted for it before.
             for other, each in list(self._wanted.items()):
                 if not copy.tables and other < offset and each.cluster == copy.cluster:
-                    self._forget(other)
+                    self.forget(other)
             while len(self._wanted) > NOTES_MAX:
-                self._forget(min(self._wanted))
+                self.forget(min(self._wanted))
         return mine
 
-    def _forget(self, marker: int) -> None:
+    def forget(self, marker: int) -> None:
+        """Keep no notes of a record any more."""
         self._wanted.pop(marker, None)
         if self._notes.pop(marker, None) is not None:
             self._core.news.changed()
@@ -92,13 +96,15 @@ class Donor:
                 if error.kind is ErrorKind.AVAILABILITY:
                     core.health.suspect(error.message)
                 if attempt == ATTEMPTS_MAX:
-                    self._forget(offset)
+                    self.forget(offset)
                     return
             await asyncio.sleep(pauses.pause_s())
         if offset in self._wanted:
             now_s, roster = self._now_s(), core.members.enrolled.offset
             claims = core.log_state.claims.before(offset)
-            self._notes[offset] = _Note(inventory, claims, roster, core.notes.lineage, now_s, now_s)
+            self._notes[offset] = _Note(
+                uuid4().hex, inventory, claims, roster, core.notes.lineage, now_s, now_s
+            )
 
     async def free(self, operation: Operation) -> None:
         """Return once an operation may take files away."""
@@ -121,17 +127,19 @@ class Donor:
     # -- what the other cluster asks -------------------------------------------------------
 
     async def answer(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Answer a question of a copy: ``do`` is find, note, state, files, read or end.
+        """Answer a question of a copy: ``do`` is inventory, note, state, files, read or end.
 
         Errors of Spark are a part of the answer. Raises ValueError for what is no question.
         """
-        if question.do == "find":
-            return await self._find(question.path), b""
-        note = self._notes.get(question.marker)
+        if question.do == "inventory":
+            return await self._inventory(), b""
+        note, asks = self._notes.get(question.marker), question.do == "note"
         if note is None or self._core.condition.state in HOPELESS:
-            return self._without_notes(question.marker), b""
+            return self._without_notes(question.marker) if asks else CopyAnswer("gone"), b""
+        if not asks and question.note != note.id:
+            return CopyAnswer("gone"), b""
         note.asked_s = self._now_s()
-        if question.do == "note" and self._unverified(question.marker):
+        if asks and self._unverified(question.marker):
             return CopyAnswer("pending"), b""  # it may turn out that these tables are wrong
         try:
             return await self._answer(question, note)
@@ -139,16 +147,17 @@ class Donor:
             if error.kind is ErrorKind.AVAILABILITY:
                 self._core.health.suspect(error.message)
             final = error.kind is ErrorKind.APPLICATION
-            return CopyAnswer("failed", error.message, error.error_class, final), b""
+            failed = CopyAnswer(
+                "failed", message=error.message, error_class=error.error_class, final=final
+            )
+            return failed, b""
 
-    async def _find(self, table: str) -> CopyAnswer:
-        """Return how a table is called here; the message is empty if there is none."""
+    async def _inventory(self) -> CopyAnswer:
+        """Return what this cluster holds now."""
         try:
-            found = await self._core.engine.copies().inventory()
+            return CopyAnswer("ok", inventory=await self._core.engine.copies().inventory())
         except EngineError as error:
-            return CopyAnswer("failed", error.message)
-        named = [each for each in found.tables if each.full_name.lower() == table.lower()]
-        return CopyAnswer("ok", named[0].full_name if len(named) == 1 else "")
+            return CopyAnswer("failed", message=error.message)
 
     def _without_notes(self, marker: int) -> CopyAnswer:
         """Return whether there will be notes; the message says why they take long."""
@@ -156,7 +165,12 @@ class Donor:
         state, reason = core.condition.state, core.condition.reason
         if state in HOPELESS or not (marker in self._wanted or marker >= core.schedule.read_to):
             return CopyAnswer("gone")
-        return CopyAnswer("pending", "" if core.condition.applying else f"{state} {reason}")
+        return CopyAnswer("pending", message="" if self._moves() else f"{state} {reason}")
+
+    def _moves(self) -> bool:
+        """Return whether the order goes on here: a cluster that copies itself stands still."""
+        condition = self._core.condition
+        return condition.applying and not condition.now.copying
 
     async def _answer(self, question: CopyQuestion, note: _Note) -> tuple[CopyAnswer, bytes]:
         copies = self._core.engine.copies()
@@ -164,6 +178,7 @@ class Donor:
             case "note":
                 return CopyAnswer(
                     "ok",
+                    note.id,
                     inventory=note.inventory,
                     claims=note.claims,
                     roster=note.roster,
@@ -181,7 +196,7 @@ class Donor:
                 size, data = await copies.read(place, question.path, question.offset, length)
                 return CopyAnswer("ok", size=size), data
             case "end":
-                self._forget(question.marker)
+                self.forget(question.marker)
                 return CopyAnswer("ok"), b""
             case other:
                 raise ValueError(f"{other[:80]!r} is nothing to ask for")

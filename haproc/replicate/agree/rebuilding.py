@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from dmq import LogError
 from haproc.config.model import OnDivergence
+from haproc.engine.copies import Inventory
 from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
 from haproc.membership.peers import CopyQuestion, PeerUnavailableError
 from haproc.membership.state import State
@@ -27,7 +28,9 @@ async def rebuild(core: Core, wanted: str) -> None:
     ``wanted``: of which; empty: of any. Raises RequestError if there is none that could be copied.
     """
     check_running(core)
-    await _donor(core, wanted)
+    donor = await _donor(core, wanted)
+    if others := (await _held(core, donor)).others:
+        raise refused(ErrorClass.NOT_NOW, uncopied(donor, others))
     await ask_for(core, CopyRequest(wanted))
 
 
@@ -116,30 +119,39 @@ async def repair(core: Core, table: str, wanted: str) -> int:
             "it must apply its queue to the place of the copy; else rebuild it as a whole",
         )
     donor = await _donor(core, wanted)
-    name = await _named(core, donor, table)
-    try:
-        return await core.own_log.append_once(Copy(core.me, donor, core.own_log.epoch, (name,)))
-    except (LogError, TimeoutError) as error:
-        raise log_unavailable("the log did not take the record", error, "try again") from error
-
-
-async def _named(core: Core, donor: str, table: str) -> str:
-    """Return how the donor calls a table; RequestError if it has none of this name."""
-    try:
-        answer, _ = await core.peers.copy(
-            donor, CopyQuestion("find", -1, path=table), core.timeouts.apply_s
-        )
-    except PeerUnavailableError as error:
-        raise refused(ErrorClass.NOT_NOW, f"cluster {donor} does not answer: {error}") from error
-    if answer.state != "ok":
-        raise refused(ErrorClass.NOT_NOW, f"cluster {donor} does not answer: {answer.message}")
-    if not answer.message:
+    found = (await _held(core, donor)).tables
+    named = [each.full_name for each in found if each.full_name.lower() == table.lower()]
+    if len(named) != 1:
         raise refused(
             ErrorClass.BAD_REQUEST,
             f"cluster {donor} has no Delta table {table[:200]}",
             "name it as schema.table",
         )
-    return answer.message
+    try:
+        return await core.own_log.append_once(Copy(core.me, donor, core.own_log.epoch, (named[0],)))
+    except (LogError, TimeoutError) as error:
+        raise log_unavailable("the log did not take the record", error, "try again") from error
+
+
+async def _held(core: Core, donor: str) -> Inventory:
+    """Return what a donor holds now; RequestError if it does not answer."""
+    try:
+        question = CopyQuestion("inventory", -1)
+        answer, _ = await core.peers.copy(donor, question, core.timeouts.apply_s)
+    except PeerUnavailableError as error:
+        raise refused(ErrorClass.NOT_NOW, f"cluster {donor} does not answer: {error}") from error
+    if answer.state != "ok" or answer.inventory is None:
+        raise refused(ErrorClass.NOT_NOW, f"cluster {donor} does not answer: {answer.message}")
+    return answer.inventory
+
+
+def uncopied(donor: str, others: Sequence[tuple[str, str]]) -> str:
+    """Return what a cluster has that cannot be copied, and what to do, for people."""
+    listed = "; ".join(f"{name}: {why}" for name, why in others[:20])
+    return (
+        f"{donor} holds what cannot be copied ({len(others)}: {listed}). "
+        "Drop it, or make Delta tables of it"
+    )
 
 
 async def _donor(core: Core, wanted: str) -> str:
@@ -148,9 +160,10 @@ async def _donor(core: Core, wanted: str) -> str:
         raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {wanted}")
     found = []
     for name in (wanted,) if wanted else core.members.peers:
-        found.append(await standing_of(core, name))
-        if found[-1] == State.READY.value:
+        state = await standing_of(core, name)
+        if state == State.READY.value:
             return name
+        found.append(f"{name} {state}")
     raise refused(
         ErrorClass.NOT_NOW,
         f"no cluster could be copied: {', '.join(found) or 'there is no other one'}",
@@ -163,5 +176,5 @@ async def standing_of(core: Core, peer: str) -> str:
     try:
         status = await core.peers.status(peer, core.timeouts.peer_s)
     except PeerUnavailableError:
-        return f"{peer} does not answer"
+        return "does not answer"
     return status.state.value

@@ -215,8 +215,11 @@ class MemberCondition:
         self._update(behind=why)
 
     def copying(self, how_far: str) -> None:
-        """The cluster takes its tables from another one; empty: it does not any more."""
-        self._update(copying=how_far)
+        """The cluster takes tables from another one; empty: it does not any more.
+
+        What others wrote meanwhile comes first, before it serves again.
+        """
+        self._update(copying=how_far, caught_up=False)
 
     def isolate(self, why: str) -> None:
         """This HAProc is cut off (why), or is not any more (empty); then it catches up first."""
