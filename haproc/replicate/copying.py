@@ -90,7 +90,7 @@ class Receiver:
             if not await self._untouched(copy.tables):
                 core.diverge(Divergence(offset, Cause.REPAIR, tables=shortened(what)))
                 await core.store()
-            self._taking.failure = CopyFailure(offset, str(error))
+            self._taking.lost(CopyFailure(offset, str(error)))
         finally:
             self._taking.over()
         await transfer.end()

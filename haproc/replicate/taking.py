@@ -139,6 +139,10 @@ class Taking:
         self._core.condition.copying("")
         self._core.condition.fell_behind(str(error))
 
+    def lost(self, failure: CopyFailure) -> None:
+        """Say that some tables were not copied; the cluster goes on otherwise."""
+        self.failure = failure
+
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,7 @@ def test_foreign_write_is_named_and_the_cluster_goes_on_serving() -> None:
         await stage.until(lambda: bool(found(stage, "b")))
         assert found(stage, "b") == [("t", 0, "WRITE", False)]
         assert not found(stage, "a") and stage.state("b") is State.READY
+        await asyncio.sleep(1)  # it is stored, too
         # Another process looks at what is new since.
         stage.node("b").kill()
         write_past(stage, "b", "INSERT INTO t VALUES (8)", "DELETE")

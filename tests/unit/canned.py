@@ -231,6 +231,7 @@ class CannedStatus:
             "state": self.ready.state,
             "reason": "",
             "undecided": {"offset": 7, "cause": "tables", "what": "t: a has 1, b has 2"},
+            "copy_failed": None,
             "incarnation": "1",
             "since": "2026-01-01T00:00:00Z",
             "log_end": 120,
