@@ -1,8 +1,8 @@
-"""``haproc cluster add|remove``: who the ring's members are.
+"""``haproc cluster add|remove|rebuild`` and ``haproc table repair``.
 
-First what is to be written is checked, then the ring is told, through any HAProc that is READY, and
-then the file is written: a new one in place of the old, which is kept beside it with ``.bak``. Each
-of the steps may be done again, so a command that failed half-way is simply repeated.
+The members: the new file is checked, the change is sent to any HAProc that is READY, and the file
+is replaced; the old one is kept beside it with ``.bak``. Each of the steps may be done again, so a
+command that failed half-way is simply repeated.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -156,13 +156,6 @@ def test_verification_settles_what_was_found_before_it() -> None:
     assert settled.verified_at == 7
     assert settled.verified(9) is settled
     assert str(found) == "s.t version 1, WRITE by an unknown user, 1970-01-01T00:00:00.101Z"
-
-
-@pytest.mark.parametrize(
-    "status", [{}, {"foreign": None}, {"foreign": {}}, {"foreign": {"commits": ["x"]}}]
-)
-def test_status_of_an_older_haproc_tells_of_no_foreign_commits(status: Mapping[str, None]) -> None:
-    assert settled_by(status, 7) == []
 
 
 def test_verification_tells_of_what_it_or_none_has_settled() -> None:
