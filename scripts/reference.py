@@ -149,6 +149,8 @@ def _type(field: dataclasses.Field[Any], hint: Any) -> str:
         return "`serial`, `parallel`"
     if field.name == "session_defaults":
         return "settings by name"
+    if field.name == "storage":
+        return "paths by prefix"
     inner = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) is tuple:
         name = getattr(inner[0], "__name__", "")

@@ -135,6 +135,12 @@ async def _remove(options: argparse.Namespace) -> int:
 async def rebuild(asker: Asker, options: argparse.Namespace) -> int:
     """Have a cluster become a copy of another one."""
     name, donor = options.cluster, options.donor
+    if options.tables is not None:
+        if options.way:
+            output.error("tables come the configured way: leave out --way, or --tables")
+            return output.USAGE
+        options.table = options.tables
+        return await repair(asker, options)
     if options.withdraw:
         await asker.ask(name, "POST", "/ha/v1/rebuild/withdraw", {"cluster": name})
         print(f"{name} goes on with what it holds: see haproc status")
@@ -146,19 +152,23 @@ async def rebuild(asker: Asker, options: argparse.Namespace) -> int:
     if not options.yes and not confirmed():
         return output.FAILED
     if options.wait:
-        return await rebuild_one(asker, name, donor, options.timeout_s)
-    await asker.ask(name, "POST", "/ha/v1/rebuild", {"cluster": name, "donor": donor})
+        return await rebuild_one(asker, name, donor, options.timeout_s, options.way)
+    await asker.ask(name, "POST", "/ha/v1/rebuild", _rebuild_body(name, donor, options.way))
     print(f"{name} is being rebuilt: see haproc status")
     return 0
 
 
-async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float) -> int:
+def _rebuild_body(name: str, donor: str, way: str) -> dict[str, str]:
+    return {"cluster": name, "donor": donor} | ({"way": way} if way else {})
+
+
+async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way: str = "") -> int:
     """Have a cluster become a copy, and wait until it serves; say how far it is.
 
     Returns the exit code; raises AskError if it refuses.
     """
     before = (await asker.ask(name, "GET", "/ha/v1/status"))["incarnation"]
-    await asker.ask(name, "POST", "/ha/v1/rebuild", {"cluster": name, "donor": donor})
+    await asker.ask(name, "POST", "/ha/v1/rebuild", _rebuild_body(name, donor, way))
     end, told, tell_s = time.monotonic() + timeout_s, "", 0.0
     while time.monotonic() < end:
         await asyncio.sleep(POLL_S)
@@ -183,7 +193,7 @@ async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float) -> 
 
 
 async def repair(asker: Asker, options: argparse.Namespace) -> int:
-    """Have one table of a cluster replaced by another cluster's; wait until it is."""
+    """Have tables of a cluster replaced by another cluster's; wait until they are."""
     name, donor, table = options.cluster, options.donor, options.table
     print(
         f"{table} on {name} will be replaced with that of {donor or 'another cluster'}. "
@@ -192,8 +202,9 @@ async def repair(asker: Asker, options: argparse.Namespace) -> int:
     if not options.yes and not confirmed():
         return output.FAILED
     body = {"cluster": name, "table": table, "donor": donor}
-    offset = (await asker.ask(name, "POST", "/ha/v1/repair", body))["offset"]
-    print(f"it is copied at offset {offset}")
+    answer = await asker.ask(name, "POST", "/ha/v1/repair", body)
+    offset = answer["offset"]
+    print(f"copied at offset {offset}: {', '.join(answer['tables'])}")
     end, told = time.monotonic() + options.timeout_s, ""
     while time.monotonic() < end:
         status = await asker.ask(name, "GET", "/ha/v1/status")

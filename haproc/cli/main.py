@@ -133,6 +133,19 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     rebuild.add_argument("cluster", metavar="NAME", help="the cluster's name")
     rebuild.add_argument("--from", dest="donor", default="", help="the cluster to copy (any)")
     rebuild.add_argument(
+        "--way",
+        choices=("storage", "stream"),
+        default="",
+        help="storage: its Spark reads the donor's files; stream: through the HAProcs "
+        "(storage, if the configuration has it for the donor)",
+    )
+    rebuild.add_argument(
+        "--tables",
+        metavar="GLOB",
+        help="only tables schema.table like this (* and ? are any characters), at their place in "
+        "the log; waits for it",
+    )
+    rebuild.add_argument(
         "--withdraw", action="store_true", help="take the request back: no donor was found yet"
     )
     rebuild.add_argument("--wait", action="store_true", help="until it serves; else exit 3")
@@ -146,7 +159,7 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
         "repair",
         help="replace a table on one cluster with another cluster's, in its place in the log",
     )
-    repair.add_argument("table", help="as schema.table")
+    repair.add_argument("table", help="as schema.table; * and ? are any characters")
     repair.add_argument(
         "--on", dest="cluster", metavar="NAME", required=True, help="the cluster to mend"
     )

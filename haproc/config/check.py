@@ -82,6 +82,7 @@ LIMITS_IN_ORDER: Final = (
 """Limits of which the first must not be more than the second, each behind what bounds its second.
 """
 _JOBS_KEPT_MIN_S = 3600.0
+_PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
 _WINDOW_INTERVALS_MAX = 1000
 """The window is looked at several times a second, interval by interval."""
 
@@ -95,6 +96,7 @@ def check(config: Config) -> list[Finding]:
         *check_kafka(config),
         *_access(config),
         *_paths(config),
+        *_storage(config),
         *_limits(config),
         *_timeouts(config),
         *_membership(config),
@@ -132,6 +134,17 @@ def _paths(config: Config) -> Iterator[Finding]:
     for index, prefix in enumerate(config.paths):
         if place_of(prefix) is None or "*" in prefix or "?" in prefix:
             yield f"paths[{index}]", f"{prefix!r} is no absolute path, such as /data or s3a://b/in"
+
+
+def _storage(config: Config) -> Iterator[Finding]:
+    for index, cluster in enumerate(config.clusters):
+        for prefix, target in cluster.storage:
+            path = f"clusters[{index}].storage.{prefix}"
+            for each in (prefix, target):
+                if place_of(f"{each}/") is None or "*" in each or "?" in each:
+                    yield path, f"{each!r} is no absolute path, such as file:/data or s3a://b/in"
+                elif _PASSWORD.match(each):
+                    yield path, "a password must not stand in a path: give it to Spark"
 
 
 def _twice(values: list[Finding]) -> Iterator[Finding]:

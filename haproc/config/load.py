@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from haproc.classify.rules import RulesError, load_rules
 from haproc.config.check import LIMITS_IN_ORDER, check
-from haproc.config.model import Address, Config
+from haproc.config.model import Address, ClusterConfig, Config, Prefixes
 from haproc.config.sections import Limits
 from haproc.config.tree import ConfigError, Problem, Tree, join, parse
 from haproc.engine.interface import EngineAddress
@@ -130,6 +130,13 @@ class Walker:
             else:
                 self._expected(join(path, name), "text, a number, true or false", given)
         return tuple(sorted(found))
+
+    def prefixes(self, value: object, path: str) -> Prefixes:
+        """Read prefixes of paths, by what stands for each."""
+        if not isinstance(value, dict):
+            self._expected(path, "a mapping of prefixes of paths", value)
+            return ()
+        return tuple((name, self.text(to, join(path, name)) or "") for name, to in value.items())
 
     def integer(self, value: object, path: str) -> int | None:
         """Read a whole number of at least 1: every such key is a bound or a count."""
@@ -322,6 +329,7 @@ _KEYS: dict[tuple[type, str], str] = {(Config, "fanout_parallel"): "fanout"}
 _FIELD_READERS: dict[tuple[type, str], Callable[[Walker, object, str], Any]] = {
     (Config, "fanout_parallel"): Walker.fanout,
     (Config, "session_defaults"): Walker.settings,
+    (ClusterConfig, "storage"): Walker.prefixes,
 }
 
 

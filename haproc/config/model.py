@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeAlias
 
 from haproc.classify.model import WriteConcern
 from haproc.config.hosts import is_wildcard
@@ -64,6 +65,10 @@ class Address:
         return f"http://{host}:{self.port}"
 
 
+Prefixes: TypeAlias = tuple[tuple[str, str], ...]
+"""Prefixes of paths, each with what stands for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """One cluster of the ring and the HAProc beside it."""
@@ -81,6 +86,12 @@ class ClusterConfig:
     advertise: str | None = None
     """URL at which clients reach the client door (``http://host:8080``), if that is not ``listen``.
     Where ``listen`` is on all addresses, the default is the host of ``peer``."""
+    storage: Prefixes = ()
+    """How the Sparks of the other clusters reach the files of this one: prefixes of paths as this
+    cluster's Spark has them, each with what stands for it elsewhere (``{"file:/data/b":
+    "s3a://bucket-b"}``; the same twice where the storage is shared). With it, a cluster that copies
+    this one reads its files; without, they come through the HAProcs. Credentials stay in the Hadoop
+    configuration of the Sparks."""
 
     @property
     def client_url(self) -> str:

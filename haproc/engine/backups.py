@@ -210,16 +210,17 @@ def _removed(add: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
     return {"remove": told | more}
 
 
-def batches(adds: Iterable[Any]) -> Iterator[list[str]]:
+def batches(adds: Iterable[Any], bytes_max: int = BATCH_BYTES) -> Iterator[list[str]]:
     """Yield the paths of the files that ``add`` actions name, as many as are copied at a time.
 
-    Raises EngineError if one lies outside the table.
+    ``bytes_max``: of these, but for one larger file. Raises EngineError if a file lies outside the
+    table.
     """
     paths, size = list[str](), 0
     for file in files_of(adds):
         paths.append(file.path)
         size += file.size or 0
-        if len(paths) == BATCH_FILES or size >= BATCH_BYTES:
+        if len(paths) == BATCH_FILES or size >= bytes_max:
             yield paths
             paths, size = [], 0
     if paths:

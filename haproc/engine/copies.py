@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final, Protocol
 
 from dmq import Json
+from haproc.classify.allowed import place_of
 from haproc.engine.confs import user_metadata
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TransactionMarker
@@ -55,6 +56,8 @@ class CopyTable:
     bytes: int
     request: int = 0
     """What is copied for one request is not kept for the next one."""
+    marker: int = -1
+    """The offset of the record at which this state was noted."""
 
     @property
     def full_name(self) -> str:
@@ -70,7 +73,20 @@ class CopyTable:
     def source(self) -> str:
         """What tells this state of this table from every other one, and one request from others."""
         state = f"{self.id}@{self.version}"
-        return f"{state} for {self.request}" if self.request else state
+        return f"{state} for {self.request} at {self.marker}" if self.request else state
+
+    def is_kept(self, begun: Begun) -> bool:
+        """Return whether a copy that was begun is one of this state, so that it can go on.
+
+        All clusters hold the same rows at a record. So a finished copy as of the same record is
+        right, too, whichever cluster it is from.
+        """
+        state, _, request = self.source.partition(" for ")
+        known, _, known_request = begun.source.partition(" for ")
+        if begun.done and request and request == known_request:
+            return True
+        first, known_first = request.partition(" at ")[0], known_request.partition(" at ")[0]
+        return (state, first) == (known, known_first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,23 @@ class Place:
     location: str
     id: str
     sizes: Mapping[str, int]
+
+
+def located(location: str, prefixes: Iterable[tuple[str, str]]) -> str:
+    """Return how another Spark reaches a folder: the longest prefix of it is replaced.
+
+    ``prefixes``: each with what stands for it. A folder below none of them stays what it is.
+    """
+    place, found, length = place_of(location), location, -1
+    for prefix, target in prefixes:
+        top = place_of(f"{prefix}/")
+        if place is None or top is None or len(top.names) <= length:
+            continue
+        names = place.names[: len(top.names)]
+        if (place.scheme, place.authority, names) == (top.scheme, top.authority, top.names):
+            length = len(top.names)
+            found = "/".join((target.rstrip("/"), *place.names[length:]))
+    return found
 
 
 class Copies(Protocol):

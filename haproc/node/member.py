@@ -109,9 +109,10 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
         told.on_members(known)
 
     order = tuple(cluster.name for cluster in config.clusters)
+    storage = {cluster.name: cluster.storage for cluster in config.clusters if cluster.storage}
     core = Core.of(
         Identity(config.ring, members.cluster, members.incarnation, order, founders(config)),
-        Reached(world.log, world.engine, world.peers, world.trace, world.unix_ms),
+        Reached(world.log, world.engine, world.peers, world.trace, storage, world.unix_ms),
         config.limits,
         config.timeouts,
         Listeners(state_changed, told.on_applied, members.report_now),

@@ -10,8 +10,9 @@ takes another cluster's tables (`haproc.replicate.agree.donating`):
 4. The cursor is stored behind the record. From here on the cluster recovers like any other.
 
 A process that is killed goes on: a finished table names its source, a file that is there is not
-asked for again. If the donor has lost its notes, or a table of them, there is a new record. Tables
-that have not changed since are kept.
+asked for again. A second cluster notes the same (the spare). If the donor is away for a minute, the
+spare takes its place: what is finished is kept. If it has lost its notes, or a table of them, there
+is a new record. Tables that have not changed since are kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.progress import LINEAGE_MAX, CopyRequest, Progress, shortened
 from haproc.replicate.taking import HopelessError, Taking
-from haproc.replicate.transfer import AnewError, Transfer
+from haproc.replicate.transfer import AnewError, AwayError, Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +195,7 @@ class Receiver:
                     await transfer.take(noted)
                     break
                 except AnewError as error:
-                    logger.warning("the copy of %s begins anew: %s", request.donor, error)
+                    logger.warning("the copy of %s is interrupted: %s", request.donor, error)
                     anew += 1
                     if anew == ANEW_MAX:
                         raise HopelessError(
@@ -202,7 +203,11 @@ class Receiver:
                             f"Choose another donor: haproc cluster rebuild {core.me} --from NAME"
                         ) from None
                     await asyncio.sleep(pauses.pause_s())
-                    request = replace(request, donor="", marker=-1)
+                    if isinstance(error, AwayError) and await self._spare_serves(request):
+                        request = replace(request, donor=request.spare, spare=request.donor)
+                        await self._keep(progress, request)
+                    else:
+                        request = replace(request, donor="", marker=-1)
         done = Progress(
             low=request.marker + 1,
             claims=noted.claims,
@@ -223,16 +228,25 @@ class Receiver:
         """Return the request with a record in the log; its place is stored."""
         core = self._core
         if request.marker < 0:
-            donor = await self._chosen(request.wanted)
-            marker = await core.own_log.append(Copy(core.me, donor, core.own_log.epoch))
+            donor, spare = await self._chosen(request.wanted)
+            record = Copy(core.me, donor, core.own_log.epoch, spare=spare)
+            marker = await core.own_log.append(record)
             first = marker if request.first < 0 else request.first
-            request = replace(request, donor=donor, marker=marker, first=first)
-            claims = progress.claims
-            await self._taking.store(Progress(low=marker, claims=claims, copying=request))
+            request = replace(request, donor=donor, spare=spare, marker=marker, first=first)
+            await self._keep(progress, request)
         return request
 
-    async def _chosen(self, wanted: str) -> str:
-        """Return a cluster that is READY, the ``wanted`` one or any; waits for it."""
+    async def _keep(self, progress: Progress, request: CopyRequest) -> None:
+        """Store the request; a process that is killed goes on with it."""
+        stored = Progress(low=request.marker, claims=progress.claims, copying=request)
+        await self._taking.store(stored)
+
+    async def _spare_serves(self, request: CopyRequest) -> bool:
+        spare = request.spare
+        return bool(spare) and await standing_of(self._core, spare) == State.READY.value
+
+    async def _chosen(self, wanted: str) -> tuple[str, str]:
+        """Return a cluster that is READY, the ``wanted`` one or any, and a spare; waits for it."""
         core, pauses = self._core, self._core.backoff()
         while True:
             states = {}
@@ -240,9 +254,10 @@ class Receiver:
                 states[peer] = await standing_of(core, peer)
                 if self._withdrawn.is_set():
                     raise _WithdrawnError
-                if states[peer] == State.READY.value:
-                    self._choosing.clear()
-                    return peer
+            ready = [peer for peer, state in states.items() if state == State.READY.value]
+            if ready:
+                self._choosing.clear()
+                return ready[0], "".join(ready[1:2])
             self._taking.waits(", ".join(f"{peer} is {state}" for peer, state in states.items()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pauses.pause_s()):

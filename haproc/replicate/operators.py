@@ -39,6 +39,7 @@ from haproc.replicate.queue.standing import (
 from haproc.replicate.queue.units import MARKER, Unfinished
 from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.progress import CopyWay
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 from haproc.replicate.restoring import Restorer, RestoreState
 
@@ -276,13 +277,18 @@ class Operators:
             )
         return found
 
-    async def rebuild(self, cluster: str, donor: str) -> Mapping[str, Json]:
-        """Have this cluster become a copy of another one; ``donor``: of which, if not of any."""
+    async def rebuild(self, cluster: str, donor: str, way: str = "") -> Mapping[str, Json]:
+        """Have this cluster become a copy of another one.
+
+        ``donor``: of which, if not of any. ``way``: a `CopyWay`, if not the configured one.
+        """
         self._check_name(cluster)
-        await rebuild(self._core, donor)
+        if way and way not in [*CopyWay]:
+            raise refused(ErrorClass.BAD_REQUEST, f"the way is {' or '.join(CopyWay)}")
+        await rebuild(self._core, donor, CopyWay(way) if way else None)
         logger.warning("cluster %s is rebuilt from %s", cluster, donor or "another one")
         self.on_rebuild()
-        return {"cluster": cluster, "donor": donor}
+        return {"cluster": cluster, "donor": donor, **({"way": way} if way else {})}
 
     def withdraw(self, cluster: str) -> Mapping[str, Json]:
         """Have this cluster go on with what it holds, if its copy has not begun."""
@@ -310,10 +316,10 @@ class Operators:
         return told
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
-        """Have one table of this cluster replaced by another one's, at a place in the order."""
+        """Have tables of this cluster replaced by another one's, at a place in the order."""
         self._check_name(cluster)
-        offset = await repair(self._core, table, donor)
-        return {"cluster": cluster, "table": table, "offset": offset}
+        offset, tables = await repair(self._core, table, donor)
+        return {"cluster": cluster, "table": table, "offset": offset, "tables": [*tables]}
 
     def _check_name(self, cluster: str) -> None:
         if cluster != self._core.me:

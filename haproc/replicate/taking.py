@@ -206,10 +206,10 @@ class Taking:
         named = [(n, t) for n, t in enumerate(inventory.tables) if not only or t.full_name in only]
         progress.tables = len(named)
         progress.bytes = sum(table.bytes for _, table in named)
-        sources = {table.key: table.source for _, table in named}
-        begun = await self.own(lambda copies: copies.begun(sources))
-        kept = {key: each for key, each in begun.items() if each.source == sources[key]}
-        keys = frozenset(sources) if only else None
+        tables = {table.key: table for _, table in named}
+        begun = await self.own(lambda copies: copies.begun(tables))
+        kept = {key: each for key, each in begun.items() if tables[key].is_kept(each)}
+        keys = frozenset(tables) if only else None
         await self.own(lambda copies: copies.clear(kept, keys))
         for schema in inventory.schemas:
             await self._define("schema", schema)

@@ -1,19 +1,36 @@
-"""Takes tables from a donor, for `haproc.replicate.copying`."""
+"""Takes tables from a donor, for `haproc.replicate.copying`.
+
+What a table is comes from the donor's HAProc: its state, and which files. The bytes of the files
+come from there, too (`CopyWay.STREAM`), or this cluster's Spark reads the donor's files
+(`CopyWay.STORAGE`). While this goes on, the donor is asked for something now and then, so that it
+keeps the files.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
+from haproc.engine.backups import batches
 from haproc.engine.copies import (
     CHUNK_BYTES,
     COMMIT,
     LINES_BYTES_MAX,
+    Copies,
     CopyFile,
     CopyTable,
     Inventory,
@@ -21,24 +38,42 @@ from haproc.engine.copies import (
     commit,
     files_of,
     line_of,
+    located,
     put_all,
 )
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership.peers import CopyAnswer, CopyQuestion, PeerUnavailableError
-from haproc.replicate.agree.rebuilding import uncopied
+from haproc.replicate.agree.donating import LEASE_S
+from haproc.replicate.agree.rebuilding import samples, uncopied, unread, way_of
 from haproc.replicate.member.core import Core
-from haproc.replicate.records.progress import CopyRequest
+from haproc.replicate.records.progress import CopyRequest, CopyWay
 from haproc.replicate.taking import FILES_AT_ONCE, HopelessError, Taking
 
 logger = logging.getLogger(__name__)
 
 ANSWER_S: Final = 300.0
+T = TypeVar("T")
+BATCH_BYTES: Final = 2 << 30
+"""Of a Spark job that reads the donor's files; `FILES_AT_ONCE` run side by side. Chosen: enough
+files for some dozens of cores, and few enough that the progress is seen."""
 DONOR_WAIT_S: Final = 60.0
 """How long a donor that does not answer, or is not ready, is waited for before another is asked."""
 
 
 class AnewError(Exception):
     """What the donor noted is not there any more: a new record is needed."""
+
+
+class AwayError(AnewError):
+    """The donor or its storage is away for long. Its notes, and the spare's, may be right still."""
+
+
+class _UnreadError(Exception):
+    """This cluster's Spark cannot read the donor's files."""
+
+    def __init__(self, error: EngineError) -> None:
+        super().__init__(error.message)
+        self.is_final = error.kind is ErrorKind.APPLICATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +94,7 @@ class Transfer:
         self._taking = taking
         self._request = request
         self._note = ""
+        self._way = way_of(core, request.donor, request.way)
         taking.copies(request.donor, request.marker)
 
     async def noted(self, tables: Collection[str] = ()) -> Noted:
@@ -75,11 +111,12 @@ class Transfer:
             if not answer.message:
                 applied_s = clock()
             elif clock() - applied_s > DONOR_WAIT_S and not self._request.wanted:
-                raise AnewError(f"{self._request.donor} is {answer.message}")
+                raise AwayError(f"{self._request.donor} is {answer.message}")
             await asyncio.sleep(self._core.timeouts.retry_first_s)
         self._note = answer.note
         asked = tuple(
-            replace(table, request=self._request.first) for table in answer.inventory.tables
+            replace(table, request=self._request.first, marker=self._request.marker)
+            for table in answer.inventory.tables
         )
         inventory = replace(answer.inventory, tables=asked)
         noted = Noted(inventory, answer.claims, answer.roster, answer.lineage)
@@ -119,7 +156,7 @@ class Transfer:
                 case _:
                     logger.warning("the copy of %s: %s", self._request.donor, why)
                     if clock() - silent_s > DONOR_WAIT_S:
-                        raise AnewError(why)
+                        raise AwayError(why)
             await asyncio.sleep(pauses.pause_s())
 
     async def end(self) -> None:
@@ -131,8 +168,84 @@ class Transfer:
             logger.info("%s is not told that the copy is done: %s", self._request.donor, error)
 
     async def take(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
-        """Copy what was noted, or ``only`` these tables."""
-        await self._taking.take(noted.inventory, self._table, only)
+        """Copy what was noted, or ``only`` these tables.
+
+        HopelessError if the donor's files cannot be read; then nothing has begun.
+        """
+        async with self._kept():
+            if self._way is CopyWay.STORAGE:
+                tables = noted.inventory.tables
+                await self._check(each for each in tables if not only or each.full_name in only)
+            await self._taking.take(noted.inventory, self._table, only)
+
+    @asynccontextmanager
+    async def _kept(self) -> AsyncIterator[None]:
+        """Have the donor keep its files, also while it is asked for nothing else."""
+        core, request = self._core, self._request
+
+        async def ask() -> None:
+            while True:
+                await asyncio.sleep(LEASE_S / 4)
+                with suppress(PeerUnavailableError):
+                    question = CopyQuestion("note", request.marker)
+                    await core.peers.copy(request.donor, question, ANSWER_S)
+
+        asking = asyncio.ensure_future(ask())
+        try:
+            yield
+        finally:
+            asking.cancel()
+
+    # -- by this cluster's Spark ---------------------------------------------------------------
+
+    def _place(self, table: CopyTable) -> str:
+        """Return where this cluster's Spark finds a table of the donor's."""
+        return located(table.location, self._core.storage.get(self._request.donor, ()))
+
+    async def _check(self, tables: Iterable[CopyTable]) -> None:
+        """Raise HopelessError if this cluster's Spark does not find the donor's tables."""
+        for table in samples(tables):
+            there = replace(table, location=self._place(table))
+            try:
+                await self._reading(partial(_state, there))
+            except AwayError as error:
+                donor, me = self._request.donor, self._core.me
+                raise HopelessError(unread(me, donor, there.location, str(error))) from error
+
+    async def _reading(self, call: Callable[[Copies], Awaitable[T]]) -> T:
+        """Have this cluster's Spark read the donor's files; AwayError if it long cannot."""
+        clock, pauses, failing_s = asyncio.get_running_loop().time, self._core.backoff(), None
+
+        async def told(copies: Copies) -> T:
+            try:
+                return await call(copies)
+            except EngineError as error:
+                if error.kind is ErrorKind.AVAILABILITY:
+                    raise  # it is this cluster that is away
+                raise _UnreadError(error) from error
+
+        while True:
+            try:
+                return await self._taking.own(told)
+            except _UnreadError as error:
+                failing_s = failing_s or clock()
+                logger.warning("%s: files of %s: %s", self._core.me, self._request.donor, error)
+                if error.is_final or clock() - failing_s > DONOR_WAIT_S:
+                    raise AwayError(str(error)) from error
+            await asyncio.sleep(pauses.pause_s())
+
+    async def _transferred(self, table: CopyTable, place: Place, adds: Sequence[Any]) -> None:
+        sizes = {file.path: file.size or 0 for file in self._named(table, adds)}
+
+        async def transfer(paths: Sequence[str]) -> None:
+            await self._reading(
+                lambda copies: copies.transfer(self._place(table), place.location, paths)
+            )
+            self._taking.got(sum(sizes[path] for path in paths))
+
+        await self._side_by_side([partial(transfer, paths) for paths in batches(adds, BATCH_BYTES)])
+
+    # -- a table -------------------------------------------------------------------------------
 
     async def _table(self, number: int, table: CopyTable) -> None:
         """Copy a table's files, then commit its state."""
@@ -155,7 +268,13 @@ class Transfer:
                 adds = told.files
                 if not adds:
                     break
-                await self._files(number, place, adds)
+                if self._way is CopyWay.STORAGE:
+                    await self._transferred(table, place, adds)
+                else:
+                    files = self._named(table, adds)
+                    await self._side_by_side(
+                        [partial(self._file, number, place, each) for each in files]
+                    )
                 for add in adds:
                     lines.write(line_of({"add": add}))
                 after = str(adds[-1]["path"])
@@ -163,18 +282,20 @@ class Transfer:
                 lambda offset, data, last: self._put(place, COMMIT, offset, data, last=last), lines
             )
 
-    async def _files(self, number: int, place: Place, adds: Sequence[Any]) -> None:
-        permits = asyncio.Semaphore(FILES_AT_ONCE)
+    def _named(self, table: CopyTable, adds: Sequence[Any]) -> list[CopyFile]:
         try:
-            found = files_of(adds)
+            return files_of(adds)
         except EngineError as error:
-            raise HopelessError(f"table {number}: {error.message}") from error
+            raise HopelessError(f"{table.full_name}: {error.message}") from error
 
-        async def one(file: CopyFile) -> None:
+    async def _side_by_side(self, works: Iterable[Callable[[], Awaitable[None]]]) -> None:
+        permits = asyncio.Semaphore(FILES_AT_ONCE)
+
+        async def one(work: Callable[[], Awaitable[None]]) -> None:
             async with permits:
-                await self._file(number, place, file)
+                await work()
 
-        tasks = [asyncio.ensure_future(one(file)) for file in found]
+        tasks = [asyncio.ensure_future(one(work)) for work in works]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -207,3 +328,7 @@ class Transfer:
         return await self._taking.own(
             lambda copies: copies.put(place.location, path, offset, data, last=last)
         )
+
+
+async def _state(table: CopyTable, copies: Copies) -> Sequence[Any]:
+    return await copies.state(table)

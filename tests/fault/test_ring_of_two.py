@@ -135,7 +135,10 @@ def test_tie_takes_nobody_out_of_service_until_an_operator_says_who_is_right(
     two.check_equal(table)
 
 
-def test_cluster_rebuilt_under_load_and_killed_meanwhile_equals_the_other(two: Rig) -> None:
+@pytest.mark.parametrize("way", ["stream", "storage"])
+def test_cluster_rebuilt_under_load_and_killed_meanwhile_equals_the_other(
+    two: Rig, way: str
+) -> None:
     two.settled()
     table, other = two.table(), two.table()
     two.run(f"INSERT INTO {other} SELECT id, 'x' FROM range(1000)", order="ab")
@@ -145,7 +148,8 @@ def test_cluster_rebuilt_under_load_and_killed_meanwhile_equals_the_other(two: R
     writer.start()
     try:
         writer.wait_for(3)
-        assert haproc(two, "cluster", "rebuild", "b", "--from", "a", "--yes") == 0
+        words = ("cluster", "rebuild", "b", "--from", "a", "--way", way, "--yes")
+        assert haproc(two, *words) == 0
         two.gone("b", 300)
         writer.wait_for(3)
         two.start("b")
@@ -166,6 +170,9 @@ def test_table_written_past_haproc_is_repaired(two: Rig) -> None:
     two.settled()
     mend(two, f"DELETE FROM {table}", "b")
     words = ("table", "repair", f"default.{table}", "--on", "b", "--from", "a", "--yes")
+    assert haproc(two, *words) == 0
+    mend(two, f"DELETE FROM {table}", "b")
+    words = ("cluster", "rebuild", "b", "--tables", f"*.{table[:-1]}?", "--from", "a", "--yes")
     assert haproc(two, *words) == 0
     two.run(f"INSERT INTO {table} VALUES (2, 'y')", order="ab")
     assert haproc(two, "verify", "--wait-s", "300") == 0

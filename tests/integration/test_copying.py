@@ -9,7 +9,7 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.copies import COMMIT, Begun, commit, files_of, line_of
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, ErrorKind
 from tests.integration.engine_calls import apply, rows
 
 pytestmark = pytest.mark.spark
@@ -75,3 +75,29 @@ async def test_last_part_of_a_file_that_failed_is_written_when_it_is_sent_again(
     assert (obstacle / "big").read_bytes() == b"onetwoend"
     # A server that was started again has nothing of a file: it begins anew.
     assert await copies.put(place, "folder/other", 3, b"two", last=True) == 0
+
+
+async def test_table_that_is_not_where_it_should_be_is_an_answer(
+    engine: SparkConnectEngine, schema: str, tmp_path: Path
+) -> None:
+    """As a wrong mapping of another cluster's storage leads to."""
+    for name in ("one", "two"):
+        await apply(engine, f"CREATE TABLE {schema}.{name} (k INT) USING delta")
+    copies = engine.copies()
+    found = {t.name: t for t in (await copies.inventory()).tables if t.schema == schema}
+    one, two = found["one"], found["two"]
+    assert await copies.state(one)
+    for place in (f"file:{tmp_path}", f"file:{tmp_path}/none", two.location, "nofs://x/y"):
+        with pytest.raises(EngineError) as raised:
+            await copies.state(replace(one, location=place))
+        assert raised.value.kind is not ErrorKind.AVAILABILITY, place
+
+
+async def test_files_that_cannot_be_read_are_an_answer(
+    engine: SparkConnectEngine, schema: str, tmp_path: Path
+) -> None:
+    copies, paths = engine.copies(engine.lane(0)), [f"{n}.parquet" for n in range(5)]
+    for count in (1, 5):  # by the driver, by a job
+        with pytest.raises(EngineError) as raised:
+            await copies.transfer(f"file:{tmp_path}/none", f"file:{tmp_path}/to", paths[:count])
+        assert raised.value.kind is not ErrorKind.AVAILABILITY

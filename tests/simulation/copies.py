@@ -2,6 +2,9 @@
 
 A table has one file, its rows; what it was created by is its state. A table that is gone has no
 files any more, as in Delta. What is half made outlives the server, as files do.
+
+A cluster has its tables below its own name (``/a``). Others reach them below ``/mnt`` (``/mnt/a``),
+if the cluster is mounted there.
 """
 
 from __future__ import annotations
@@ -37,6 +40,10 @@ class Shelf:
         """Sources of finished copies, until something changes them."""
         self.copied: list[str] = []
         """Tables, each time that they are finished."""
+        self.mounts: dict[str, SimSpark] = {}
+        """Clusters whose files this one reads."""
+        self.transferred: list[str] = []
+        """Tables, each time that their file was copied by this cluster itself."""
         self.others: list[tuple[str, str]] = []
         """What cannot be copied, and why."""
 
@@ -80,19 +87,28 @@ class SimCopies:
             made, data = self._spark.definition(name), json.dumps(rows).encode()
             version = zlib.crc32(made.encode() + data)
             self._spark.shelf.kept[name, version] = made, data
-            tables.append(_table(name, version, data))
+            place = f"/{self._spark.name}/{name}@{version}"
+            id_ = f"{name} of {self._spark.name}"
+            tables.append(CopyTable(SCHEMA, name, place, version, id_, 1, len(data)))
         return Inventory(tables=tuple(tables), others=tuple(self._spark.shelf.others))
 
-    def _known(self, table: CopyTable) -> tuple[str, bytes]:
-        if table.name not in self._spark.dump():
-            raise EngineError(ErrorKind.APPLICATION, f"{table.name} is gone", sqlstate="42P01")
-        return self._spark.shelf.kept[table.name, table.version]
+    def _known(self, location: str) -> tuple[str, bytes]:
+        top, cluster, file = location.rsplit("/", 2)
+        spark = {"": {self._spark.name: self._spark}, "/mnt": self._spark.shelf.mounts}[top].get(
+            cluster
+        )
+        name, _, version = file.partition("@")
+        if spark is None:
+            raise EngineError(ErrorKind.ENVIRONMENT, f"there is no folder {location}")
+        if name not in spark.dump():
+            raise EngineError(ErrorKind.APPLICATION, f"{name} is gone", sqlstate="42P01")
+        return spark.shelf.kept[name, int(version)]
 
     async def state(self, table: CopyTable) -> Sequence[Json]:
-        return await self._done(lambda: [{"metaData": {"made": self._known(table)[0]}}])
+        return await self._done(lambda: [{"metaData": {"made": self._known(table.location)[0]}}])
 
     async def files(self, table: CopyTable, after: str) -> Sequence[Json]:
-        size = len((await self._done(lambda: self._known(table)))[1])
+        size = len((await self._done(lambda: self._known(table.location)))[1])
         return [] if after else [{"path": FILE, "size": size}]
 
     async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
@@ -102,11 +118,19 @@ class SimCopies:
         raise AssertionError(location)
 
     async def transfer(self, source: str, target: str, paths: Sequence[str]) -> tuple[int, int]:
-        raise AssertionError(target)
+        def transfer() -> tuple[int, int]:
+            assert list(paths) == [FILE]
+            data, (_, files) = self._known(source)[1], self._spark.shelf.half[target]
+            if len(files.get(FILE, b"")) == len(data):
+                return 0, 0
+            files[FILE] = data
+            self._spark.shelf.transferred.append(target)
+            return 1, len(data)
+
+        return await self._done(transfer)
 
     async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
-        name, _, version = location.partition("@")
-        _, data = await self._done(lambda: self._known(_table(name, int(version), b"")))
+        _, data = await self._done(lambda: self._known(location))
         return len(data), data[offset : offset + min(length, 100)]
 
     async def begun(self, tables: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Begun]:
@@ -163,7 +187,3 @@ class SimCopies:
         self._spark.shelf.whole[location] = source
         self._spark.shelf.copied.append(location)
         return len(data)
-
-
-def _table(name: str, version: int, data: bytes) -> CopyTable:
-    return CopyTable(SCHEMA, name, f"{name}@{version}", version, name, 1, len(data))

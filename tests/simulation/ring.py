@@ -21,6 +21,7 @@ from haproc.config.model import (
     Config,
     Membership,
     OnForeignWrite,
+    Prefixes,
     Reads,
     Timeouts,
     Trim,
@@ -168,6 +169,8 @@ class Ring:
             reads=READS,
         )
         """Of processes that start from now on."""
+        self.storage: dict[str, Prefixes] = {}
+        """How clusters reach each other's files, in the configuration of such processes."""
         self.trims = 0
         self.weather = Weather()
         self.store = KeepingStore()
@@ -196,7 +199,8 @@ class Ring:
     def config_of(self, name: str) -> Config:
         """Return a process's configuration; it names itself and those of the beginning."""
         names = sorted({*self.names, name})
-        return replace(self.config, clusters=tuple(map(cluster_of, names)))
+        known = (replace(cluster_of(each), storage=self.storage.get(each, ())) for each in names)
+        return replace(self.config, clusters=tuple(known))
 
     def add(self, name: str) -> Node:
         """Put another cluster beside the others, empty; the ring has yet to take it."""

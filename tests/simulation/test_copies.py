@@ -153,6 +153,9 @@ def test_donor_that_dies_is_replaced_by_another_one() -> None:
             stage.node(name).start()
         await stage.ready(*"abc")
         stage.check_equal(*"abc")
+        # The other one has noted the same: what was finished is not copied again.
+        assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
+        assert copies(stage) == 1
 
     story(tell)
 

@@ -11,10 +11,12 @@ from haproc.engine.interface import TableState
 from haproc.failure import RequestError
 from haproc.membership.peers import CopyAnswer
 from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate.agree import donating
 from haproc.replicate.agree.donating import Donor
 from haproc.replicate.agree.rebuilding import ask_for
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.progress import CopyRequest
+from tests.simulation.copies import SimCopies
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.life import Life
 from tests.simulation.ring import Node, cluster_of
@@ -152,6 +154,34 @@ def test_drop_that_waits_at_the_donor_holds_up_nobody_else() -> None:
         await dropped
         await stage.ready(*"abc")
         stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(donating, "READS_AT_ONCE", 1)
+    original, running = SimCopies.read, list[int]()
+    most = 0
+
+    async def counted(
+        self: SimCopies, location: str, path: str, offset: int, length: int
+    ) -> tuple[int, bytes]:
+        nonlocal most
+        running.append(1)
+        most = max(most, len(running))
+        try:
+            return await original(self, location, path, offset, length)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(SimCopies, "read", counted)
+
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        await asyncio.gather(rebuild(stage, "b", "a"), rebuild(stage, "c", "a"))
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert most == 1
 
     story(tell)
 

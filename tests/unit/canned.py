@@ -350,9 +350,9 @@ class CannedOperators:
         differing: dict[str, Json] = {"u": {"a": "2 rows, sum 1", "b": "absent"}}
         return {**told, "clusters": clusters, "tables": tables, "differing": differing}
 
-    async def rebuild(self, cluster: str, donor: str) -> Mapping[str, Json]:
+    async def rebuild(self, cluster: str, donor: str, way: str) -> Mapping[str, Json]:
         self._raise()
-        self.done.append(("rebuild", cluster, donor))
+        self.done.append(("rebuild", cluster, donor, way))
         return {"cluster": cluster, "donor": donor}
 
     def withdraw(self, cluster: str) -> Mapping[str, Json]:
@@ -363,7 +363,7 @@ class CannedOperators:
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
         self._raise()
         self.done.append(("repair", cluster, table, donor))
-        return {"cluster": cluster, "table": table, "offset": 11}
+        return {"cluster": cluster, "table": table, "offset": 11, "tables": [table]}
 
     def _raise(self) -> None:
         if self.error is not None:

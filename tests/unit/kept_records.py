@@ -220,6 +220,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "fence": Fence("job/4711"),
     "copy": Copy("d", "a", 12),
+    "copy_with_spare": Copy("d", "a", 12, spare="zürich"),
     "copy_of_tables": Copy("d", "a", 12, ("main.flüge", "main.air")),
     "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
     "verify": Verify("b"),

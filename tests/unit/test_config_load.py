@@ -307,6 +307,32 @@ def test_load_advertised_url_of_two_clusters_refused() -> None:
     assert "already used by clusters[0].advertise" in only_problem(text)
 
 
+def test_load_storage_is_prefixes_and_what_stands_for_them() -> None:
+    text = BASE.replace(
+        "listen: 127.0.0.1:8081",
+        'listen: 127.0.0.1:8081\n    storage: {"file:/data/b": s3a://bucket-b, "s3a://x": s3a://x}',
+    )
+    assert [cluster.storage for cluster in config(text).clusters] == [
+        (),
+        (("file:/data/b", "s3a://bucket-b"), ("s3a://x", "s3a://x")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"),
+    [
+        ("{data: s3a://b}", "clusters[1].storage.data: 'data' is no absolute path"),
+        ('{"/data": "s3a://b/*"}', "clusters[1].storage./data: 's3a://b/*' is no absolute path"),
+        ('{"/data": "s3a://me:pw@b"}', "a password must not stand in a path"),
+        ('{"/data": 5}', "clusters[1].storage./data: expected text"),
+        ("[/data]", "clusters[1].storage: expected a mapping of prefixes of paths"),
+    ],
+)
+def test_load_storage_that_is_no_place_refused(storage: str, said: str) -> None:
+    text = BASE.replace("listen: 127.0.0.1:8081", f"listen: 127.0.0.1:8081\n    storage: {storage}")
+    assert said in only_problem(text)
+
+
 def test_load_users_with_allow_anonymous_or_shared_token_refused() -> None:
     users = "users: [{name: etl, token: {env: ETL}}, {name: bi, token: {env: %s}}]\n"
     assert "contradicts users" in only_problem(BASE + users % "BI" + "allow_anonymous: true")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from haproc.engine.copies import (
     OPERATION,
+    Begun,
     CopyFile,
     CopyTable,
     Inventory,
@@ -17,6 +19,7 @@ from haproc.engine.copies import (
     commit,
     files_of,
     line_of,
+    located,
     vector_path,
 )
 from haproc.engine.errors import EngineError
@@ -95,6 +98,44 @@ def test_commit_has_the_donors_state_the_copys_id_and_the_marker() -> None:
     }
     assert done == {"txn": {"appId": "ring.log", "version": 7, "lastUpdated": 1234}}
     assert configuration["delta.inCommitTimestampEnablementVersion"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("file:/data/b/sales.db/t", "s3a://bucket-b/sales.db/t"),
+        ("file:/data/b/cold/t", "/mnt/cold/t"),  # the longest prefix counts
+        ("file:/data/b", "s3a://bucket-b"),
+        ("file:/data/bb/t", "file:/data/bb/t"),
+        ("/data/b/t", "/data/b/t"),  # of another file system
+        ("s3a://lake/x/t", "s3a://copy/x/t"),
+        ("s3a://lake2/x/t", "s3a://lake2/x/t"),
+        ("hdfs://nn/w/ü %/t", "hdfs://nn/w/ü %/t"),
+    ],
+)
+def test_folder_is_found_by_its_longest_prefix(location: str, found: str) -> None:
+    prefixes = (
+        ("file:///data/b/", "s3a://bucket-b"),
+        ("file:/data/b/cold", "/mnt/cold/"),
+        ("s3a://lake", "s3a://copy"),
+        ("hdfs://nn", "hdfs://other"),
+    )
+    assert located(location, prefixes) == found
+
+
+def test_copy_is_kept_for_the_same_state_or_the_same_record() -> None:
+    table = replace(TABLE, request=3, marker=7)
+    later, other = replace(table, marker=9), replace(table, id="of b", version=1)
+    for done in (True, False):
+        assert table.is_kept(Begun(table.source, done))
+        assert later.is_kept(Begun(table.source, done))  # nothing has changed since
+        assert not table.is_kept(Begun(replace(table, request=4).source, done))
+        assert not replace(other, marker=9).is_kept(Begun(table.source, done))
+        assert not TABLE.is_kept(Begun(replace(TABLE, version=5).source, done))
+        assert TABLE.is_kept(Begun(TABLE.source, done))
+    # Whole, it is what all clusters hold there; half-made it needs the same files.
+    assert other.is_kept(Begun(table.source, done=True))
+    assert not other.is_kept(Begun(table.source, done=False))
 
 
 def test_a_line_is_one_line() -> None:

@@ -46,6 +46,12 @@ CASES: list[tuple[str, str, str, Any]] = [
     ("post", "/ha/v1/verify", "/ha/v1/verify", {"trusted": "a"}),
     ("get", "/ha/v1/verify/{offset}", "/ha/v1/verify/10", None),
     ("post", "/ha/v1/rebuild", "/ha/v1/rebuild", {"cluster": "a", "donor": ""}),
+    (
+        "post",
+        "/ha/v1/rebuild",
+        "/ha/v1/rebuild",
+        {"cluster": "a", "donor": "b", "way": "storage"},
+    ),
     ("post", "/ha/v1/rebuild/withdraw", "/ha/v1/rebuild/withdraw", {"cluster": "a"}),
     (
         "post",
@@ -118,6 +124,7 @@ async def test_queue_doors_refusals_have_a_status_of_their_own(
         ("post", "/ha/v1/rebuild", {"cluster": "a"}),
         ("post", "/ha/v1/rebuild/withdraw", {}),
         ("post", "/ha/v1/rebuild", {"cluster": "a", "donor": 1}),
+        ("post", "/ha/v1/rebuild", {"cluster": "a", "donor": "", "way": None}),
         ("post", "/ha/v1/repair", {"cluster": "a", "table": "orders", "donor": ""}),
         ("post", "/ha/v1/repair", {"cluster": "a", "donor": ""}),
         ("post", "/ha/v1/backup", {"cluster": "a"}),

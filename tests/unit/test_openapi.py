@@ -32,6 +32,7 @@ from haproc.replicate.archive.pages import ROWS_MAX
 from haproc.replicate.backing_up import BackupState
 from haproc.replicate.queue.facts import Fate
 from haproc.replicate.queue.standing import Position
+from haproc.replicate.records.progress import CopyWay
 from haproc.replicate.restoring import RestoreState
 from haproc.route.model import Fanout
 from haproc.route.rows.forms import FormKind
@@ -62,6 +63,7 @@ BETWEEN_PEERS = {
 ENUMS: dict[str, Iterable[str | None]] = {
     "AskedConcern": (*WriteConcern, "default"),
     "BackupState": BackupState,
+    "CopyWay": CopyWay,
     "Consistency": Consistency,
     "Disposition": Disposition,
     "ErrorCode": CODE_OF_STATUS.values(),

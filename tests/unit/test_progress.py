@@ -19,6 +19,7 @@ from haproc.replicate.records.progress import (
     SPAN_MAX,
     TEXT_CHARACTERS_MAX,
     CopyRequest,
+    CopyWay,
     Progress,
     from_cursor,
     shortened,
@@ -69,6 +70,8 @@ def progresses(draw: st.DrawFn) -> Progress:
                 st.text(max_size=9),
                 st.integers(-1, low),
                 first=st.integers(-1, low),
+                way=st.none() | st.sampled_from(CopyWay),
+                spare=st.text(max_size=9),
             )
             | st.builds(
                 CopyRequest,

@@ -50,8 +50,8 @@ class OperatorService(Protocol):
         """Return what that came to so far."""
         ...
 
-    async def rebuild(self, cluster: str, donor: str) -> Mapping[str, Json]:
-        """Have this cluster become a copy of another one."""
+    async def rebuild(self, cluster: str, donor: str, way: str) -> Mapping[str, Json]:
+        """Have this cluster become a copy of another one; ``way``: empty for the configured."""
         ...
 
     def withdraw(self, cluster: str) -> Mapping[str, Json]:
@@ -73,7 +73,7 @@ class OperatorService(Protocol):
         ...
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
-        """Have one table of this cluster replaced by another one's."""
+        """Have tables of this cluster replaced by another one's."""
         ...
 
 
@@ -144,8 +144,10 @@ class QueueDoor:
     async def rebuild(self, request: web.Request) -> web.Response:
         """Rebuild the cluster from another one."""
         self._credentials.user_of(request.headers)
-        cluster, donor = await _texts(request, "cluster", "donor")
-        return json_response(dict(await self._service.rebuild(cluster, donor)))
+        body = await read_object(request, ("cluster", "donor", "way"))
+        cluster, donor = reading.needed_texts(body, ("cluster", "donor"))
+        (way,) = reading.needed_texts(body, ("way",)) if "way" in body else ("",)
+        return json_response(dict(await self._service.rebuild(cluster, donor, way)))
 
     async def withdraw(self, request: web.Request) -> web.Response:
         """Take back the request to rebuild the cluster."""
@@ -176,7 +178,7 @@ class QueueDoor:
         return json_response(dict(told))
 
     async def repair(self, request: web.Request) -> web.Response:
-        """Replace one table by another cluster's."""
+        """Replace tables by another cluster's."""
         self._credentials.user_of(request.headers)
         cluster, table, donor = await _texts(request, "cluster", "table", "donor")
         schema, _, name = table.partition(".")

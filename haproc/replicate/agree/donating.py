@@ -34,6 +34,8 @@ LEASE_S: Final = 120.0
 NOTES_MAX: Final = 8
 ATTEMPTS_MAX: Final = 5
 READ_BYTES_MAX: Final = 16 << 20
+READS_AT_ONCE: Final = 4
+"""What this cluster is read for at a time, by all copies together. Chosen: as one copy asks."""
 
 
 @dataclass(slots=True)
@@ -57,12 +59,13 @@ class Donor:
         self._unverified = unverified
         self._wanted: dict[int, Copy] = {}
         self._notes: dict[int, _Note] = {}
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
 
     def read(self, offset: int, copy: Copy) -> bool:
         """Take in a record; returns whether this cluster is to note what it holds there."""
         claims = self._core.log_state.claims
         void = claims.void(offset, copy.cluster, copy.epoch)  # of a process that was replaced
-        mine = copy.donor == self._core.me and not void
+        mine = self._core.me in (copy.donor, copy.spare) and not void
         if mine:
             self._wanted[offset] = copy
             # A cluster that copies all anew does not need what was noted for it before.
@@ -102,8 +105,10 @@ class Donor:
         if offset in self._wanted:
             now_s, roster = self._now_s(), core.members.enrolled.offset
             claims = core.log_state.claims.before(offset)
+            # Who may never be asked holds nothing up.
+            asked_s = now_s if self._wanted[offset].donor == core.me else -LEASE_S
             self._notes[offset] = _Note(
-                uuid4().hex, inventory, claims, roster, core.notes.lineage, now_s, now_s
+                uuid4().hex, inventory, claims, roster, core.notes.lineage, now_s, asked_s
             )
 
     async def free(self, operation: Operation) -> None:
@@ -142,7 +147,8 @@ class Donor:
         if asks and self._unverified(question.marker):
             return CopyAnswer("pending"), b""  # it may turn out that these tables are wrong
         try:
-            return await self._answer(question, note)
+            async with self._reads:
+                return await self._answer(question, note)
         except EngineError as error:
             if error.kind is ErrorKind.AVAILABILITY:
                 self._core.health.suspect(error.message)

@@ -4,34 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Final
 
 from dmq import LogError
 from haproc.config.model import OnDivergence
-from haproc.engine.copies import Inventory
+from haproc.engine.copies import CopyTable, Inventory, located
+from haproc.engine.errors import EngineError
 from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
 from haproc.membership.peers import CopyQuestion, PeerUnavailableError
 from haproc.membership.state import State
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.copy import Copy
-from haproc.replicate.records.progress import CopyRequest, Progress, from_cursor
+from haproc.replicate.records.progress import CopyRequest, CopyWay, Progress, from_cursor
 
 logger = logging.getLogger(__name__)
 
 
-async def rebuild(core: Core, wanted: str) -> None:
+async def rebuild(core: Core, wanted: str, way: CopyWay | None = None) -> None:
     """Have this cluster become a copy of another one, once its HAProc begins anew.
 
-    ``wanted``: of which; empty: of any. Raises RequestError if there is none that could be copied.
+    ``wanted``: of which; empty: of any. ``way``: None for the configured one. Raises RequestError
+    if there is none that could be copied.
     """
     check_running(core)
     donor = await _donor(core, wanted)
-    if others := (await _held(core, donor)).others:
-        raise refused(ErrorClass.NOT_NOW, uncopied(donor, others))
-    await ask_for(core, CopyRequest(wanted))
+    held = await _held(core, donor)
+    if held.others:
+        raise refused(ErrorClass.NOT_NOW, uncopied(donor, held.others))
+    if way_of(core, donor, way) is CopyWay.STORAGE:
+        for table in samples(held.tables):
+            place = located(table.location, core.storage.get(donor, ()))
+            try:
+                await core.engine.copies().state(replace(table, location=place))
+            except EngineError as error:
+                why = unread(core.me, donor, place, error.message)
+                raise refused(ErrorClass.NOT_NOW, why) from error
+    await ask_for(core, CopyRequest(wanted, way=way))
+
+
+def way_of(core: Core, donor: str, wanted: CopyWay | None) -> CopyWay:
+    """Return how a donor's files come here: as wanted, else as configured."""
+    configured = CopyWay.STORAGE if donor in core.storage else CopyWay.STREAM
+    return wanted or configured
+
+
+def samples(tables: Iterable[CopyTable]) -> list[CopyTable]:
+    """Return one table of each schema: if it can be read, so can the rest, as far as is asked."""
+    return list({table.schema: table for table in tables}.values())
+
+
+def unread(me: str, donor: str, place: str, why: str) -> str:
+    """Return that a donor's table cannot be read where it should be, and what to do, for people."""
+    return (
+        f"{me}'s Spark does not read {donor}'s table at {place}: {why}. Correct storage of cluster "
+        f"{donor} in the configuration of {me}'s HAProc, or what Spark knows of that place; or run "
+        f"haproc cluster rebuild {me} --way stream"
+    )
 
 
 def check_running(core: Core) -> None:
@@ -107,10 +139,11 @@ class Mender:
         return 2 * good > len(core.members.peers) and not mended and first
 
 
-async def repair(core: Core, table: str, wanted: str) -> int:
-    """Have one table replaced by another cluster's; returns the offset at which it is.
+async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[str]]:
+    """Have tables replaced by another cluster's; returns the offset at which they are, and which.
 
-    ``table``: as `schema.table`. Raises RequestError.
+    ``pattern``: `schema.table`, where ``*`` and ``?`` stand for any characters. Raises
+    RequestError.
     """
     if not core.condition.applying:
         raise refused(
@@ -119,16 +152,17 @@ async def repair(core: Core, table: str, wanted: str) -> int:
             "it must apply its queue to the place of the copy; else rebuild it as a whole",
         )
     donor = await _donor(core, wanted)
-    found = (await _held(core, donor)).tables
-    named = [each.full_name for each in found if each.full_name.lower() == table.lower()]
-    if len(named) != 1:
+    found = [each.full_name for each in (await _held(core, donor)).tables]
+    named = tuple(name for name in found if fnmatchcase(name.lower(), pattern.lower()))
+    if not named:
         raise refused(
             ErrorClass.BAD_REQUEST,
-            f"cluster {donor} has no Delta table {table[:200]}",
+            f"cluster {donor} has no Delta table {pattern[:200]}",
             "name it as schema.table",
         )
     try:
-        return await core.own_log.append_once(Copy(core.me, donor, core.own_log.epoch, (named[0],)))
+        record = Copy(core.me, donor, core.own_log.epoch, named)
+        return await core.own_log.append_once(record), named
     except (LogError, TimeoutError) as error:
         raise log_unavailable("the log did not take the record", error, "try again") from error
 

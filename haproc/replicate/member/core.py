@@ -6,14 +6,14 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from dmq import Log, LogError, LogRegressedError, TrimmedError
 from haproc.backoff import Backoff
-from haproc.config.model import LANES_MAX, Timeouts
+from haproc.config.model import LANES_MAX, Prefixes, Timeouts
 from haproc.config.sections import Limits
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Lane
@@ -191,12 +191,17 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a member reaches: the log, its cluster, the other members, the time."""
+    """What a member reaches: the log, its cluster, the other members, the time.
+
+    ``storage``: how its Spark reaches the files of other clusters, by cluster, as
+    `haproc.engine.copies.located` takes it.
+    """
 
     log: Log
     engine: Engine
     peers: Peers
     trace: Trace = no_trace
+    storage: Mapping[str, Prefixes] = field(default_factory=dict)
     unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
@@ -228,6 +233,7 @@ class Core:
     engine: Engine
     peers: Peers
     trace: Trace
+    storage: Mapping[str, Prefixes]
     tell: Callable[[], None]
     """Tells the peers at once how far this cluster is."""
     on_applied: Callable[[str, int], None]
@@ -295,6 +301,7 @@ class Core:
             engine=reached.engine,
             peers=reached.peers,
             trace=reached.trace,
+            storage=reached.storage,
             tell=listeners.tell,
             on_applied=listeners.on_applied,
             unix_ms=reached.unix_ms,

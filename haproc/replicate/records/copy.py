@@ -3,6 +3,8 @@
 ``cluster`` is to become what ``donor`` is there. Everything below the record is in the donor's
 tables then, and nothing behind it; so the copy goes on with the log from the record on. With
 ``tables`` only these are copied, and ``cluster`` comes to the record's place by itself.
+
+``spare`` notes the same: it takes the donor's place if that one is lost.
 """
 
 from __future__ import annotations
@@ -22,3 +24,4 @@ class Copy:
     donor: str
     epoch: int
     tables: tuple[str, ...] = ()
+    spare: str = ""

@@ -19,7 +19,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 from dmq import Cursor, LogCorruptError
@@ -56,6 +57,15 @@ def _width(text: str) -> int:
     return len(json.dumps(text)) - 2
 
 
+class CopyWay(StrEnum):
+    """How the files of tables come to a cluster that copies another one."""
+
+    STORAGE = "storage"
+    """Its Spark reads the donor's files."""
+    STREAM = "stream"
+    """Through the two HAProcs."""
+
+
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
     """A copy that was asked for.
@@ -72,6 +82,10 @@ class CopyRequest:
     verify: bool = False
     """Whether checksums of what is restored are compared with the backup's."""
     first: int = -1
+    way: CopyWay | None = None
+    """None: as the configuration has it for the donor."""
+    spare: str = ""
+    """Who notes the same as the donor does; empty: nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +159,7 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         note["k"] = [
             *(copying.wanted, copying.donor, copying.marker),
             *(copying.source, copying.verify, copying.first),
+            *(copying.way, copying.spare),
         ]
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
@@ -165,6 +180,13 @@ def _undecided(note: dict[str, Any]) -> Undecided | None:
         return None
     offset, cause, what = note["u"]
     return Undecided(offset, Cause(cause), what)
+
+
+def _copying(note: dict[str, Any]) -> CopyRequest | None:
+    if "k" not in note:
+        return None
+    found = CopyRequest(*note["k"])
+    return replace(found, way=None if found.way is None else CopyWay(found.way))
 
 
 def from_cursor(cursor: Cursor) -> Progress:
@@ -195,7 +217,7 @@ def from_cursor(cursor: Cursor) -> Progress:
             roster=note.get("r", -1),
             storage=note.get("s", ""),
             lineage=tuple((name, offset) for name, offset in note.get("l", ())),
-            copying=CopyRequest(*note["k"]) if "k" in note else None,
+            copying=_copying(note),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error
