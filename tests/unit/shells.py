@@ -18,6 +18,7 @@ SHELLS: Final = {
     "dmq/key_value_kafka.py": "the keyed store in Kafka: asyncio in front of threads",
     "dmq/key_value_kafka_reader.py": "a thread's consumers; deadlines",
     "dmq/memory.py": "wakes those who wait",
+    "dmq/moving.py": "writes and reads a file",
     "dmq/opening.py": "opens whichever backend is configured",
     "dmq/__init__.py": "shows the above",
     "dmq/key_value_sqlite.py": "the keyed store's database file",
