@@ -74,7 +74,8 @@ async def export(config: Config, options: argparse.Namespace) -> None:
         await log.close()
     print(f"{config.log} is in {file}: {told(contents)}")
     print("No HAProc starts on that log any more. Name the new one in the ring's files, then run:")
-    print(f"haproc log import {file}")
+    where = f"--folder {options.folder}" if options.config is None else f"--config {options.config}"
+    print(f"haproc log import {file} {where}")
 
 
 async def import_(config: Config, options: argparse.Namespace) -> None:
