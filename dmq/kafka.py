@@ -362,6 +362,8 @@ class KafkaLog:
             count = min(PLACED_AT_ONCE, offset - end)
             await self._place(end, [FILLER_STORED] * count)
             end += count
+        if offset == 0:
+            return
         await self._handle.administer(lambda: self._handle.admin.delete_below(offset))
         await self._handle.read(lambda: self._reader.trimmed(offset))
 

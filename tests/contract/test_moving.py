@@ -369,6 +369,8 @@ async def test_export_of_a_log_without_records_is_refused(
 
 async def test_log_can_begin_at_any_offset_once(target: Place) -> None:
     log, store = await target.open()
+    await log.begin_at(0)
+    assert (await log.start(), await log.end()) == (0, 0)
     await log.begin_at(12_345)
     await log.begin_at(12_345)
     assert (await log.start(), await log.end()) == (12_345, 12_345)

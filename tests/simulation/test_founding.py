@@ -1,15 +1,19 @@
-"""A ring that has lost its log begins anew on one cluster's tables."""
+"""A ring that has lost its log begins anew on one cluster's tables; one whose log moves goes on."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from dmq import MemoryKeys, MemoryKeyValueStore, MemoryLog
 from dmq.log import FILLER_STORED
+from dmq.moving import export_log, import_log
+from dmq.origin import origin_of
 from haproc.failure import RequestError
 from haproc.membership.state import State
+from haproc.replicate.records.copy import Copy
 from haproc.ring.new_log import found
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.log import KeepingStore
@@ -102,5 +106,33 @@ def test_cluster_that_the_founding_does_not_know_does_not_serve_its_own_tables()
             node.start()
         await stage.until(lambda: stage.alive_state("b") is State.TOO_FAR_BEHIND)
         assert "it has tables of its own" in stage.reason("b")
+
+    story(tell)
+
+
+def test_moved_ring_goes_on_where_each_cluster_was(tmp_path: Path) -> None:
+    async def tell(stage: Stage) -> None:
+        began = stage.now
+        old, keyed = stage.ring.store, stage.ring.keyed
+        await differing(stage)
+        log, store = MemoryLog(old), MemoryKeyValueStore(keyed)
+        contents = await export_log(log, store, tmp_path / "ring.dmq")
+        new, kept = MemoryLog(stage.ring.store), MemoryKeyValueStore(stage.ring.keyed)
+        assert await import_log(tmp_path / "ring.dmq", new, kept) == contents
+        # What it is known as, once it is opened (`dmq.open_both`).
+        stage.ring.store.identity = (await origin_of(new, kept)).identity
+        assert stage.ring.store.identity == old.identity
+        for each in (log, store, new, kept):
+            await each.close()
+        for node in stage.ring.nodes.values():
+            node.start()
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        await stage.submit("b", insert("second", "t", "a"), age_s=stage.now - began)
+        await stage.submit("b", insert("third", "t", "b"))
+        await stage.ready(*"abc")
+        stage.check_equal(*"abc")
+        assert rows(stage, "b") == 3
+        assert not any(isinstance(message, Copy) for message in stage.messages())
 
     story(tell)
