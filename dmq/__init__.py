@@ -19,6 +19,7 @@ from dmq.log import (
     LogError,
     LogRegressedError,
     LogUnavailableError,
+    MovableLog,
     Record,
     RecordTooLargeError,
     TrimmedError,
@@ -28,7 +29,7 @@ from dmq.log import (
     encode,
 )
 from dmq.memory import MemoryKeys, MemoryKeyValueStore, MemoryLog, MemoryStore
-from dmq.opening import open_log, open_store
+from dmq.opening import open_both, open_log, open_store
 
 __all__ = [
     "FILLER",
@@ -48,6 +49,7 @@ __all__ = [
     "MemoryKeys",
     "MemoryLog",
     "MemoryStore",
+    "MovableLog",
     "Record",
     "RecordTooLargeError",
     "TrimmedError",
@@ -55,6 +57,7 @@ __all__ = [
     "ValueTooLargeError",
     "decode",
     "encode",
+    "open_both",
     "open_log",
     "open_store",
 ]

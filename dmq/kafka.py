@@ -17,15 +17,20 @@ from dmq.kafka_handle import TopicHandle
 from dmq.kafka_reader import Recent, Tail, TopicReader
 from dmq.kafka_topic import LOG, KafkaOptions, KafkaUrl
 from dmq.log import (
+    FILLER,
+    FILLER_STORED,
     RECORD_BYTES_MAX,
+    Batches,
     Cursor,
     Entry,
     LogCorruptError,
     LogError,
     LogUnavailableError,
     Record,
+    check_begins,
     check_cursor,
     check_epoch,
+    check_placed,
     encode_all,
 )
 from dmq.waiting import Waiters
@@ -216,6 +221,10 @@ class CursorStore:
 CURSOR_TIMEOUT_S: Final = 2 * REQUEST_TIMEOUT_S
 SCAN_TIMEOUT_S: Final = 600.0
 """A trim may have to read through what was appended since the last one."""
+PLACED_AT_ONCE: Final = 5_000
+PLACED_BYTES_MAX: Final = 4 << 20
+"""What is appended in one call when a log is filled: it has to be stored within an append's time.
+Chosen."""
 STUCK_S: Final = 3.0
 """A call for cursors that lasts so long while the broker answers others is given up, and its thread
 with it: kafka-python 3.0.12 may wait for ever for the end of a transaction whose broker died."""
@@ -230,6 +239,7 @@ class KafkaLog:
     def __init__(self, handle: TopicHandle, recent: Recent, bytes_max: int) -> None:
         clients = handle.clients
         self._handle = handle
+        self.known_as = ""
         self._clients = clients
         self._recent = recent
         self._record_bytes_max = bytes_max
@@ -331,13 +341,74 @@ class KafkaLog:
 
     async def identity(self) -> str:
         """See Log.identity: the id that Kafka gave the topic when it was created."""
-        return self._handle.admin.topic_id
+        return self.known_as or self._handle.admin.topic_id
 
     async def close(self) -> None:
         """See Log.close."""
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
+
+    # -- a log from elsewhere --------------------------------------------------------------
+
+    async def begin_at(self, offset: int) -> None:
+        """See MovableLog.begin_at. Kafka counts from 0: fillers are stored, and deleted."""
+        start, end = await self._handle.read(self._reader.span)
+        if start == 0 and 0 < end <= offset:  # cut off while it stored fillers
+            await self._check_filler(end - 1)
+            start = end
+        check_begins(offset, start, end)
+        while end < offset:
+            count = min(PLACED_AT_ONCE, offset - end)
+            await self._place(end, [FILLER_STORED] * count)
+            end += count
+        if offset == 0:
+            return
+        await self._handle.administer(lambda: self._handle.admin.delete_below(offset))
+        await self._handle.read(lambda: self._reader.trimmed(offset))
+
+    async def refill(self, end: int, batches: Batches) -> None:
+        """See MovableLog.refill.
+
+        A record that is too large for a message is a head at its offset. Its parts, which have no
+        place there, follow behind the last record.
+        """
+        parts_end = end
+        for first, encoded in batches():
+            heads: list[bytes] = []
+            for data in encoded:
+                if len(data) > self._value_max:
+                    count = len(cut(data, self._value_max))
+                    heads.append(head_of(data, range(parts_end, parts_end + count)))
+                    parts_end += count
+                else:
+                    heads.append(data)
+            await self._place(first, heads)
+        at = end
+        for _, encoded in batches() if parts_end > end else ():
+            for data in encoded:
+                if len(data) > self._value_max:
+                    parts = cut(data, self._value_max)
+                    await self._place(at, parts)
+                    at += len(parts)
+
+    async def _check_filler(self, offset: int) -> None:
+        (entry, *_) = await self.read(offset)
+        if entry.record.kind != FILLER:
+            raise LogError(f"topic {self._clients.topic} holds records: use a new one")
+
+    async def _place(self, first: int, values: Sequence[bytes]) -> None:
+        """Append values, the first one at this offset."""
+        self._handle.check_usable()
+        while values:
+            count = size = 0
+            for value in values[:PLACED_AT_ONCE]:
+                size += len(value)
+                if count and size > PLACED_BYTES_MAX:
+                    break
+                count += 1
+            check_placed(first, await self._handle.appender.append(values[:count]))
+            first, values = first + count, values[count:]
 
     # -- appends ---------------------------------------------------------------------------
 

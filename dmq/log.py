@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, TypeAlias
 
@@ -223,6 +223,31 @@ class Log(Protocol):
         ...
 
 
+Batches: TypeAlias = Callable[[], Iterator[tuple[int, Sequence[bytes]]]]
+"""Gives records in order: an offset, and the bytes of the records from there on. Repeatable."""
+
+
+class MovableLog(Log, Protocol):
+    """A backend's handle as whoever moves a log or begins one uses it, alone (`dmq.moving`)."""
+
+    known_as: str
+    """What `identity` returns: the id that it had before it was moved; empty: its own."""
+
+    async def begin_at(self, offset: int) -> None:
+        """Have a log that has had no records begin, and end, at this offset.
+
+        Repeatable, also if it was cut off. Raises LogError for a log that goes beyond it.
+        """
+        ...
+
+    async def refill(self, end: int, batches: Batches) -> None:
+        """Append records, each at its offset; the first one's is the log's present end.
+
+        ``end``: the offset after the last one. The log may end later afterwards, with fillers.
+        """
+        ...
+
+
 # What every backend does alike with records on their way in and out. Pure.
 #
 # On the way in a record is encoded and checked against the log's limit before anything is
@@ -248,6 +273,28 @@ def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes,
                 "log's limit"
             )
     return encoded
+
+
+FILLER_STORED: Final = encode(Record(FILLER))
+"""The bytes of a filler."""
+
+
+def check_begins(offset: int, start: int, end: int) -> None:
+    """Raise LogError unless a log of this span can be made to begin at ``offset``."""
+    if end > offset or start not in (0, end):
+        raise LogError(
+            f"the log has offsets from {start} to {end}, so it cannot be made to begin at "
+            f"{offset}: use a new one"
+        )
+
+
+def check_placed(wanted: int, offsets: Sequence[int]) -> None:
+    """Raise LogError unless records got the offsets from ``wanted`` on."""
+    if list(offsets) != list(range(wanted, wanted + len(offsets))):
+        raise LogError(
+            f"the records for offset {wanted} got offset {offsets[0]}: another process writes to "
+            "this log; stop it, and begin again with a new log"
+        )
 
 
 def decode_at(offset: int, data: bytes) -> Entry:

@@ -8,13 +8,16 @@ from itertools import islice
 from dmq.key_value import Kept, check_key, check_value
 from dmq.log import (
     RECORD_BYTES_MAX,
+    Batches,
     Cursor,
     Entry,
     LogError,
     Record,
+    check_begins,
     check_cursor,
     check_epoch,
     check_not_beyond,
+    check_placed,
     check_readable,
     decode_run,
     encode_all,
@@ -186,6 +189,7 @@ class MemoryLog:
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = MemoryStore() if store is None else store
+        self.known_as = ""
         self._waiters = Waiters()
         self._closed = False
         self._store.listen(self._waiters)
@@ -243,7 +247,19 @@ class MemoryLog:
 
     async def identity(self) -> str:
         """See Log.identity."""
-        return self._store.identity
+        return self.known_as or self._store.identity
+
+    async def begin_at(self, offset: int) -> None:
+        """See MovableLog.begin_at."""
+        self._check_open()
+        check_begins(offset, self._store.start, self._store.end)
+        self._store.start = offset
+
+    async def refill(self, end: int, batches: Batches) -> None:
+        """See MovableLog.refill."""
+        self._check_open()
+        for first, encoded in batches():
+            check_placed(first, self._store.append_stored(encoded))
 
     async def close(self) -> None:
         """See Log.close."""

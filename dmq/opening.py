@@ -15,8 +15,9 @@ from typing import Final
 from dmq.kafka_topic import KafkaOptions, parse_url
 from dmq.key_value import KeyValueStore
 from dmq.key_value_sqlite import SqliteKeyValueStore
-from dmq.log import RECORD_BYTES_MAX, Log, LogError
+from dmq.log import RECORD_BYTES_MAX, LogError, MovableLog
 from dmq.memory import MemoryKeyValueStore, MemoryLog, MemoryStore
+from dmq.origin import check_usable, origin_of
 from dmq.sqlite import SqliteLog
 
 _KNOWN: Final = "memory:, sqlite:///absolute/path, sqlite:relative/path, kafka://host:9092/topic"
@@ -27,7 +28,7 @@ _NO_KAFKA: Final = KafkaOptions()
 
 async def open_log(
     url: str, *, record_bytes_max: int = RECORD_BYTES_MAX, kafka: KafkaOptions = _NO_KAFKA
-) -> Log:
+) -> MovableLog:
     """Open the log at this URL; ``kafka`` matters for a Kafka topic alone.
 
     ``record_bytes_max`` bounds an encoded record. Raises ValueError for
@@ -60,6 +61,30 @@ async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> KeyValueSt
     with _extra(url):
         from dmq.key_value_kafka import KafkaKeyValueStore
     return await KafkaKeyValueStore.open(parts, kafka)
+
+
+async def open_both(
+    url: str, *, record_bytes_max: int = RECORD_BYTES_MAX, kafka: KafkaOptions = _NO_KAFKA
+) -> tuple[MovableLog, KeyValueStore]:
+    """Open the log and the store beside it, both or none.
+
+    A log that was moved here goes by the id that it had before. Raises as `open_log` does, and
+    LogError for one that is not whole or was moved elsewhere (`dmq.origin`).
+    """
+    log = await open_log(url, record_bytes_max=record_bytes_max, kafka=kafka)
+    try:
+        store = await open_store(url, kafka=kafka)
+        try:
+            found = await origin_of(log, store)
+            check_usable(url, found)
+            log.known_as = found.identity
+        except BaseException:
+            await store.close()
+            raise
+    except BaseException:
+        await log.close()
+        raise
+    return log, store
 
 
 @contextmanager

@@ -11,13 +11,16 @@ from typing import Final, TypeAlias
 
 from dmq.log import (
     RECORD_BYTES_MAX,
+    Batches,
     Cursor,
     Entry,
     LogError,
     Record,
+    check_begins,
     check_cursor,
     check_epoch,
     check_not_beyond,
+    check_placed,
     check_readable,
     decode_run,
     encode_all,
@@ -97,7 +100,17 @@ class Trim:
     frees = True
 
 
-Write: TypeAlias = Append | CommitCursor | Trim
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where a log without records begins."""
+
+    at: int
+    rows = 1
+    size_bytes = 0
+    frees = False
+
+
+Write: TypeAlias = Append | CommitCursor | Trim | Begin
 
 
 class LogWriter(FileWriter[Write]):
@@ -127,10 +140,21 @@ class LogWriter(FileWriter[Write]):
                         outcome = error
                     else:
                         start = max(start, before)
-                        self._db.execute("UPDATE meta SET value = ? WHERE name = 'start'", (start,))
+                        self._set_start(start)
+                case Begin(at):
+                    try:
+                        check_begins(at, start, end)
+                    except LogError as error:
+                        outcome = error
+                    else:
+                        start = first = end = at
+                        self._set_start(start)
             outcomes.append(outcome)
         self._insert(first, fresh)
         return outcomes, end
+
+    def _set_start(self, start: int) -> None:
+        self._db.execute("UPDATE meta SET value = ? WHERE name = 'start'", (start,))
 
     def _commit(self, reader: str, cursor: Cursor) -> Outcome:
         try:
@@ -268,6 +292,7 @@ class SqliteLog:
     def __init__(self, file: FileHandle[Write, LogReader], record_bytes_max: int) -> None:
         self._file = file
         self._record_bytes_max = record_bytes_max
+        self.known_as = ""
         self._waiters = Waiters()
         file.listener = self
 
@@ -332,7 +357,18 @@ class SqliteLog:
 
     async def identity(self) -> str:
         """See Log.identity: the id given to the file when it was created."""
-        return self._file.file_id
+        return self.known_as or self._file.file_id
+
+    async def begin_at(self, offset: int) -> None:
+        """See MovableLog.begin_at."""
+        await self._file.submit(Begin(offset))
+
+    async def refill(self, end: int, batches: Batches) -> None:
+        """See MovableLog.refill."""
+        for first, encoded in batches():
+            offsets = await self._file.submit(Append(tuple(encoded)))
+            assert isinstance(offsets, list)
+            check_placed(first, offsets)
 
     async def close(self) -> None:
         """See Log.close."""

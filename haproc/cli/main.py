@@ -32,7 +32,10 @@ def _parser() -> argparse.ArgumentParser:
     _job_commands(commands)
     _tool_commands(commands)
     usage.add_command(commands)
-    _adopt_command(_ring_commands(commands))
+    _log_commands(commands)
+    rings = _ring_commands(commands)
+    _adopt_command(rings)
+    _found_command(rings)
     return parser
 
 
@@ -368,6 +371,42 @@ def _adopt_command(actions: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--timeout-s", type=float, default=86_400.0, help="of the copies (a day)")
     _json(command)
     command.set_defaults(run=adopt.adopt)
+
+
+def _found_command(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import found
+
+    command = actions.add_parser(
+        "found", help="begin anew on one cluster's tables, after the log was lost"
+    )
+    command.add_argument(
+        "--on", dest="founder", required=True, metavar="NAME", help="whose tables are right"
+    )
+    _where(command)
+    command.add_argument("--dry-run", action="store_true", help="only tell what is lost")
+    command.add_argument("--force", action="store_true", help="also if another one has more")
+    command.add_argument("--yes", action="store_true", help="do not ask")
+    command.set_defaults(run=found.run)
+
+
+def _log_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import logs
+
+    actions = commands.add_parser(
+        "log", help="move the log of a ring that is stopped to another file or Kafka"
+    ).add_subparsers(dest="action", required=True, metavar="ACTION")
+    export = actions.add_parser("export", help="write the log into a file, and leave it")
+    bring = actions.add_parser("import", help="make the new log what the file says")
+    reopen = actions.add_parser("reopen", help="go on with a log that was exported, after all")
+    for command, act in (
+        (export, logs.export),
+        (bring, logs.import_),
+        (reopen, logs.reopen),
+    ):
+        _where(command)
+        command.set_defaults(run=logs.run, act=act)
+    for command in (export, bring):
+        command.add_argument("file", type=Path, help="the file")
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -138,6 +138,16 @@ def version_in(note: str, application: str) -> int | None:
     return int(version) if note.startswith(prefix) and version.isdecimal() else None
 
 
+_NOTE: Final = re.compile("haproc:(.+):([0-9]+)")
+
+
+def mark_in(note: str) -> tuple[str, int] | None:
+    """Return the application and the version of the mark that a commit's note tells, if any."""
+    if (found := _NOTE.fullmatch(note)) is None:
+        return None
+    return found[1], int(found[2])
+
+
 def change(in_force: InForce, want: Mapping[str, str]) -> Change:
     """Return what must be changed so that exactly the wanted settings are in force."""
     known = in_force.confs

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-from dmq import KeyValueStore, Log, open_log, open_store
+from dmq import KeyValueStore, Log, open_both
 from haproc.classify.allowed import Paths
 from haproc.classify.classifier import classify
 from haproc.classify.names import Context
@@ -169,17 +169,12 @@ class Node:
     async def _open(self) -> Opened:
         """Open the log and the key-value store beside it; both or none."""
         config = self._config
-        kafka = kafka_options(config)
-        log = await open_log(
+        log, store = await open_both(
             config.log,
             record_bytes_max=config.limits.operation_bytes_max + RECORD_HEADER_BYTES_MAX,
-            kafka=kafka,
+            kafka=kafka_options(config),
         )
-        try:
-            return Opened(log, await open_store(config.log, kafka=kafka))
-        except BaseException:
-            await log.close()
-            raise
+        return Opened(log, store)
 
     async def _run(self, opened: Opened, rules: Rules, presence: Presence) -> ExitCode:
         config, name = self._config, self._name

@@ -1,0 +1,310 @@
+"""Writes a whole log into a file, and makes an empty log what such a file says.
+
+Everything is moved: records at their offsets, cursors, the store's keys, and the log's id. Nobody
+else may use the log meanwhile. The file:
+
+- `MAGIC`, with the format's version;
+- frames, each its length (4 bytes, little-endian) and a MessagePack array: one `Head`, `Records`,
+  `Reader` for each cursor, `Value` for each key;
+- `TRAILER`, and the BLAKE2b sum of all that precedes it.
+
+So a file that was cut off has no trailer, and one that was damaged has another sum: both are
+refused before anything is changed. A file is written under another name first.
+
+A log is filled in this order: that it is not whole yet, records, keys, cursors, that it is whole
+(`dmq.origin`). Memory holds one batch of records or one value at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import fsync
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import msgspec
+
+from dmq.key_value import KeyValueStore
+from dmq.log import (
+    FILLER,
+    FILLER_STORED,
+    Cursor,
+    LogCorruptError,
+    LogError,
+    MovableLog,
+    encode,
+)
+from dmq.origin import KEY_PREFIX, Origin, Standing, origin_of, remember
+
+MAGIC: Final = b"DMQ log 1\n"
+TRAILER: Final = b"DMQ end\n"
+_SUM_BYTES: Final = 32
+_LENGTH: Final = struct.Struct("<I")
+_READ_BYTES: Final = 1 << 20
+BATCH_RECORDS_MAX: Final = 1024
+BATCH_BYTES_MAX: Final = 4 << 20
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True, tag="log"):
+    """Which log it is: its id, and the offsets that it begins and ends at."""
+
+    identity: str
+    start: int
+    end: int
+
+
+class Records(msgspec.Struct, frozen=True, array_like=True, tag="records"):
+    """Records' bytes from an offset on; empty for a filler."""
+
+    first: int
+    encoded: list[bytes]
+
+
+class Reader(msgspec.Struct, frozen=True, array_like=True, tag="cursor"):
+    """A reader's cursor."""
+
+    name: str
+    offset: int
+    note: str
+    epoch: int
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True, tag="key"):
+    """A key of the store, and its value."""
+
+    key: str
+    value: bytes
+
+
+Frame: TypeAlias = Head | Records | Reader | Value
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Head | Records | Reader | Value).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file holds. ``records`` has no fillers."""
+
+    identity: str
+    start: int
+    end: int
+    records: int
+    cursors: int
+    keys: int
+
+
+# -- the file ----------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Writes frames under another name; `finish` gives the file its own."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists():
+            raise LogError(f"{path} is there already: name another file")
+        self._path = path
+        self._part = path.with_name(f"{path.name}.part")
+        self._file: BinaryIO = self._part.open("wb")
+        self._part.chmod(0o600)
+        self._sum = hashlib.blake2b(digest_size=_SUM_BYTES)
+        self._write(MAGIC)
+
+    def frame(self, frame: Frame) -> None:
+        """Write a frame."""
+        data = _encode(frame)
+        self._write(_LENGTH.pack(len(data)))
+        self._write(data)
+
+    def finish(self) -> None:
+        """Make it durable under its own name."""
+        self._write(TRAILER)
+        self._file.write(self._sum.digest())
+        self._file.flush()
+        fsync(self._file.fileno())
+        self._part.rename(self._path)
+
+    def close(self) -> None:
+        """Leave nothing behind but a finished file."""
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+
+    def _write(self, data: bytes) -> None:
+        self._sum.update(data)
+        self._file.write(data)
+
+
+def read_contents(path: Path) -> Contents:
+    """Read the whole file, and return what it holds.
+
+    Raises LogCorruptError for one that was cut off or damaged.
+    """
+    _check_sum(path)
+    found = frames(path)
+    head = next(found, None)
+    if not isinstance(head, Head):
+        raise LogCorruptError(f"{path} does not say which log it is")
+    at, records, cursors, keys = head.start, 0, 0, 0
+    for frame in found:
+        match frame:
+            case Records(first, encoded):
+                if first != at:
+                    raise LogCorruptError(f"{path} has no record of offset {at}")
+                at += len(encoded)
+                records += sum(map(bool, encoded))
+            case Reader():
+                cursors += 1
+            case Value():
+                keys += 1
+    if at != head.end:
+        raise LogCorruptError(f"{path} has records up to offset {at}, not {head.end}")
+    return Contents(head.identity, head.start, head.end, records, cursors, keys)
+
+
+def frames(path: Path) -> Iterator[Frame]:
+    """Return the frames of a file whose sum is right, in order."""
+    with path.open("rb") as file:
+        left = path.stat().st_size - len(MAGIC) - len(TRAILER) - _SUM_BYTES
+        file.seek(len(MAGIC))
+        while left > 0:
+            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+            try:
+                yield _decode(file.read(length))
+            except msgspec.MsgspecError as error:
+                raise LogCorruptError(f"{path} cannot be read: {error}") from error
+            left -= _LENGTH.size + length
+
+
+def _check_sum(path: Path) -> None:
+    """Raise LogCorruptError unless the file is as it was written."""
+    summed, left = hashlib.blake2b(digest_size=_SUM_BYTES), path.stat().st_size - _SUM_BYTES
+    with path.open("rb") as file:
+        begins, last = b"", b""
+        while left > 0 and (data := file.read(min(left, _READ_BYTES))):
+            begins = begins or data[: len(MAGIC)]
+            last = (last + data)[-len(TRAILER) :]
+            summed.update(data)
+            left -= len(data)
+        if begins != MAGIC:
+            raise LogCorruptError(
+                f"{path} is not the export of a log, or of a version that is not known here"
+            )
+        if last != TRAILER:
+            raise LogCorruptError(
+                f"{path} was cut off: it has no end. Nothing was changed; export the log again"
+            )
+        if file.read() != summed.digest():
+            raise LogCorruptError(
+                f"{path} is damaged: its checksum is another one. Nothing was changed; copy it "
+                "again, or export the log again"
+            )
+
+
+# -- out of a log ------------------------------------------------------------------------------
+
+
+async def export_log(log: MovableLog, store: KeyValueStore, path: Path) -> Contents:
+    """Write all that is kept of a log into a new file.
+
+    Raises LogError if there is a file, if the log has had no records, and if it was written to
+    meanwhile; no file is left then.
+    """
+    before = await _state(log, store)
+    start, end = await log.start(), await log.end()
+    if end == 0:
+        raise LogError("the log has had no records: there is nothing to export")
+    writer = _Writer(path)
+    try:
+        writer.frame(Head(await log.identity(), start, end))
+        await _write_records(log, writer, start, end)
+        for name, cursor in sorted((await log.cursors()).items()):
+            writer.frame(Reader(name, cursor.offset, cursor.note, cursor.epoch))
+        for key in await store.keys(""):
+            kept = None if key.startswith(KEY_PREFIX) else await store.get(key)
+            if kept is not None:
+                writer.frame(Value(key, kept.value))
+        if await _state(log, store) != before:
+            raise LogError(
+                "the log was written to while it was exported: a HAProc runs. Stop all of them, "
+                "and export it again"
+            )
+        writer.finish()
+    finally:
+        writer.close()
+    return read_contents(path)
+
+
+async def _state(log: MovableLog, store: KeyValueStore) -> tuple[Any, ...]:
+    return await log.start(), await log.end(), dict(await log.cursors()), await store.revision()
+
+
+async def _write_records(log: MovableLog, writer: _Writer, start: int, end: int) -> None:
+    while start < end:
+        entries = await log.read(start, records_max=BATCH_RECORDS_MAX, bytes_max=BATCH_BYTES_MAX)
+        if not entries:
+            raise LogCorruptError(f"the log ends at {start}, and not at {end}")
+        encoded = [
+            b"" if entry.record.kind == FILLER else encode(entry.record) for entry in entries
+        ]
+        writer.frame(Records(start, encoded))
+        start = entries[-1].offset + 1
+
+
+# -- into a log --------------------------------------------------------------------------------
+
+
+async def import_log(path: Path, log: MovableLog, store: KeyValueStore) -> Contents:
+    """Make a new log what the file says; the log goes by the id that it had before.
+
+    Raises LogCorruptError for a file that is not whole, and LogError for a log that is not new:
+    nothing is changed then. Whatever else it raises leaves a log that is not whole.
+    """
+    contents = read_contents(path)
+    by = f"haproc log import of {path.name}"
+    await check_new(log, store)
+    await remember(log, store, Origin(Standing.HALF, by=by))
+    await log.begin_at(contents.start)
+    await log.refill(contents.end, lambda: _batches(path))
+    for frame in frames(path):
+        if isinstance(frame, Value):
+            await store.put(frame.key, frame.value)
+    for frame in frames(path):
+        if isinstance(frame, Reader):
+            await log.commit_cursor(frame.name, Cursor(frame.offset, frame.note, frame.epoch))
+    await remember(log, store, Origin(Standing.WHOLE, contents.identity, by))
+    return contents
+
+
+async def check_new(log: MovableLog, store: KeyValueStore, *, resumed: str = "") -> None:
+    """Raise LogError unless log and store have never been used.
+
+    ``resumed``: what may have been cut off in this log before, and can be repeated.
+    """
+    origin = await origin_of(log, store)
+    if resumed and origin.standing is Standing.HALF and origin.by == resumed:
+        return
+    if origin.standing is Standing.HALF:
+        raise LogError(
+            f"this log is not whole: {origin.by} was cut off. Remove it and its store (SQLite: the "
+            "file, the one with -store behind its name, and what lies beside them; Kafka: the "
+            "topic, the one with .store behind its name, and its consumer groups), then repeat "
+            "the command"
+        )
+    span = await log.start(), await log.end()
+    readers = sorted(await log.cursors())
+    keys = [key for key in await store.keys("") if not key.startswith(KEY_PREFIX)]
+    for found, what in (
+        (span != (0, 0), f"it has offsets from {span[0]} to {span[1]}"),
+        (readers, f"it has cursors of {', '.join(readers)}"),
+        (keys, f"its store has {len(keys)} keys"),
+    ):
+        if found:
+            raise LogError(f"this log is not new: {what}. Name a new one; nothing was changed")
+
+
+def _batches(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    for frame in frames(path):
+        if isinstance(frame, Records):
+            yield frame.first, [data or FILLER_STORED for data in frame.encoded]

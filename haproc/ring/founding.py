@@ -1,0 +1,138 @@
+"""A ring that has lost its log is founded anew on one of its clusters. What is lost by that?
+
+The log is gone, but each write to a Delta table left the log's id and its offset in the table's
+history. So the tables say which cluster is the most advanced one, and which writes another cluster
+has applied and the founder has not. Of what was acknowledged and applied nowhere there is no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from haproc.engine.commits import Commit
+from haproc.engine.confs import mark_in
+from haproc.engine.copies import OPERATION
+
+SHOWN_MAX: Final = 20
+"""Offsets of a table that are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a commit says of itself: the log's name on tables, and an offset.
+
+    ``copied``: it made the table a copy, with all below that offset; it is no write.
+    """
+
+    application: str
+    offset: int
+    at_ms: int = 0
+    copied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Writes that other clusters have applied to a table behind the founder's last one.
+
+    ``offsets``: of the commits there; one may stand for several INSERTs up to it. ``applied``: the
+    founder's last offset in that table; None: it has none, or no such table.
+    """
+
+    table: str
+    applied: int | None
+    offsets: tuple[int, ...]
+    by: tuple[str, ...]
+
+
+def marks_of(ring: str, commits: Iterable[Commit]) -> list[Mark]:
+    """Return the marks of a ring's logs among the commits of a table."""
+    found = []
+    for commit in commits:
+        told = mark_in(commit.note)
+        if told is not None and told[0].rpartition(".")[0] == ring:
+            found.append(Mark(*told, commit.at_ms, commit.operation == OPERATION))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the tables of each cluster say. Marks are those of the lost log alone."""
+
+    clusters: Mapping[str, Mapping[str, Sequence[Mark]]]
+
+    @classmethod
+    def of(cls, clusters: Mapping[str, Mapping[str, Sequence[Mark]]]) -> Findings:
+        """Take the marks of each cluster by table; the lost log is the one that wrote last."""
+        every = [
+            mark for tables in clusters.values() for marks in tables.values() for mark in marks
+        ]
+        newest = max(every, key=lambda mark: mark.at_ms, default=None)
+        return cls(
+            {
+                name: {
+                    table: [
+                        mark for mark in marks if newest and mark.application == newest.application
+                    ]
+                    for table, marks in tables.items()
+                }
+                for name, tables in clusters.items()
+            }
+        )
+
+    def highest(self, name: str) -> int:
+        """Return the highest offset in a cluster's tables; -1: there is none."""
+        marks = self.clusters[name].values()
+        return max((mark.offset for each in marks for mark in each), default=-1)
+
+    @property
+    def begins_at(self) -> int:
+        """Where the new log begins."""
+        return max(1, max(map(self.highest, self.clusters)) + 1)
+
+    def lost(self, founder: str) -> list[Lost]:
+        """Return what is known to be lost if this cluster is the founder, by table."""
+        own = self.clusters[founder]
+        names = sorted({table for tables in self.clusters.values() for table in tables})
+        found = []
+        for table in names:
+            last = max((mark.offset for mark in own.get(table, ())), default=-1)
+            ahead = {
+                name: {m.offset for m in tables.get(table, ()) if m.offset > last and not m.copied}
+                for name, tables in self.clusters.items()
+            }
+            offsets = tuple(sorted(set().union(*ahead.values())))
+            if offsets:
+                by = tuple(name for name, each in ahead.items() if each)
+                found.append(Lost(table, last if last >= 0 else None, offsets, by))
+        return found
+
+    @property
+    def best(self) -> str:
+        """The most advanced cluster: with it as the founder, the fewest known writes are lost."""
+        return min(self.clusters, key=lambda name: (self._count(name), -self.highest(name)))
+
+    def is_best(self, founder: str) -> bool:
+        """Whether no other cluster would lose fewer known writes."""
+        return self._count(founder) == self._count(self.best)
+
+    def only_elsewhere(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the tables that the founder does not have, and who has them."""
+        own = self.clusters[founder]
+        names = sorted({table for tables in self.clusters.values() for table in tables} - {*own})
+        return [
+            (table, tuple(name for name, tables in self.clusters.items() if table in tables))
+            for table in names
+        ]
+
+    def _count(self, name: str) -> int:
+        return sum(len(each.offsets) for each in self.lost(name))
+
+
+def shown(offsets: Sequence[int]) -> str:
+    """Return offsets for people; of many the first ones, and the last."""
+    if len(offsets) <= SHOWN_MAX:
+        return ", ".join(map(str, offsets))
+    some = ", ".join(map(str, offsets[: SHOWN_MAX - 1]))
+    return f"{some}, … {offsets[-1]} ({len(offsets)} in all)"
