@@ -26,6 +26,7 @@ OVER_S: Final = 240.0
 _ASK_S: Final = 20.0
 _POLL_S: Final = 0.5
 _TURN_S: Final = 0.1
+_COMMANDS_MAX: Final = 5
 _COMMAND_S: Final = 330.0
 """More than ``haproc cluster add`` waits for a cluster."""
 
@@ -131,16 +132,28 @@ class Renewals(Part):
             raise AskError(f"{name} does not answer", 1) from None
 
     async def _command(self, what: str, name: str, *more: str) -> str:
-        """Run ``haproc cluster``; what it starts and stops is watched as far as it is there."""
+        """Run ``haproc cluster``, again if it fails; what it starts and stops is its own matter."""
         command = [sys.executable, "-m", "haproc", "cluster", what, name, *more]
         command += ["--folder", str(self._stage.ring.folder)]
+        self._stage.changing(name, leaves=what == "remove")
+        try:
+            for attempt in range(1, _COMMANDS_MAX + 1):
+                code, told = await self._run_command(command, what)
+                if code == 0 or self._stopped.is_set():
+                    break
+                await asyncio.sleep(_POLL_S * 10)
+        finally:
+            self._stage.refresh()
+            self._stage.changed(name)
+        return f"exit {code}: {told} (run {attempt} times)"
+
+    async def _run_command(self, command: list[str], what: str) -> tuple[int | None, str]:
         written = self._stage.ring.folder / f"cluster-{what}.log"
         with written.open("w") as log:
             process = await asyncio.create_subprocess_exec(
                 *command, stdout=log, stderr=asyncio.subprocess.STDOUT
             )
         try:
-            self._stage.changing(name, leaves=what == "remove")
             end_s = self._history.now() + _COMMAND_S
             while process.returncode is None and self._history.now() < end_s:
                 await asyncio.sleep(_TURN_S)
@@ -149,7 +162,5 @@ class Renewals(Part):
             if process.returncode is None:
                 process.kill()
             await process.wait()
-            self._stage.refresh()
-            self._stage.changed(name)
         told = written.read_text(errors="replace").splitlines()
-        return f"exit {process.returncode}: {' / '.join(told[-3:])}"
+        return process.returncode, " / ".join(told[-3:])
