@@ -27,6 +27,7 @@ _ASK_S: Final = 20.0
 _POLL_S: Final = 0.5
 _TURN_S: Final = 0.1
 _COMMANDS_MAX: Final = 5
+_PAUSE_S: Final = 5.0
 _COMMAND_S: Final = 330.0
 """More than ``haproc cluster add`` waits for a cluster."""
 
@@ -136,16 +137,17 @@ class Renewals(Part):
         command = [sys.executable, "-m", "haproc", "cluster", what, name, *more]
         command += ["--folder", str(self._stage.ring.folder)]
         self._stage.changing(name, leaves=what == "remove")
+        runs, told = 0, ""
+        code: int | None = None
         try:
-            for attempt in range(1, _COMMANDS_MAX + 1):
+            while runs < _COMMANDS_MAX and code != 0 and not self._stopped.is_set():
+                await asyncio.sleep(_PAUSE_S * min(runs, 1))
+                runs += 1
                 code, told = await self._run_command(command, what)
-                if code == 0 or self._stopped.is_set():
-                    break
-                await asyncio.sleep(_POLL_S * 10)
         finally:
             self._stage.refresh()
             self._stage.changed(name)
-        return f"exit {code}: {told} (run {attempt} times)"
+        return f"exit {code}: {told} ({runs} times)"
 
     async def _run_command(self, command: list[str], what: str) -> tuple[int | None, str]:
         written = self._stage.ring.folder / f"cluster-{what}.log"
