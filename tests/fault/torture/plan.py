@@ -121,7 +121,8 @@ _MIDST_S = {
 }
 """How long after the one before it the next kill comes in the midst of it. Chosen: a Spark that
 joins takes 15 s to start, a table 1 to 3 s to be copied."""
-_COPY_STEPS = (Step.COPIED_TABLE, Step.COPIED_TABLE, Step.COPIED)
+_COPY_STEPS = (f"{Step.COPIED_TABLE}:1", f"{Step.COPIED_TABLE}:2", f"{Step.COPIED}:1")
+_REPAIR_STEPS = (f"{Step.COPIED_TABLE}:1",)
 _BEYOND_HAPROCS = {
     Scheme.SPARK: {Target.SPARK},
     Scheme.BOTH: {Target.SPARK, Target.HAPROC},
@@ -260,7 +261,8 @@ class _Planner:
             struck = name if number == len(midst_s) else self._random.choice((name, other))
             target = self._random.choice(self._targets)
             if target is Target.HAPROC and struck == name and self._random.random() < 0.5:
-                armed = f"{self._random.choice(_COPY_STEPS)}:{self._random.choice((1, 1, 2))}"
+                steps = _REPAIR_STEPS if scheme is Scheme.REPAIR else _COPY_STEPS
+                armed = self._random.choice(steps)
                 victims = ((target, struck),)
                 self._break(victims[0], now, _RECOVERY_S[target])
                 faults.append(Fault(now, Deed.STEP, scheme, victims, step=armed))
