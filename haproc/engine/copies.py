@@ -201,7 +201,11 @@ class Copies(Protocol):
         ...
 
     async def put(self, location: str, path: str, offset: int, data: bytes, *, last: bool) -> int:
-        """Write bytes of a file; return its size so far."""
+        """Write bytes of a file; return its size so far.
+
+        A commit or manifest is there as a whole or not at all. One that is there already with
+        other content is an error.
+        """
         ...
 
 

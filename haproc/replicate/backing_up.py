@@ -13,6 +13,7 @@ not do it again, and nothing counts without a manifest.
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 from dmq import Json, LogError
 from haproc.engine.backups import (
@@ -172,7 +173,9 @@ class Backups:
             inventory,
             tuple(tables),
         )
-        await self._write(run.destination, manifest_name(marker), [manifest.text()])
+        with io.BytesIO(manifest.text()) as file:
+            file.seek(0, io.SEEK_END)
+            await self._put(run.destination, manifest_name(marker), file)
 
     async def _before(self, place: str) -> Mapping[tuple[str, str], TableBackup]:
         """Return the tables of the newest backup that is there."""
@@ -255,17 +258,15 @@ class Backups:
                     await self._transfer(run, table, folder, adds)
                     adds.clear()
             await self._transfer(run, table, folder, adds)
-            await put_all(
-                lambda offset, data, last: asking(
-                    lambda: copies.put(log, commit_name(version), offset, data, last=last)
-                ),
-                lines,
-            )
+            try:
+                await self._put(log, commit_name(version), lines)
+            except EngineError as error:
+                if error.kind is not ErrorKind.APPLICATION:
+                    raise
+                raise _not_alone(folder) from error
         after = await asking(lambda: copies.table(*table.key, folder))
         if after is None or (after.version, after.files) != (version, table.files):
-            raise _FailedError(
-                f"something else writes to {folder}, or has; back up into another place"
-            )
+            raise _not_alone(folder)
         checksum = await asking(
             lambda: core.engine.checksum(state_of(table), timeout_s=core.timeouts.apply_s)
         )
@@ -304,13 +305,15 @@ class Backups:
             run.files += files
             run.bytes += size
 
-    async def _write(self, location: str, name: str, lines: list[bytes]) -> None:
+    async def _put(self, location: str, name: str, file: IO[bytes]) -> None:
         copies = self._core.engine.copies()
-        with tempfile.SpooledTemporaryFile(max_size=LINES_BYTES_MAX) as file:
-            file.writelines(lines)
-            await put_all(
-                lambda offset, data, last: self._asking(
-                    lambda: copies.put(location, name, offset, data, last=last)
-                ),
-                file,
-            )
+        await put_all(
+            lambda offset, data, last: self._asking(
+                lambda: copies.put(location, name, offset, data, last=last)
+            ),
+            file,
+        )
+
+
+def _not_alone(folder: str) -> _FailedError:
+    return _FailedError(f"something else writes to {folder}, or has; back up into another place")

@@ -4,16 +4,23 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
 import java.io.File;
+import java.io.FileInputStream;
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.RandomAccessFile;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
@@ -38,6 +45,8 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaLog$;
 import org.apache.spark.sql.delta.Snapshot;
+import org.apache.spark.sql.delta.storage.LogStore;
+import org.apache.spark.sql.delta.storage.LogStore$;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.util.SerializableConfiguration;
@@ -325,7 +334,7 @@ final class Copies {
         boolean isLast = asked.path("last").asBoolean();
         long size = offset + sent.length - begin;
         if (offset == 0 && isLast) {
-            write(path, new java.io.ByteArrayInputStream(sent, begin, sent.length - begin), size);
+            write(path, () -> new ByteArrayInputStream(sent, begin, sent.length - begin));
             return MAPPER.createObjectNode().put("size", size);
         }
         // Not every storage can append to a file: a large one is put together beside the driver.
@@ -343,29 +352,43 @@ final class Copies {
             output.write(sent, begin, sent.length - begin);
         }
         if (isLast) {
-            write(path, new java.io.FileInputStream(parts), size);
+            write(path, () -> new FileInputStream(parts));
             parts.delete();
         }
         return MAPPER.createObjectNode().put("size", size);
     }
 
-    private void write(Path path, java.io.InputStream bytes, long size) throws IOException {
+    private interface Source {
+        InputStream open() throws IOException;
+    }
+
+    /** Commits and manifests are there as a whole or not at all, and never change. */
+    private void write(Path path, Source source) throws IOException {
         FileSystem files = files(path);
-        boolean isLog = path.getParent().getName().equals("_delta_log");
-        if (isLog && files.exists(path)) {
-            if (files.getFileStatus(path).getLen() == size) {
-                return;  // it was written, and the answer was lost
+        if (!path.getName().endsWith(".json")) {
+            try (InputStream bytes = source.open(); OutputStream output = files.create(path, true)) {
+                bytes.transferTo(output);
             }
-            throw new IllegalArgumentException("there is a commit already: " + path);
+            return;
         }
-        Path written = isLog ? new Path(path.getParent(), "." + path.getName() + ".tmp") : path;
-        try (bytes; OutputStream output = files.create(written, true)) {
-            bytes.transferTo(output);
+        LogStore store = LogStore$.MODULE$.apply(session);
+        Configuration conf = session.sessionState().newHadoopConf();
+        files.mkdirs(path.getParent());
+        try (BufferedReader lines = lines(source)) {
+            store.write(path, CollectionConverters.asScala(lines.lines().iterator()), false, conf);
+        } catch (FileAlreadyExistsException error) {
+            try (BufferedReader lines = lines(source)) {
+                // The same was written before, and the answer was lost.
+                if (!lines.lines().toList().equals(
+                        CollectionConverters.asJava(store.read(path, conf)))) {
+                    throw new IllegalArgumentException("there is another commit already: " + path);
+                }
+            }
         }
-        // A commit is there as a whole or not at all.
-        if (isLog && !files.rename(written, path)) {
-            throw new IOException("there is a commit already: " + path);
-        }
+    }
+
+    private static BufferedReader lines(Source source) throws IOException {
+        return new BufferedReader(new InputStreamReader(source.open(), StandardCharsets.UTF_8));
     }
 
     private JsonNode define(JsonNode asked) {

@@ -30,9 +30,9 @@ FROZEN_S = 30.0
 class Load(threading.Thread):
     """Reads and writes through one connection, in a session of its own, until it is stopped."""
 
-    def __init__(self, rig: Rig, table: str, number: int) -> None:
+    def __init__(self, urls: list[str], table: str, number: int) -> None:
         super().__init__(daemon=True)
-        self._urls = [rig.url(name) for name in "abc"]
+        self._urls = urls
         self._table = table
         self._first = number * 1_000_000
         self._number = number
@@ -94,7 +94,8 @@ class AioLoad(Load):
 @contextmanager
 def load(rig: Rig, table: str) -> Iterator[list[Load]]:
     """Let clients of each kind work; whatever they were told must be so."""
-    loads = [Load(rig, table, 0), Load(rig, table, 1), AioLoad(rig, table, 2)]
+    urls = [rig.url(name) for name in "abc"]
+    loads = [Load(urls, table, 0), Load(urls, table, 1), AioLoad(urls, table, 2)]
     for each in loads:
         each.start()
     try:

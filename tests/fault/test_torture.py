@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.fault.torture.history import Level
-from tests.fault.torture.plan import Target
+from tests.fault.torture.plan import Scheme, Target
 from tests.fault.torture.run import Options, torture
 from tests.rig import Rig
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
-SEED = 2724
-KILLS = 5
+SEED = 2730
+"""A table is repaired at first."""
+KILLS = 6
 ENOUGH = 10
 """Acknowledged writes of which one, at least, comes after a failover. Chosen."""
 MINUTES_MAX = 4.0
@@ -31,11 +32,13 @@ def test_ring_under_seeded_kills_keeps_every_promise(rig: Rig, tmp_path: Path) -
         # Until a Spark is back on two busy cores, nothing else would happen.
         targets=(Target.HAPROC, Target.BROKER),
         programs=2,
+        renewals=(Scheme.REPAIR,),
     )
     print(f"make torture SEED={SEED}: more of it, and with everything killed")
     verdict = torture(options, rig.ring)
     assert verdict.violations == (), str(verdict)
     assert verdict.figures["kills_total"] >= KILLS
+    assert sum(verdict.figures["renewals"]["repair"].values()) > 0
     acknowledged = sum(each.get("ack", 0) for each in verdict.figures["operations"].values())
     assert acknowledged > 0
     levels = {name.partition(" ")[0]: each for name, each in verdict.figures["levels"].items()}

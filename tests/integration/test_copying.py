@@ -59,6 +59,20 @@ async def test_copy_of_a_table_is_the_table(engine: SparkConnectEngine, schema: 
     assert found == [("x", 6)]
 
 
+@pytest.mark.parametrize("name", ["_delta_log/00000000000000000003.json", "manifest-1.json"])
+async def test_commit_that_is_there_is_not_taken_for_another_one_of_its_size(
+    engine: SparkConnectEngine, tmp_path: Path, name: str
+) -> None:
+    copies, place = engine.copies(engine.lane(0)), f"file:{tmp_path}"
+    one, other = b'{"of":"one"}\n{}', b'{"of":"two"}\n{}'
+    for _ in range(2):  # the answer may have been lost
+        assert await copies.put(place, name, 0, one, last=True) == len(one)
+    with pytest.raises(EngineError, match="there is another commit already") as caught:
+        await copies.put(place, name, 0, other, last=True)
+    assert caught.value.kind is ErrorKind.APPLICATION
+    assert (tmp_path / name).read_bytes() == one + b"\n"
+
+
 async def test_last_part_of_a_file_that_failed_is_written_when_it_is_sent_again(
     engine: SparkConnectEngine, tmp_path: Path
 ) -> None:

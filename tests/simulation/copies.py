@@ -1,10 +1,11 @@
 """What a simulated cluster gives to another one that copies it, and takes from it.
 
-A table has one file, its rows; what it was created by is its state. A table that is gone has no
-files any more, as in Delta. What is half made outlives the server, as files do.
+A table's files have a few of its rows each; what it was created by is its state. A table that is
+gone has no files any more, as in Delta. What is half made outlives the server, as files do.
 
-A cluster has its tables below its own name (``/a``). Others reach them below ``/mnt`` (``/mnt/a``),
-if the cluster is mounted there.
+A cluster has its tables below its own name (``/a/t@version``). Others reach them below ``/mnt``
+(``/mnt/a/t@version``), if the cluster is mounted there. Other paths that begin with a slash are
+those of a storage outside, see `places`.
 """
 
 from __future__ import annotations
@@ -15,25 +16,26 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import TYPE_CHECKING, TypeVar
 
 from dmq import Json
-from haproc.engine.copies import COMMIT, Begun, CopyTable, Inventory, Place
+from haproc.engine.copies import COMMIT, FILES_AT_ONCE, Begun, CopyTable, Inventory, Place
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane
 from haproc.engine.remote import RemoteSession
+from tests.simulation.places import Kept
 
 if TYPE_CHECKING:
     from tests.simulation.spark import SimSpark
 
 T = TypeVar("T")
 SCHEMA = "default"
-FILE = "rows"
+FILE_ROWS = 3
 
 
 class Shelf:
     """What a cluster's storage has of copies, beside the tables."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, int], tuple[str, bytes]] = {}
-        """What a table was created by, and its rows, by name and version."""
+        self.kept: dict[tuple[str, int], tuple[str, dict[str, bytes]]] = {}
+        """What a table was created by, and its files, by name and version."""
         self.half: dict[str, tuple[str, dict[str, bytes]]] = {}
         """Sources and files of tables that have no rows yet."""
         self.whole: dict[str, str] = {}
@@ -43,9 +45,16 @@ class Shelf:
         self.mounts: dict[str, SimSpark] = {}
         """Clusters whose files this one reads."""
         self.transferred: list[str] = []
-        """Tables, each time that their file was copied by this cluster itself."""
+        """Tables, each time that files of them were copied by this cluster itself."""
         self.others: list[tuple[str, str]] = []
         """What cannot be copied, and why."""
+        self.parts: dict[str, bytes] = {}
+        """What was put so far of a file outside; the server has it, and forgets it."""
+
+    def checksum(self, name: str, version: int) -> str:
+        """Return that of a table at a version that an inventory told of; empty: of no such."""
+        kept = self.kept.get((name, version))
+        return "" if kept is None else checksum(_rows(kept[1].values()))
 
 
 class SimCopies:
@@ -84,19 +93,18 @@ class SimCopies:
     def _inventory(self) -> Inventory:
         tables = []
         for name, rows in self._spark.dump().items():
-            made, data = self._spark.definition(name), json.dumps(rows).encode()
-            version = zlib.crc32(made.encode() + data)
-            self._spark.shelf.kept[name, version] = made, data
-            place = f"/{self._spark.name}/{name}@{version}"
-            id_ = f"{name} of {self._spark.name}"
-            tables.append(CopyTable(SCHEMA, name, place, version, id_, 1, len(data)))
+            made, files = self._spark.definition(name), _files(rows)
+            version = zlib.crc32("".join((made, *files)).encode())
+            self._spark.shelf.kept[name, version] = made, files
+            place, id_ = f"/{self._spark.name}/{name}@{version}", f"{name} of {self._spark.name}"
+            size = sum(map(len, files.values()))
+            tables.append(CopyTable(SCHEMA, name, place, version, id_, len(files), size))
         return Inventory(tables=tuple(tables), others=tuple(self._spark.shelf.others))
 
-    def _known(self, location: str) -> tuple[str, bytes]:
+    def _known(self, location: str) -> tuple[str, dict[str, bytes]]:
         top, cluster, file = location.rsplit("/", 2)
-        spark = {"": {self._spark.name: self._spark}, "/mnt": self._spark.shelf.mounts}[top].get(
-            cluster
-        )
+        reached = {"": {self._spark.name: self._spark}, "/mnt": self._spark.shelf.mounts}
+        spark = reached[top].get(cluster)
         name, _, version = file.partition("@")
         if spark is None:
             raise EngineError(ErrorKind.ENVIRONMENT, f"there is no folder {location}")
@@ -104,33 +112,77 @@ class SimCopies:
             raise EngineError(ErrorKind.APPLICATION, f"{name} is gone", sqlstate="42P01")
         return spark.shelf.kept[name, int(version)]
 
+    def _outside(self, table: CopyTable) -> Kept:
+        return self._spark.places.table(table.location, table.version)
+
     async def state(self, table: CopyTable) -> Sequence[Json]:
-        return await self._done(lambda: [{"metaData": {"made": self._known(table.location)[0]}}])
+        def state() -> Sequence[Json]:
+            if not _is_table(table.location):
+                return [{"metaData": self._outside(table).meta}]
+            return [{"metaData": {"made": self._known(table.location)[0]}}]
+
+        return await self._done(state)
 
     async def files(self, table: CopyTable, after: str) -> Sequence[Json]:
-        size = len((await self._done(lambda: self._known(table.location)))[1])
-        return [] if after else [{"path": FILE, "size": size}]
+        def files() -> Sequence[Json]:
+            if not _is_table(table.location):
+                found = self._outside(table).adds
+                adds = [found[path] for path in sorted(found)]
+            else:
+                known = self._known(table.location)[1]
+                adds = [{"path": path, "size": len(known[path])} for path in sorted(known)]
+            return [add for add in adds if add["path"] > after][:FILES_AT_ONCE]
+
+        return await self._done(files)
 
     async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
-        raise AssertionError(location)
+        def table() -> CopyTable | None:
+            found = self._spark.places.table(location)
+            if found.version < 0:
+                return None
+            size = sum(add["size"] for add in found.adds.values())
+            told = found.version, found.meta["id"], len(found.adds), size
+            return CopyTable(schema, name, location, *told)
+
+        return await self._done(table)
 
     async def names(self, location: str) -> Mapping[str, int]:
-        raise AssertionError(location)
+        return await self._done(lambda: self._spark.places.names(location))
 
     async def transfer(self, source: str, target: str, paths: Sequence[str]) -> tuple[int, int]:
-        def transfer() -> tuple[int, int]:
-            assert list(paths) == [FILE]
-            data, (_, files) = self._known(source)[1], self._spark.shelf.half[target]
-            if len(files.get(FILE, b"")) == len(data):
-                return 0, 0
-            files[FILE] = data
+        sizes = []
+        for path in paths:
+            # Whoever dies in between leaves a file that is too short.
+            if await self._done(lambda: self._transfer(source, target, path, half=True)):  # noqa: B023
+                size = await self._done(lambda: self._transfer(source, target, path))  # noqa: B023
+                sizes.append(size)
+        if sizes and _is_table(source):
             self._spark.shelf.transferred.append(target)
-            return 1, len(data)
+        return len(sizes), sum(sizes)
 
-        return await self._done(transfer)
+    def _transfer(self, source: str, target: str, path: str, *, half: bool = False) -> int:
+        """Copy a file, or the first half of it; return how many bytes. 0: it is there."""
+        files, shelf = self._spark.places.files, self._spark.shelf
+        data = self._known(source)[1][path] if _is_table(source) else files[f"{source}/{path}"]
+        there = shelf.half[target][1] if not target.startswith("/") else files
+        name = path if there is not files else f"{target}/{path}"
+        if half and len(there.get(name, b"")) == len(data):
+            return 0
+        there[name] = data[: len(data) // 2] if half else data
+        if there is files and not half:
+            self._spark.places.written.append(name)
+        return len(data)
 
     async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
-        _, data = await self._done(lambda: self._known(location))
+        def read() -> bytes:
+            if _is_table(location):
+                return self._known(location)[1][path]
+            found = self._spark.places.files.get(f"{location}/{path}")
+            if found is None:
+                raise EngineError(ErrorKind.APPLICATION, f"there is no {location}/{path}")
+            return found
+
+        data = await self._done(read)
         return len(data), data[offset : offset + min(length, 100)]
 
     async def begun(self, tables: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Begun]:
@@ -172,6 +224,8 @@ class SimCopies:
         return await self._done(lambda: self._put(location, path, offset, data, last=last))
 
     def _put(self, location: str, path: str, offset: int, data: bytes, *, last: bool) -> int:
+        if location.startswith("/"):
+            return self._put_outside(f"{location}/{path}", offset, data, last=last)
         source, files = self._spark.shelf.half[location]
         if path != COMMIT:
             if len(files.get(path, b"")) >= offset:
@@ -181,9 +235,46 @@ class SimCopies:
         lines = [json.loads(line) for line in data.splitlines()]
         made = next(line["metaData"]["made"] for line in lines if "metaData" in line)
         version = next(line["txn"]["version"] for line in lines if "txn" in line)
-        rows = [json.loads(files[line["add"]["path"]]) for line in lines if "add" in line]
+        rows = _rows(files[line["add"]["path"]] for line in lines if "add" in line)
         del self._spark.shelf.half[location]
-        self._spark.make(location, made, rows[0] if rows else [], version)
+        self._spark.make(location, made, rows, version)
         self._spark.shelf.whole[location] = source
         self._spark.shelf.copied.append(location)
         return len(data)
+
+    def _put_outside(self, path: str, offset: int, data: bytes, *, last: bool) -> int:
+        parts, places = self._spark.shelf.parts, self._spark.places
+        before = parts.get(path, b"")
+        if len(before) < offset:
+            return len(before)
+        parts[path] = before[:offset] + data
+        if not last:
+            return len(parts[path])
+        whole = parts.pop(path)
+        if places.files.get(path, whole) != whole:
+            raise EngineError(ErrorKind.APPLICATION, f"there is another commit already: {path}")
+        places.write(path, whole)
+        return len(whole)
+
+
+def checksum(rows: Sequence[Sequence[object]]) -> str:
+    """Return a table's checksum, which begins with the number of its rows."""
+    return f"{len(rows)}:{rows!r}"
+
+
+def _files(rows: Sequence[Sequence[object]]) -> dict[str, bytes]:
+    """Return files of a few rows each; what they hold makes their names."""
+    found = {}
+    for number, first in enumerate(range(0, len(rows), FILE_ROWS)):
+        data = json.dumps(rows[first : first + FILE_ROWS]).encode()
+        found[f"part-{number:05}-{zlib.crc32(data):08x}"] = data
+    return found
+
+
+def _rows(files: Iterable[bytes]) -> list[tuple[object, ...]]:
+    return [tuple(row) for data in files for row in json.loads(data)]
+
+
+def _is_table(location: str) -> bool:
+    """Return whether a path is that of a cluster's table, and not one outside."""
+    return "@" in location

@@ -36,6 +36,7 @@ from haproc.replicate.replica import Replica
 from tests.simulation.life import Life, as_made
 from tests.simulation.log import KeepingStore
 from tests.simulation.network import Refused
+from tests.simulation.places import Places
 from tests.simulation.spark import SimSpark
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ class Node:
         self.ring = ring
         self.name = name
         self.spark = SimSpark(name, ring.rng)
+        self.spark.places = ring.places
         self.incarnation = 0
         self.drained = False
         """An operator's word, which outlives processes."""
@@ -175,6 +177,7 @@ class Ring:
         self.weather = Weather()
         self.store = KeepingStore()
         self.keyed = MemoryKeys()
+        self.places = Places()
         self.nodes = {name: Node(self, name) for name in self.names}
         self.steps: dict[Step, int] = {}
         self.history: list[str] = []

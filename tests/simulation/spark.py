@@ -35,9 +35,10 @@ from haproc.engine.placeholder import column_names
 from haproc.engine.remote import RemoteSession
 from haproc.failure import ErrorClass
 from tests.simulation.connect import SimChannel, SimSession
-from tests.simulation.copies import Shelf, SimCopies
+from tests.simulation.copies import Shelf, SimCopies, checksum
 from tests.simulation.foreign import Past, SimHistories
 from tests.simulation.merging import executed
+from tests.simulation.places import Places
 from tests.simulation.plans import DROP_STAGING, NOTHING, STAGING
 from tests.simulation.queries import SimReading
 
@@ -94,6 +95,7 @@ class SimSpark:
         self._sessions_made = 0
         self._kept: dict[tuple[str, int], str] = {}
         self.shelf = Shelf()
+        self.places = Places()
         self.past = Past()
 
     def kill(self) -> None:
@@ -102,6 +104,7 @@ class SimSpark:
         self._life += 1
         self._sessions.clear()
         self._spent.clear()
+        self.shelf.parts.clear()
 
     def restart(self) -> None:
         """The server is back over the same tables."""
@@ -170,16 +173,17 @@ class SimSpark:
         states = []
         for name, rows in self.dump().items():
             states.append(TableState(name, self._versions.get(name, 0)))
-            self._kept[name, self._versions.get(name, 0)] = repr(rows)
+            self._kept[name, self._versions.get(name, 0)] = checksum(rows)
         return states
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
         await asyncio.sleep(self._rng.uniform(0, 0.5))
         self._check()
-        if state.name not in self.dump():
+        name = state.name.rpartition(".")[2].strip("`")
+        if name not in self.dump():
             raise EngineError(ErrorKind.APPLICATION, "dropped meanwhile", sqlstate="42P01")
         assert state.version is not None
-        return self._kept[state.name, state.version]
+        return self.shelf.checksum(name, state.version) or self._kept[name, state.version]
 
     def columns(self, table: str) -> list[str]:
         """Return a table's columns; none if there is no such table."""

@@ -33,7 +33,15 @@ class Scene:
         self.file = tmp_path / "history.jsonl"
         self.history = History(self.file, lambda: self.now)
         self.hold = False
-        self.nemesis = Nemesis(cast(Stage, self), iter(faults), self.history, lambda: self.hold)
+        self.renewed: list[tuple[Deed, str]] = []
+        self.nemesis = Nemesis(
+            cast(Stage, self), iter(faults), self.history, lambda: self.hold, self.renew
+        )
+
+    def renew(self, deed: Deed, name: str) -> bool:
+        """One is begun; it is never over."""
+        self.renewed.append((deed, name))
+        return len(self.renewed) == 1
 
     def runs(self, victim: Victim) -> bool:
         return victim in self.running
@@ -179,3 +187,21 @@ def test_nemesis_held_for_too_long_strikes_once_more(scene: Callable[..., Scene]
     assert play.until(HOLD_MAX_S) == []
     assert [action for _, action in play.until(HOLD_MAX_S + 5)] == ["kill", "start"]
     assert [action for _, action in play.until(2 * HOLD_MAX_S + 5)] == ["kill", "start"]
+
+
+def test_nemesis_has_one_renewal_at_a_time_and_kills_in_the_midst(
+    scene: Callable[..., Scene],
+) -> None:
+    first, second = fault(1.0, Deed.REBUILD, A), fault(2.0, Deed.REPAIR, A)
+    play = scene(first, fault(1.5, Deed.KILL, A), second)
+    assert [action for _, action in play.until(3.0)] == ["rebuild", "kill", "start", "skip"]
+    assert play.renewed == [(Deed.REBUILD, "a"), (Deed.REPAIR, "a")]
+
+
+def test_nemesis_does_not_start_what_has_left_the_ring(scene: Callable[..., Scene]) -> None:
+    play = scene(fault(1.0, Deed.KILL, SPARK, lasts_s=2.0))
+    assert [action for _, action in play.until(2.0)] == ["kill"]
+    play.victims.remove(SPARK)
+    assert play.until(5.0) == []
+    assert play.running == {A: ""}
+    assert play.nemesis.all_run()

@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from haproc.node.node import VARIABLE, trace_from
-from tests.fault.torture.plan import Deed, Fault, Mode, Scheme, Target, plan
+from tests.fault.torture.plan import GUEST, Deed, Fault, Mode, Scheme, Target, plan
 
 CLUSTERS = ("a", "b", "c")
+RENEWALS = (Scheme.MEMBER, Scheme.REBUILD, Scheme.REPAIR)
 BROKERS = ("broker1", "broker2", "broker3")
 LINKS = ("clients-a", "a-spark", "a-b")
 
@@ -46,7 +47,7 @@ def test_plan_strikes_mostly_haprocs_and_everything_sometimes(seed: int) -> None
     assert kills[Target.HAPROC] > 2 * kills[Target.SPARK] > 0
     assert kills[Target.BROKER] > 20
     assert kills[Target.REDIS] > 10
-    assert {fault.scheme for fault in told} == set(Scheme)
+    assert {fault.scheme for fault in told} == set(Scheme) - set(RENEWALS)
     assert {fault.mode for fault in told if fault.deed is Deed.CUT} == set(Mode) - {Mode.PASS}
     assert {fault.link for fault in told if fault.link} == set(LINKS)
 
@@ -77,3 +78,27 @@ def test_plan_steps_are_ones_that_a_haproc_knows() -> None:
     assert len(steps) > 5
     for step in steps:
         trace_from({VARIABLE: f"{step}:kill"})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plan_kills_in_the_midst_of_joins_rebuilds_and_repairs(seed: int) -> None:
+    told = list(itertools.islice(plan(seed, CLUSTERS, links=LINKS, renewals=RENEWALS), 400))
+    assert [fault.at_s for fault in told] == sorted(fault.at_s for fault in told)
+    for scheme in RENEWALS:
+        mine = [fault for fault in told if fault.scheme is scheme]
+        asked = [n for n, fault in enumerate(mine) if fault.deed not in (Deed.KILL, Deed.STEP)]
+        assert len(asked) > 3
+        for first, after in itertools.pairwise(asked):
+            ((_, name),) = mine[first].victims
+            struck = [victim for fault in mine[first + 1 : after] for victim in fault.victims]
+            assert (name == GUEST) == (scheme is Scheme.MEMBER)
+            assert len(struck) >= 2 and struck[-1][1] == name
+    ways = {f.step.partition(":")[0] for f in told if f.scheme in RENEWALS if f.deed is Deed.STEP}
+    assert ways == {"copied.table", "copied"}
+
+
+def test_plan_with_only_haprocs_kills_no_spark_in_the_midst() -> None:
+    only, renewals = {Target.HAPROC}, (Scheme.REPAIR,)
+    told = list(itertools.islice(plan(1, CLUSTERS, targets=only, renewals=renewals), 200))
+    assert {target for fault in told for target, _ in fault.victims} == only
+    assert any(fault.deed is Deed.REPAIR for fault in told)

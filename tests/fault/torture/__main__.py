@@ -14,9 +14,11 @@ from pathlib import Path
 from types import FrameType
 
 from tests.fault.torture.history import Level
-from tests.fault.torture.plan import Target
+from tests.fault.torture.plan import Scheme, Target
 from tests.fault.torture.run import Options, Verdict, judge, torture
 from tests.fault.torture.workloads import LEVELS
+
+RENEWALS = {"join": Scheme.MEMBER, "rebuild": Scheme.REBUILD, "repair": Scheme.REPAIR}
 
 
 def main() -> int:
@@ -50,6 +52,13 @@ def main() -> int:
     parser.add_argument(
         "--state", choices=("mesh", "redis"), default="mesh", help="redis is struck, too"
     )
+    parser.add_argument(
+        "--renewals",
+        nargs="*",
+        choices=sorted(RENEWALS),
+        default=sorted(RENEWALS),
+        help="what is done to clusters beside that, with kills in the midst of it",
+    )
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--check", type=Path, default=None, help="a history to judge again")
     given = parser.parse_args()
@@ -71,6 +80,7 @@ def main() -> int:
         clients=tuple(given.clients),
         programs=given.programs,
         redis=given.state == "redis",
+        renewals=tuple(RENEWALS[name] for name in given.renewals),
     )
     signal.signal(signal.SIGTERM, _interrupted)
     print(f"seed {seed}, log {given.log}, in {options.folder}", flush=True)

@@ -123,11 +123,13 @@ async def opened_session(config: Config, cluster: str) -> AsyncIterator[Session]
 
 
 async def position_of(log: Log, cluster: str) -> Position | None:
-    """Return a cluster's stored progress; None if it has none yet."""
+    """Return a cluster's stored progress; None if it has none yet, or takes another's tables."""
     cursor = await log.load_cursor(cluster)
     if cursor is None:
         return None
     progress = from_cursor(cursor)
+    if progress.copying is not None:
+        return None
     return Position(progress.low, progress.done, await log.end())
 
 

@@ -23,6 +23,7 @@ def figures(run: Run) -> dict[str, Any]:
         "kills_total": sum(1 for event in nemesis if _is_kill(event)),
         "freezes": dict(Counter(e["target"] for e in nemesis if e["action"] == "freeze")),
         "cuts": dict(Counter(e["mode"] for e in nemesis if e["action"] == "cut")),
+        "renewals": _renewals(run.events),
         "skipped": sum(1 for event in nemesis if event["action"] == "skip"),
         "operations": _operations(run),
         "reads": _reads(run),
@@ -51,6 +52,16 @@ def _kills(nemesis: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
             what = "before it was armed" if event["action"] == "kill" else "armed in vain"
         found.setdefault(event["target"], Counter())[what] += 1
     return {target: dict(counts.most_common()) for target, counts in found.items()}
+
+
+def _renewals(events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how joins, rebuilds and repairs ended."""
+    found: dict[str, Counter[str]] = {}
+    for event in events:
+        if event["type"] == "renewal" and "end" in event:
+            end = event["end"].partition(":")[0]
+            found.setdefault(event["deed"], Counter())[end] += 1
+    return {deed: dict(counts) for deed, counts in sorted(found.items())}
 
 
 def _operations(run: Run) -> dict[str, dict[str, int]]:

@@ -19,7 +19,7 @@ from typing import Any
 from haproc.ring.process import StartError
 from tests.fault.torture.history import History
 from tests.fault.torture.part import Part
-from tests.fault.torture.plan import Deed, Fault, Mode, Target, Victim
+from tests.fault.torture.plan import RENEWALS, Deed, Fault, Mode, Target, Victim
 from tests.fault.torture.stage import Stage
 
 _TURN_S = 0.05
@@ -34,6 +34,10 @@ def _never() -> bool:
     return False
 
 
+def _no_renewal(deed: Deed, name: str) -> bool:
+    raise AssertionError(deed)
+
+
 class Nemesis(Part):
     """See the module. ``kills`` counts processes that died by it."""
 
@@ -43,13 +47,16 @@ class Nemesis(Part):
         faults: Iterator[Fault],
         history: History,
         hold: Callable[[], bool] = _never,
+        renew: Callable[[Deed, str], bool] = _no_renewal,
     ) -> None:
+        """``renew``: begins a renewal of a cluster; False if another one is under way."""
         super().__init__("nemesis", history)
         self.kills: Counter[Target] = Counter()
         self._stage = stage
         self._faults = faults
         self._next = next(faults, None)
         self._hold = hold
+        self._renew = renew
         self._held_s = 0.0
         """How much later than planned everything comes."""
         self._held_in_a_row_s = 0.0
@@ -117,6 +124,12 @@ class Nemesis(Part):
     def _strike(self, fault: Fault, now: float) -> None:
         if fault.deed is Deed.CUT:
             self._cut_link(fault, now)
+            return
+        if fault.deed in RENEWALS:
+            ((target, name),) = fault.victims
+            begins = self._renew(fault.deed, name)
+            action = str(fault.deed) if begins else "skip"
+            self._note(action, fault, deed=fault.deed, target=target, name=name)
             return
         for victim in fault.victims:
             target, name = victim
@@ -212,6 +225,10 @@ class Nemesis(Part):
 
     def _start(self, victim: Victim, fault: str = "") -> None:
         target, name = victim
+        # It leaves just now, or has left.
+        if victim in self._stage.starting or victim not in self._stage.victims:
+            self._down.discard(victim)
+            return
 
         def failed(why: str) -> None:
             self._history.write("start-failed", target=target, name=name, why=why)

@@ -32,6 +32,17 @@ class Deed(StrEnum):
     """The HAProc is killed and started so that it dies at a named step; two kills."""
     FREEZE = "freeze"
     CUT = "cut"
+    MEMBER = "member"
+    """A guest joins the ring, or leaves it if it is a member."""
+    REBUILD = "rebuild"
+    """A cluster's tables are replaced with another one's."""
+    REPAIR = "repair"
+    """One table of a cluster is."""
+
+
+RENEWALS = frozenset({Deed.MEMBER, Deed.REBUILD, Deed.REPAIR})
+GUEST = "guest"
+"""The cluster that joins and leaves."""
 
 
 class Mode(StrEnum):
@@ -49,6 +60,7 @@ class Mode(StrEnum):
 
 Victim = tuple[Target, str]
 _REDIS: Victim = (Target.REDIS, "redis")
+_GUEST: Victim = (Target.HAPROC, GUEST)
 
 _RECOVERY_S = {Target.HAPROC: 6.0, Target.SPARK: 30.0, Target.BROKER: 12.0, Target.REDIS: 1.0}
 """Estimates on two busy cores, after the process is started again."""
@@ -81,6 +93,9 @@ class Scheme(StrEnum):
     FREEZE_BROKER = "freeze a broker"
     REDIS = "the Redis"
     FREEZE_REDIS = "freeze the Redis"
+    MEMBER = "a cluster joins or leaves"
+    REBUILD = "a rebuild"
+    REPAIR = "a repair of a table"
 
 
 _WEIGHTS = {
@@ -97,6 +112,17 @@ _WEIGHTS = {
 }
 _BROKER_WEIGHTS = {Scheme.BROKER: 16, Scheme.BROKER_RECOVERY: 5, Scheme.FREEZE_BROKER: 4}
 _REDIS_WEIGHTS = {Scheme.REDIS: 10, Scheme.FREEZE_REDIS: 6}
+_RENEWAL_WEIGHTS = {Scheme.MEMBER: 6, Scheme.REBUILD: 12, Scheme.REPAIR: 16}
+_DEEDS = {Scheme.REBUILD: Deed.REBUILD, Scheme.REPAIR: Deed.REPAIR}
+_MIDST_S = {
+    Scheme.MEMBER: ((3.0, 10.0), (8.0, 15.0), (8.0, 15.0), (2.0, 8.0)),
+    Scheme.REBUILD: ((0.5, 8.0), (2.0, 10.0)),
+    Scheme.REPAIR: ((0.2, 3.0), (1.0, 6.0)),
+}
+"""How long after the one before it the next kill comes in the midst of it. Chosen: a Spark that
+joins takes 15 s to start, a table 1 to 3 s to be copied."""
+_COPY_STEPS = (f"{Step.COPIED_TABLE}:1", f"{Step.COPIED_TABLE}:2", f"{Step.COPIED}:1")
+_REPAIR_STEPS = (f"{Step.COPIED_TABLE}:1",)
 _BEYOND_HAPROCS = {
     Scheme.SPARK: {Target.SPARK},
     Scheme.BOTH: {Target.SPARK, Target.HAPROC},
@@ -142,11 +168,12 @@ def plan(
     *,
     redis: bool = False,
     targets: Collection[Target] = tuple(Target),
+    renewals: Collection[Scheme] = (),
 ) -> Iterator[Fault]:
     """Return the plan of a seed: faults in the order of their times, without an end.
 
     ``links`` may be cut; ``pace_s`` is the mean time between two faults; only processes of the
-    kinds ``targets`` are struck.
+    kinds ``targets`` are struck; ``renewals``: which of these schemes there are, too.
     """
     weights = dict(_WEIGHTS)
     if brokers:
@@ -155,12 +182,13 @@ def plan(
         weights |= _REDIS_WEIGHTS
     if not links:
         del weights[Scheme.CUT]
+    weights |= {scheme: _RENEWAL_WEIGHTS[scheme] for scheme in Scheme if scheme in renewals}
     chosen = {
         scheme: weight
         for scheme, weight in weights.items()
         if _BEYOND_HAPROCS.get(scheme, {Target.HAPROC}) <= set(targets)
     }
-    return _Planner(seed, clusters, brokers, links, pace_s, chosen).faults()
+    return _Planner(seed, clusters, brokers, links, pace_s, chosen, targets).faults()
 
 
 class _Planner:
@@ -174,7 +202,9 @@ class _Planner:
         links: Sequence[str],
         pace_s: float,
         weights: Mapping[Scheme, int],
+        targets: Collection[Target],
     ) -> None:
+        self._targets = [each for each in (Target.HAPROC, Target.SPARK) if each in targets]
         self._random = random.Random(f"plan {seed}")
         self._clusters = list(clusters)
         self._brokers = list(brokers)
@@ -210,8 +240,35 @@ class _Planner:
                 return self._kill(scheme, now, [_REDIS], self._random.uniform(0.2, 4.0))
             case Scheme.FREEZE_REDIS:
                 return self._freeze(scheme, now, _REDIS)
+        if scheme is Scheme.MEMBER:
+            return self._renewal(scheme, now, Fault(now, Deed.MEMBER, scheme, (_GUEST,)), GUEST)
         name = self._one_to_strike(now)
+        if name is not None and scheme in _DEEDS:
+            asked = Fault(now, _DEEDS[scheme], scheme, ((Target.HAPROC, name),))
+            return self._renewal(scheme, now, asked, name)
         return [] if name is None else self._cluster(scheme, now, name)
+
+    def _renewal(self, scheme: Scheme, now: float, asked: Fault, name: str) -> list[Fault]:
+        """Return kills in the midst of it: of the cluster itself, and of one that may be its donor.
+
+        The last one is of the cluster itself.
+        """
+        others = [each for each in self._clusters if each != name and self._serves(each, now)]
+        other = self._random.choice(others) if len(others) > 1 else name
+        faults, midst_s = [asked], _MIDST_S[scheme]
+        for number, pause_s in enumerate(midst_s, 1):
+            now += self._random.uniform(*pause_s)
+            struck = name if number == len(midst_s) else self._random.choice((name, other))
+            target = self._random.choice(self._targets)
+            if target is Target.HAPROC and struck == name and self._random.random() < 0.5:
+                steps = _REPAIR_STEPS if scheme is Scheme.REPAIR else _COPY_STEPS
+                armed = self._random.choice(steps)
+                victims = ((target, struck),)
+                self._break(victims[0], now, _RECOVERY_S[target])
+                faults.append(Fault(now, Deed.STEP, scheme, victims, step=armed))
+            else:
+                faults += self._kill(scheme, now, [(target, struck)], self._random.uniform(0, 2))
+        return faults
 
     def _cluster(self, scheme: Scheme, now: float, name: str) -> list[Fault]:
         haproc, spark = (Target.HAPROC, name), (Target.SPARK, name)

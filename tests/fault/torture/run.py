@@ -18,8 +18,9 @@ from tests.fault.torture.figures import figures, shown
 from tests.fault.torture.history import History, Level, Run, load
 from tests.fault.torture.nemesis import Nemesis
 from tests.fault.torture.part import Part
-from tests.fault.torture.plan import Fault, Target, plan
+from tests.fault.torture.plan import Fault, Scheme, Target, plan
 from tests.fault.torture.programs import ENDS_S, make_programs
+from tests.fault.torture.renewals import Renewals
 from tests.fault.torture.stage import Stage, open_ring, python_path
 from tests.fault.torture.violations import Violation
 from tests.fault.torture.watch import Watch
@@ -66,6 +67,8 @@ class Options:
     """PySpark programs beside the other clients."""
     redis: bool = False
     """Whether the HAProcs keep their state in a Redis, which is struck, too."""
+    renewals: tuple[Scheme, ...] = ()
+    """Which of joins, rebuilds and repairs there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +135,14 @@ def _play(options: Options, stage: Stage, history: History) -> None:
             options.pace_s,
             redis=options.redis,
             targets=options.targets,
+            renewals=options.renewals,
         )
 
     for fault in itertools.islice(planned(), 2 * options.kills):
         history.write("plan", fault=str(fault), scheme=fault.scheme)
-    watch = Watch(stage.ring.config, history)
-    nemesis = Nemesis(stage, planned(), history, lambda: watch.starved)
+    watch = Watch(lambda: stage.ring.config, history)
+    renewals = Renewals(stage, options.seed, history)
+    nemesis = Nemesis(stage, planned(), history, lambda: watch.starved, renewals.ask)
     auditor = audit.Auditor(stage.ring.config, options.seed, history)
     clients = workloads.make_clients(
         stage.url,
@@ -156,7 +161,7 @@ def _play(options: Options, stage: Stage, history: History) -> None:
         count=options.programs,
         first_number=workloads.NUMBER_MAX + 1,
     )
-    parts: list[Part] = [watch, auditor, *clients, *programs, nemesis]
+    parts: list[Part] = [watch, auditor, *clients, *programs, renewals, nemesis]
     try:
         for part in parts:
             part.start()
@@ -165,12 +170,13 @@ def _play(options: Options, stage: Stage, history: History) -> None:
         history.write("calm", kills=dict(nemesis.kills))
         _end([auditor, *clients], _CLIENT_ENDS_S, programs)
         _end(programs, ENDS_S + _CLIENT_ENDS_S)
+        _wait_until(lambda: not renewals.busy, SETTLED_S)
         settled = _wait_until(lambda: nemesis.all_run() and watch.settled, SETTLED_S)
         history.write("settled", ok=settled, status=watch.status)
     finally:
         for part in parts:
             part.stop()
-        for part in (nemesis, watch):
+        for part in (nemesis, renewals, watch):
             if part.is_alive():
                 part.join(_PART_ENDS_S)
     failed = [part for part in parts if part.error is not None]

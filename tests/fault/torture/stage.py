@@ -42,6 +42,7 @@ class Stage:
         self.proxies = Proxies()
         self.starting: set[Victim] = set()
         """What is being started just now; nobody can tell yet whether it will run."""
+        self._coming: set[Victim] = set()
         self._threads: list[threading.Thread] = []
         self._views: dict[str, Path] = {}
 
@@ -82,7 +83,7 @@ class Stage:
             # Clients are told the proxy's port; the brokers reach each other directly.
             if broker.ports.advertised is not None:
                 self.proxies.add(f"log-{broker.name}", broker.ports.advertised, broker.ports.client)
-        described = yaml.safe_load(self.ring.file.read_text())
+        described = self._described()
         for name in self.names:
             file = self.ring.folder / f"view-{name}.yaml"
             file.write_text(yaml.safe_dump(self._view(described, name), sort_keys=False))
@@ -113,6 +114,30 @@ class Stage:
     def address(self, name: str) -> str:
         """Return the host and port of a Spark Connect door, as PySpark programs reach it."""
         return f"127.0.0.1:{self.proxies.port(f'programs-{name}')}"
+
+    # -- members -----------------------------------------------------------------------------
+
+    def changing(self, name: str, *, leaves: bool) -> None:
+        """Somebody else starts or stops a cluster's processes."""
+        self._coming = set() if leaves else {(Target.HAPROC, name), (Target.SPARK, name)}
+        self.starting |= {(Target.HAPROC, name), (Target.SPARK, name)}
+
+    def refresh(self) -> None:
+        """Take in who the members are by now, and what runs of one that comes."""
+        if {each["name"] for each in self._described()["clusters"]} != set(self.names):
+            self.ring = LocalRing.open(self.ring.folder)
+        # Its HAProc is started last: as long as it does not run, nobody else starts the Spark.
+        if all(victim in self.victims and self.runs(victim) for victim in self._coming):
+            self.starting -= self._coming
+            self._coming = set()
+
+    def changed(self, name: str) -> None:
+        """Nobody else starts or stops the cluster's processes any more."""
+        self._coming = set()
+        self.starting -= {(Target.HAPROC, name), (Target.SPARK, name)}
+
+    def _described(self) -> Any:
+        return yaml.safe_load(self.ring.file.read_text())
 
     # -- processes ---------------------------------------------------------------------------
 
@@ -155,7 +180,8 @@ class Stage:
         """Start a process without waiting for it; ``report`` hears why it failed."""
         target, name = victim
         if target is Target.HAPROC:
-            launch(self.ring.config, self._views[name], name, {VARIABLE: fault} if fault else None)
+            view = self._views.get(name, self.ring.file)  # a guest's links are no proxies
+            launch(self.ring.config, view, name, {VARIABLE: fault} if fault else None)
             return
         self.starting.add(victim)
         thread = threading.Thread(target=self._start_slowly, args=(victim, report), daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import aiohttp
 
@@ -19,11 +20,12 @@ SILENT = "-"
 class Watch(Part):
     """Writes a ``state`` event for each change; a HAProc that does not answer is ``-``."""
 
-    def __init__(self, config: Config, history: History) -> None:
+    def __init__(self, config: Callable[[], Config], history: History) -> None:
+        """``config``: tells who the members are just now."""
         super().__init__("watch", history)
-        self._urls = {c.name: f"{c.peer.url}/clusterStatus" for c in config.clusters}
+        self._config = config
         self._ready_at = history.now()
-        self.status: dict[str, dict[str, object]] = {name: {} for name in self._urls}
+        self.status: dict[str, dict[str, object]] = {each.name: {} for each in config().clusters}
         """Each HAProc's last answer; empty while it gives none."""
 
     @property
@@ -38,12 +40,23 @@ class Watch(Part):
     async def _run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            await asyncio.gather(*(self._follow(session, name) for name in self._urls))
+            following: dict[str, asyncio.Future[None]] = {}
+            while not self._stopped.is_set():
+                for each in self._config().clusters:
+                    if each.name not in following:
+                        follow = self._follow(session, each.name)
+                        following[each.name] = asyncio.ensure_future(follow)
+                await asyncio.sleep(_INTERVAL_S)
+            await asyncio.gather(*following.values())
 
     async def _follow(self, session: aiohttp.ClientSession, name: str) -> None:
         state = SILENT
         while not self._stopped.is_set():
-            self.status[name] = status = await self._ask(session, self._urls[name])
+            members = {each.name: each.peer.url for each in self._config().clusters}
+            status = dict[str, object]()
+            if name in members:
+                status = await self._ask(session, f"{members[name]}/clusterStatus")
+            self.status[name] = status
             now = str(status.get("state", SILENT))
             if now == "READY":
                 self._ready_at = self._history.now()
@@ -63,7 +76,7 @@ class Watch(Part):
     @property
     def settled(self) -> bool:
         """Whether all serve and have applied the whole log."""
-        answers = list(self.status.values())
+        answers = [self.status.get(each.name, {}) for each in self._config().clusters]
         ends = {str(answer.get("log_end")) for answer in answers}
         done = all(a.get("state") == "READY" and a.get("lag") == 0 for a in answers)
         return done and len(ends) == 1
