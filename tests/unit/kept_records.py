@@ -221,6 +221,7 @@ MESSAGES: dict[str, Message] = {
     "fence": Fence("job/4711"),
     "copy": Copy("d", "a", 12),
     "copy_of_tables": Copy("d", "a", 12, ("main.flüge", "main.air")),
+    "copy_of_tables_ahead": Copy("d", "a", 12, ("main.flüge",), ahead=True),
     "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
     "verify": Verify("b"),
     "verify_trusted": Verify("b", "c"),

@@ -29,7 +29,7 @@ async def rebuild(core: Core, wanted: str) -> None:
     """
     check_running(core)
     donor = await _donor(core, wanted)
-    if others := (await _held(core, donor)).others:
+    if others := (await held(core, donor)).others:
         raise refused(ErrorClass.NOT_NOW, uncopied(donor, others))
     await ask_for(core, CopyRequest(wanted))
 
@@ -54,6 +54,9 @@ async def ask_for(core: Core, request: CopyRequest) -> None:
             else:
                 cursor = await core.own_log.unless_replaced()
                 known = Progress() if cursor is None else from_cursor(cursor)
+                if known.copying is not None and not request.source:
+                    # What a copy has begun with is not left as it is, if this one is withdrawn.
+                    request = replace(request, first=known.copying.first)
                 await core.own_log.commit(lambda: replace(known, copying=request))
     except (LogError, TimeoutError) as error:
         core.notes.copy(None)
@@ -119,7 +122,7 @@ async def repair(core: Core, table: str, wanted: str) -> int:
             "it must apply its queue to the place of the copy; else rebuild it as a whole",
         )
     donor = await _donor(core, wanted)
-    found = (await _held(core, donor)).tables
+    found = (await held(core, donor)).tables
     named = [each.full_name for each in found if each.full_name.lower() == table.lower()]
     if len(named) != 1:
         raise refused(
@@ -133,7 +136,7 @@ async def repair(core: Core, table: str, wanted: str) -> int:
         raise log_unavailable("the log did not take the record", error, "try again") from error
 
 
-async def _held(core: Core, donor: str) -> Inventory:
+async def held(core: Core, donor: str) -> Inventory:
     """Return what a donor holds now; RequestError if it does not answer."""
     try:
         question = CopyQuestion("inventory", -1)
@@ -169,6 +172,14 @@ async def _donor(core: Core, wanted: str) -> str:
         f"no cluster could be copied: {', '.join(found) or 'there is no other one'}",
         "its tables would be lost: bring another cluster to READY first",
     )
+
+
+async def ready_peer(core: Core) -> str | None:
+    """Return a peer that can be copied, the next one in ring order; None if none can."""
+    for name in core.members.peers:
+        if await standing_of(core, name) == State.READY.value:
+            return name
+    return None
 
 
 async def standing_of(core: Core, peer: str) -> str:
