@@ -10,9 +10,12 @@ import pytest
 from haproc.classify.model import Kind, OperationClass
 from haproc.replicate.queue.backlog import Backlog, CopiedAhead
 from haproc.replicate.queue.catch_up_estimate import COPY_BYTES_PER_S, COPY_TABLE_S, FACTOR
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.contents import Verify
 from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.operation import Claim, FailureReport, Message, Operation
+from haproc.replicate.records.progress import Progress
 from haproc.replicate.records.rows import ApplicationFailure
 from haproc.replicate.records.votes import Abandon, Revoke
 from tests.unit.operations import copy, insert, update
@@ -126,3 +129,16 @@ def test_failures_count_of_the_cluster_whose_tables_are_copied() -> None:
     )
     assert found.failures("a", ()) == {1: first, 3: second}
     assert found.failures("a", [("b", 3)]) == {1: second, 2: second, 3: second}
+
+
+def test_schedule_passes_over_what_copies_stand_for_and_does_not_store_it() -> None:
+    schedule = Schedule("c", Progress(0, frozenset({2}), ((1, 2),)), 4, BatchLimits())
+    schedule.copied(CopiedAhead(4, full("t")))
+    entered = [schedule.add(n, update(f"{n}", "ut"[n > 0])) for n in range(6)]
+    assert entered == [True, False, False, False, True, True]
+    assert schedule.needs == 0
+    assert schedule.progress == Progress(0)
+    first, _ = schedule.take(4)
+    schedule.complete(first)
+    schedule.release(first)
+    assert first.offsets == (0,) and schedule.low == 4
