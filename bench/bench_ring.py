@@ -246,7 +246,7 @@ async def replay(ring: LocalRing, name: str) -> float:
     await ring.start_haproc(name, ready=False)
     began, end = None, time.monotonic() + WAIT_S
     while time.monotonic() < end:
-        status = await asyncio.to_thread(_status, ring, name)
+        status = await asyncio.to_thread(status_of, ring, name)
         if began is None and status["state"] == "RECOVERING":
             began = time.perf_counter()
         if status["state"] == "READY":
@@ -289,7 +289,7 @@ async def _come_back(ring: LocalRing, name: str) -> tuple[float, float]:
     recovering = 0.0
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
-        status = await asyncio.to_thread(_status, ring, name)
+        status = await asyncio.to_thread(status_of, ring, name)
         now = time.perf_counter()
         if not recovering and status["state"] in ("RECOVERING", "READY"):
             recovering = now
@@ -313,7 +313,7 @@ async def _first_answer(ring: LocalRing, name: str) -> float:
         await engine.aclose()
 
 
-def _status(ring: LocalRing, name: str) -> Any:
+def status_of(ring: LocalRing, name: str) -> Any:
     url = ring.config.cluster(name).peer.url + "/clusterStatus"
     with urllib.request.urlopen(url, timeout=10) as response:
         return json.load(response)

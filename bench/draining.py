@@ -173,10 +173,6 @@ class NullEngine:
         """All store what they are given."""
         return COLUMNS
 
-    async def table_bytes(self, table: str) -> int | None:
-        """They hold nothing."""
-        return 0
-
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         """No table holds anything."""
         return {}

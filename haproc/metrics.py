@@ -181,7 +181,7 @@ ALL: Final = (
     partial(
         Gauge,
         "haproc_recovery_copy_is_faster",
-        "1 while copying the tables would take less time than the replay.",
+        "1 while copying tables would take less than half the time of the replay.",
     ),
     partial(
         Gauge,

@@ -372,7 +372,7 @@ def _recovery(answer: dict[str, Any]) -> str:
     if not recovery.get("remaining"):
         return ""
     copied = recovery.get("copy_s") if recovery.get("copy_is_faster") else None
-    faster = "" if copied is None else f"; copying its tables would take {copied:g} s"
+    faster = "" if copied is None else f"; copying tables would take {copied:g} s"
     return (
         f"{recovery['applied']} of {recovery['applied'] + recovery['remaining']} records, "
         f"{recovery['rate_per_s']:g}/s, {recovery['seconds_left']:g} s left{faster}"

@@ -181,11 +181,6 @@ class SparkConnectEngine:
             lambda own: objects.standing(own, self._marker, named, timeout_s)
         )
 
-    async def table_bytes(self, table: str) -> int | None:
-        """See Engine."""
-        timeout_s = self._limits.small_statement_timeout_s
-        return await self._in_own_session(lambda own: objects.table_bytes(own, table, timeout_s))
-
     async def keeps_marks(self, table: str) -> bool:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s

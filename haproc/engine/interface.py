@@ -416,13 +416,6 @@ class Engine(Protocol):
         """
         ...
 
-    async def table_bytes(self, table: str) -> int | None:
-        """Return what a Delta table's files hold; 0: there is none, None: it is not told.
-
-        Raises EngineError.
-        """
-        ...
-
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         """Return the highest mark version each Delta table holds; tables without one are absent.
 

@@ -99,15 +99,6 @@ async def plain_columns(
     return columns if delta and as_given and metadata_of(schema) <= {"comment"} else None
 
 
-async def table_bytes(remote: RemoteSession, name: str, timeout_s: float) -> int | None:
-    """Return what a Delta table's files hold; 0: there is no table, None: it is not told."""
-    rows = await _rows(remote, f"DESCRIBE DETAIL {quoted_name(name)}", timeout_s)
-    if rows is None:
-        return 0 if await what_is(remote, name, timeout_s) is What.NOTHING else None
-    size = rows[0].get("sizeInBytes") if rows else None
-    return size if isinstance(size, int) else None
-
-
 async def check_readable(remote: RemoteSession, name: str, timeout_s: float) -> None:
     """Raise EngineError if there is a table of this name that cannot be read."""
     try:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.copying import Receiver
+from haproc.replicate.copying_ahead import copied_ahead
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import DONE_BEFORE
 from haproc.replicate.reader import Reader
@@ -63,6 +64,7 @@ class Beginning:
             return False
         core.log_state.past.observe(asyncio.get_running_loop().time(), end)
         core.schedule.resume(progress, end)
+        core.schedule.copied(await copied_ahead(core, progress))
         core.notes.resume(progress)
         core.log_state.claims.restore(progress.claims)
         await self._admission.restore(progress.roster)

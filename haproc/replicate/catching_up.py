@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dmq import LogUnavailableError
-from haproc.engine.errors import EngineError
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate, Sample, estimate
+from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate, Sample, rate_per_s, replay_s
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 10.0
-SAMPLES_MAX: Final = 12
+SAMPLES_MIN, SAMPLES_MAX = 3, 12
 """Lately is two minutes."""
-SIZES_KEPT_S: Final = 600.0
-TABLES_MAX: Final = 64
-"""Of a backlog that touches more tables it is not said what copying would take. Chosen."""
-_UNKNOWN: Final[tuple[float, int | None]] = (0.0, None)
+CONSIDER_EVERY_S: Final = 60.0
+"""How often a copy is thought of."""
+CONSIDER_SHARE: Final = 10
+"""The backlog is read for that; so long as this many times what it took, it is not done again."""
 
 
 class CatchUpEstimator:
-    """Keeps the catch-up estimate: whether the replay takes longer than a copy of the tables would.
+    """Keeps the catch-up estimate: whether the replay takes longer than a copy of tables would.
 
-    Looks seldom, beside the replay, and asks the cluster for tables' sizes only while the replay
-    is expected to take long. What is read ahead stands for the whole backlog.
+    Looks seldom, beside the replay. While the replay is expected to take long, ``consider`` is
+    given the estimate, and returns it with what a copy would take; it begins a copy if that is
+    better.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(
+        self, core: Core, consider: Callable[[CatchUpEstimate], Awaitable[CatchUpEstimate]]
+    ) -> None:
         self._core = core
+        self._consider = consider
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
-        self._sizes: dict[str, tuple[float, int | None]] = {}
-        self._asking = False
+        self._consider_at_s = -math.inf
+        self._considering = False
         self.catch_up_estimate = CatchUpEstimate()
         """What is to be expected, as of the last look."""
 
@@ -47,45 +51,30 @@ class CatchUpEstimator:
         if core.condition.now.caught_up or not core.condition.may_apply:
             if self._samples:
                 self._samples.clear()
-                self._sizes.clear()
                 self.catch_up_estimate = CatchUpEstimate()
             return
         if self._samples and now_s - self._samples[-1].at_s < LOOK_EVERY_S:
             return
         self._samples.append(Sample(now_s, core.schedule.low, core.watermarks.log_end))
-        if len(self._samples) == 1:
+        if len(self._samples) < SAMPLES_MIN:
             return
         first, last = self._samples[0], self._samples[-1]
-        found = estimate(first, last, ())
-        if found.long:
-            tables = sorted({name for u in core.schedule.unfinished() for name in u.op.writes})
-            found = estimate(first, last, [self._sizes.get(name, _UNKNOWN)[1] for name in tables])
-            due = [name for name in tables if self._due(name, now_s)]
-            if due and not self._asking and len(tables) <= TABLES_MAX:
-                self._asking = True
-                core.tasks.spawn(self._ask(due))
-        before, self.catch_up_estimate = self.catch_up_estimate, found
-        if found.copy_is_faster and not before.copy_is_faster:
-            logger.warning("%s recovers, but a copy would be faster: %s", core.me, found)
+        replay, rate = replay_s(first, last), rate_per_s(first, last)
+        found = replace(self.catch_up_estimate, replay_s=replay, rate_per_s=rate)
+        self.catch_up_estimate = found if found.long else CatchUpEstimate(replay, rate)
+        if found.long and now_s >= self._consider_at_s and not self._considering:
+            self._considering = True
+            core.tasks.spawn(self._considered(found))
 
-    def _due(self, table: str, now_s: float) -> bool:
-        return table not in self._sizes or now_s - self._sizes[table][0] >= SIZES_KEPT_S
-
-    async def _ask(self, tables: Sequence[str]) -> None:
-        """Ask for tables' sizes, one after another."""
-        try:
-            for table in tables:
-                size = await self._size(table)
-                self._sizes[table] = asyncio.get_running_loop().time(), size
-        finally:
-            self._asking = False
-
-    async def _size(self, table: str) -> int | None:
-        try:
-            return await self._core.engine.table_bytes(table)
-        except EngineError as error:
-            logger.info("the size of %s is not known: %s", table, error.message)
-            return None
+    async def _considered(self, found: CatchUpEstimate) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        considered = await self._consider(found)
+        if self._samples:  # else the replay is over
+            self.catch_up_estimate = considered
+        self._considering = False
+        took_s = clock() - began_s
+        self._consider_at_s = clock() + max(CONSIDER_EVERY_S, CONSIDER_SHARE * took_s)
 
 
 FRESH_S: Final = 1.0

@@ -24,10 +24,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from msgspec import UNSET
+
 from haproc.failure import ErrorClass, refused
 from haproc.membership.peers import CopyFailure, Enrolled
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.rebuilding import standing_of
+from haproc.replicate.copying_ahead import AheadCopy, UnfitError
 from haproc.replicate.log_state.members import heard
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -54,6 +57,7 @@ class Receiver:
     def __init__(self, core: Core, taking: Taking) -> None:
         self._core = core
         self._taking = taking
+        self._ahead = AheadCopy(core, taking, self._chosen)
         self._repairs: dict[int, Copy] = {}
         self._choosing = asyncio.Event()
         """Set: a rebuild was asked for, and nothing of it has begun."""
@@ -66,6 +70,7 @@ class Receiver:
         mine = (
             copy.cluster == self._core.me
             and bool(copy.tables)
+            and copy.ahead is UNSET
             and copy.epoch >= self._core.notes.born
         )
         if mine:
@@ -133,7 +138,14 @@ class Receiver:
                     "this new cluster needs another one's tables, but it has tables of its own: "
                     f"drop them, or have them replaced with haproc cluster rebuild {core.me}"
                 )
-            return await self._copy(progress, progress.copying or CopyRequest())
+            request = progress.copying or CopyRequest()
+            if (copy := await self._ahead.asked(progress)) is not None:
+                try:
+                    return await self._ahead.made(progress, copy)
+                except UnfitError as error:
+                    logger.warning("%s is copied as a whole: %s", core.me, error)
+                    request = CopyRequest(first=request.first)
+            return await self._copy(progress, request)
         except _WithdrawnError:
             logger.warning("the copy of another cluster is not made: it was withdrawn")
             progress = replace(progress, copying=None)

@@ -30,6 +30,7 @@ from haproc.replicate.backing_up import Backups
 from haproc.replicate.beginning import Beginning
 from haproc.replicate.catching_up import CatchingUp, CatchUpEstimator, Recovery
 from haproc.replicate.copying import Receiver
+from haproc.replicate.copying_ahead import Considering
 from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate
@@ -96,7 +97,8 @@ class Replica:
             self._at_marker,
             self.donor,
         )
-        self._catch_up_estimator = CatchUpEstimator(core)
+        considering = Considering(core, self._applier.stop, lambda: self.operators.on_rebuild())
+        self._catch_up_estimator = CatchUpEstimator(core, considering.consider)
         self._catching_up = CatchingUp(core, self._catch_up_estimator)
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
 

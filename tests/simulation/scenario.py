@@ -143,6 +143,8 @@ class Scenario:
     setup: tuple[str, ...] = SETUP
     mix: tuple[str, ...] = MIX
     build = staticmethod(build)
+    back_rate = 0.6
+    """How likely what was killed comes back at each turn of the nemesis."""
 
     def __init__(
         self,
@@ -294,9 +296,9 @@ class Scenario:
                 case "start":
                     pass
             for other in ring.nodes.values():
-                if rng.random() < 0.6:
+                if rng.random() < self.back_rate:
                     other.start()
-                if rng.random() < 0.6:
+                if rng.random() < self.back_rate:
                     other.spark.restart()
 
     def replace(self, node: Node) -> None:

@@ -440,9 +440,6 @@ class SimEngine:
         await self._check()
         return [Column(n, "int" if n in _WHOLE else "string") for n in names] or None
 
-    async def table_bytes(self, table: str) -> int | None:
-        return None
-
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
         return dict.fromkeys(names)
 

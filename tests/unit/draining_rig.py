@@ -78,9 +78,6 @@ class NullLane:
 class NullEngine:
     """A cluster with tables of which nothing is known. ``apply`` is what a statement comes to."""
 
-    def __init__(self) -> None:
-        self.sizes: Mapping[str, int | None] = {}
-
     async def apply(self, write: Statement) -> Applied:
         await asyncio.sleep(0.01)
         return Applied()
@@ -102,9 +99,6 @@ class NullEngine:
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
         return None
-
-    async def table_bytes(self, table: str) -> int | None:
-        return self.sizes.get(table, 0)
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         return {}

@@ -222,6 +222,7 @@ MESSAGES: dict[str, Message] = {
     "copy": Copy("d", "a", 12),
     "copy_with_spare": Copy("d", "a", 12, spare="zürich"),
     "copy_of_tables": Copy("d", "a", 12, ("main.flüge", "main.air")),
+    "copy_of_tables_ahead": Copy("d", "a", 12, ("main.flüge",), ahead=True),
     "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
     "verify": Verify("b"),
     "verify_trusted": Verify("b", "c"),

@@ -1,12 +1,24 @@
-"""A backlog whose replay takes longer than copying its tables says so."""
+"""How long a replay takes, and whether a copy of tables takes less."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from haproc.engine.interface import Applied
 from haproc.engine.statement import Statement
-from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate, Sample, estimate
+from haproc.replicate.queue.catch_up_estimate import (
+    COPY_BYTES_PER_S,
+    COPY_TABLE_S,
+    FACTOR,
+    FOREVER_S,
+    WORTH_S,
+    CatchUpEstimate,
+    Sample,
+    copy_s,
+    rate_per_s,
+    replay_s,
+)
 from tests.simulation.clock import run
 from tests.unit.draining_rig import NullEngine, member
 from tests.unit.operations import update
@@ -14,21 +26,39 @@ from tests.unit.operations import update
 BEFORE = Sample(0, 0, 1000)
 
 
-def test_outlook_counts_what_is_written_meanwhile() -> None:
-    assert estimate(BEFORE, Sample(10, 100, 1000), (), 1).replay_s == 90
-    assert estimate(BEFORE, Sample(10, 100, 1050), (), 1).replay_s == 190
-    assert estimate(BEFORE, Sample(10, 100, 1100), (), 1).replay_s is None
-    assert estimate(BEFORE, Sample(10, 1000, 1000), (), 1).replay_s == 0
+def test_replay_counts_what_is_written_meanwhile() -> None:
+    assert replay_s(BEFORE, Sample(10, 100, 1000)) == 90
+    assert replay_s(BEFORE, Sample(10, 100, 1050)) == 190
+    assert replay_s(BEFORE, Sample(10, 100, 1100)) is None
+    assert replay_s(BEFORE, Sample(10, 1000, 1000)) == 0
+    assert rate_per_s(BEFORE, Sample(10, 100, 1050)) == 10
 
 
-def test_outlook_copy_is_faster_only_where_all_sizes_are_known_and_the_replay_is_long() -> None:
-    slow, soon = Sample(10, 100, 1000), Sample(10, 900, 1000)
-    assert estimate(BEFORE, slow, [40, 49], 1).copy_is_faster
-    assert not estimate(BEFORE, slow, [40, 50], 1).copy_is_faster
-    assert not estimate(BEFORE, slow, [40, None], 1).copy_is_faster
-    assert not estimate(BEFORE, slow, [], 1).copy_is_faster
-    assert not estimate(BEFORE, soon, [0], 1).copy_is_faster
-    assert estimate(BEFORE, Sample(10, 0, 1000), [10**6], 1).copy_is_faster, "it never ends"
+def test_copy_takes_its_time_for_each_table_and_for_the_bytes() -> None:
+    assert copy_s([0, 0]) == 2 * COPY_TABLE_S
+    assert copy_s([10 * COPY_BYTES_PER_S]) == COPY_TABLE_S + 10
+
+
+def test_copy_is_faster_only_by_a_factor_and_only_where_the_replay_is_long() -> None:
+    long = CatchUpEstimate(FACTOR * WORTH_S, copy_s=WORTH_S - 1)
+    assert long.copy_is_faster
+    assert not replace(long, copy_s=WORTH_S).copy_is_faster
+    assert not replace(long, copy_s=None).copy_is_faster
+    assert not CatchUpEstimate(WORTH_S, copy_s=0).copy_is_faster
+
+
+def test_replay_without_an_end_counts_as_an_hour() -> None:
+    assert CatchUpEstimate(None, copy_s=FOREVER_S / FACTOR - 1).copy_is_faster
+    assert not CatchUpEstimate(None, copy_s=FOREVER_S / FACTOR).copy_is_faster
+
+
+def test_estimate_is_said_with_both_rates() -> None:
+    found = CatchUpEstimate(640, 55.5, copy_s(8 * [1 << 20]), 8, 8 << 20)
+    assert str(found) == (
+        "the replay takes 640 s at 55.5 operations/s, "
+        "a copy 24 s (8 tables, 8.0 MiB, at 50 MiB/s and 3 s each)"
+    )
+    assert str(CatchUpEstimate(None)) == "the replay never ends at 0.0 operations/s"
 
 
 class SlowEngine(NullEngine):
@@ -37,17 +67,16 @@ class SlowEngine(NullEngine):
         return Applied()
 
 
-def test_backlog_of_slow_statements_on_a_small_table_says_so_until_it_is_drained() -> None:
-    engine = SlowEngine()
-    engine.sizes = {"t": 1 << 20}
-
+def test_backlog_of_slow_statements_says_how_long_it_takes_until_it_is_drained() -> None:
     async def main() -> None:
-        async with member((update(f"{n}", "t") for n in range(100)), engine) as replica:
+        backlog = (update(f"{n}", "t") for n in range(100))
+        async with member(backlog, SlowEngine()) as replica:
             assert replica.catch_up_estimate == CatchUpEstimate()
             await asyncio.sleep(60)
             found = replica.catch_up_estimate
-            assert found.copy_is_faster and (found.tables, found.bytes) == (1, 1 << 20)
             assert found.replay_s is not None and 100 < found.replay_s < 200
+            assert 0.4 < found.rate_per_s < 0.6
+            assert found.copy_s is None  # there is no other cluster
             await asyncio.sleep(200)
             assert replica.catch_up_estimate == CatchUpEstimate()
 

@@ -89,6 +89,7 @@ REPLICATE_ORDER = (
     "reader",
     "taking",
     "transfer",
+    "copying_ahead",
     "copying",
     "restoring",
     "backing_up",

@@ -62,6 +62,7 @@ def progresses(draw: st.DrawFn) -> Progress:
         lineage=draw(
             st.lists(st.tuples(st.text(max_size=9), st.integers(0, low)), max_size=3).map(tuple)
         ),
+        ahead=draw(st.integers(-1, low)),
         copying=draw(
             st.none()
             | st.builds(
@@ -133,6 +134,7 @@ def worst(done: frozenset[int]) -> Progress:
         born=OFFSET_MAX,
         judging=(OFFSET_MAX,) * JUDGING_MAX,
         lineage=(("n" * 63, OFFSET_MAX),) * LINEAGE_MAX,
+        ahead=OFFSET_MAX,
     )
 
 

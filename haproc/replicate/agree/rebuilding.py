@@ -32,11 +32,11 @@ async def rebuild(core: Core, wanted: str, way: CopyWay | None = None) -> None:
     """
     check_running(core)
     donor = await _donor(core, wanted)
-    held = await _held(core, donor)
-    if held.others:
-        raise refused(ErrorClass.NOT_NOW, uncopied(donor, held.others))
+    found = await held(core, donor)
+    if found.others:
+        raise refused(ErrorClass.NOT_NOW, uncopied(donor, found.others))
     if way_of(core, donor, way) is CopyWay.STORAGE:
-        for table in samples(held.tables):
+        for table in samples(found.tables):
             place = located(table.location, core.storage.get(donor, ()))
             try:
                 await core.engine.copies().state(replace(table, location=place))
@@ -86,6 +86,9 @@ async def ask_for(core: Core, request: CopyRequest) -> None:
             else:
                 cursor = await core.own_log.unless_replaced()
                 known = Progress() if cursor is None else from_cursor(cursor)
+                if known.copying is not None and not request.source:
+                    # What a copy has begun with is not left as it is, if this one is withdrawn.
+                    request = replace(request, first=known.copying.first)
                 await core.own_log.commit(lambda: replace(known, copying=request))
     except (LogError, TimeoutError) as error:
         core.notes.copy(None)
@@ -152,7 +155,7 @@ async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[s
             "it must apply its queue to the place of the copy; else rebuild it as a whole",
         )
     donor = await _donor(core, wanted)
-    found = [each.full_name for each in (await _held(core, donor)).tables]
+    found = [each.full_name for each in (await held(core, donor)).tables]
     named = tuple(name for name in found if fnmatchcase(name.lower(), pattern.lower()))
     if not named:
         raise refused(
@@ -167,7 +170,7 @@ async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[s
         raise log_unavailable("the log did not take the record", error, "try again") from error
 
 
-async def _held(core: Core, donor: str) -> Inventory:
+async def held(core: Core, donor: str) -> Inventory:
     """Return what a donor holds now; RequestError if it does not answer."""
     try:
         question = CopyQuestion("inventory", -1)
@@ -203,6 +206,14 @@ async def _donor(core: Core, wanted: str) -> str:
         f"no cluster could be copied: {', '.join(found) or 'there is no other one'}",
         "its tables would be lost: bring another cluster to READY first",
     )
+
+
+async def ready_peer(core: Core) -> str | None:
+    """Return a peer that can be copied, the next one in ring order; None if none can."""
+    for name in core.members.peers:
+        if await standing_of(core, name) == State.READY.value:
+            return name
+    return None
 
 
 async def standing_of(core: Core, peer: str) -> str:

@@ -61,6 +61,7 @@ class Notes:
         self._storage = progress.storage
         self._copying = progress.copying
         self._lineage = progress.lineage
+        self._ahead = progress.ahead
 
     def beside(self, progress: Progress) -> Progress:
         """Return the progress with these notes in it."""
@@ -73,6 +74,7 @@ class Notes:
             storage=self._storage,
             copying=self._copying,
             lineage=self._lineage,
+            ahead=self._ahead if progress.low <= self._ahead else -1,
         )
 
     @property
@@ -97,6 +99,10 @@ class Notes:
     def was(self, offset: int) -> str:
         """Return the cluster that applied what is here of an offset; empty: this one itself."""
         return next((name for name, below in self._lineage if offset < below), "")
+
+    def idle(self, low: int) -> bool:
+        """Return whether nothing is to be copied, and no table is ahead of a cursor."""
+        return self._copying is None and self._ahead < low
 
     @property
     def copying(self) -> CopyRequest | None:

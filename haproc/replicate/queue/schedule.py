@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
 from haproc.replicate.log_state.computations import PeerSuccess
+from haproc.replicate.queue.backlog import NOT_AHEAD, CopiedAhead
 from haproc.replicate.queue.coalesce import BatchLimits, batch_key, cell_count, row_count
 from haproc.replicate.queue.composing import Composing, changes_keys, unlike
 from haproc.replicate.queue.turns import Readiness, Sharing, Turns, Unmarked
@@ -75,15 +76,21 @@ class Schedule:
         self._high = max(known)
         self._finished = 0
         self._holds = 0
+        self._copied = NOT_AHEAD
+
+    def copied(self, ahead: CopiedAhead) -> None:
+        """Pass over what copied tables stand for."""
+        self._copied = ahead
 
     # -- what comes in ---------------------------------------------------------------------
 
     def add(self, offset: int, op: Operation) -> bool:
-        """Enter an operation; False if it needs no running: it was done before, or is rejected."""
+        """Enter an operation; False if it needs no running: done before, rejected, or copied."""
         assert offset >= self._read_to
         self._read_to = offset + 1
-        if offset in self._done or self._readiness.rejected(offset):
-            self._over(offset)
+        copied = self._copied.stands_for(offset, op)  # known again later: not in the progress
+        if copied or offset in self._done or self._readiness.rejected(offset):
+            self._over(offset, kept=not copied)
             return False
         key = batch_key(op)
         rows = 0 if key is None else row_count(op)
@@ -132,10 +139,7 @@ class Schedule:
             task.isolate()
 
     def asked(self, below: int) -> None:
-        """Note that the tables of all operations below were asked what was applied already.
-
-        The first one of each table that is not below is looked for when its turn comes.
-        """
+        """Note that tables were asked what is applied of all below; the rest is in its turn."""
         self._asked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
@@ -166,15 +170,15 @@ class Schedule:
         self._uncomputed -= task.op.computed
         self._unlike -= task.unlike
 
-    def _over(self, first: int) -> None:
-        """It needs no more running, nor does an intent of it."""
-        self._done.add(first)
+    def _over(self, first: int, *, kept: bool = True) -> None:
+        """It needs no more running, nor does an intent of it; ``kept``: the progress says so."""
+        (self._done.add if kept else self._done.discard)(first)
         self._finished += 1
         self.unmarked.over(first)
         self._old_batches.pop(first, None)
 
     def hold(self, *, held: bool) -> None:
-        """Let nothing exclusive start, which changes what tables there are, until all let go."""
+        """Let nothing exclusive start until all let go: it changes what tables there are."""
         self._holds += 1 if held else -1
 
     # -- what is to be done ----------------------------------------------------------------

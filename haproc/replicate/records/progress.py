@@ -117,6 +117,8 @@ class Progress:
     of operations below it is true here, too. By offset; empty: they were this cluster's always."""
     copying: CopyRequest | None = None
     """Its tables are to become another cluster's; they are nothing whole before that is done."""
+    ahead: int = -1
+    """Some tables are as of this place, which ``low`` has not passed: its record names them."""
 
     def has_done(self, offset: int) -> bool:
         """Whether what stands at an offset needs no running any more."""
@@ -161,6 +163,8 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
             *(copying.source, copying.verify, copying.first),
             *(copying.way, copying.spare),
         ]
+    if progress.ahead >= 0:
+        note["a"] = progress.ahead
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
 
@@ -218,6 +222,7 @@ def from_cursor(cursor: Cursor) -> Progress:
             storage=note.get("s", ""),
             lineage=tuple((name, offset) for name, offset in note.get("l", ())),
             copying=_copying(note),
+            ahead=note.get("a", -1),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

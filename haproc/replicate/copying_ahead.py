@@ -1,0 +1,265 @@
+"""A cluster that recovers copies tables whose replay takes longer, and replays the rest.
+
+1. While it replays, it reads what the log has for it, asks another cluster what that holds, and
+   chooses tables (`haproc.replicate.queue.backlog`). A `Copy` record with these tables is put into
+   the log, and the request is stored. The process begins anew. Until here nothing is changed.
+2. The donor notes what it holds at the record's place. The backlog is read again, now as far as
+   that place: if something in it hinders the copy, or there are no notes soon, the request is
+   dropped, and all is replayed.
+3. It is stored that the tables are touched from here on. They are replaced, one after another. A
+   donor that is lost now is replaced by another one, with a new record. If the backlog hinders
+   that, the whole cluster is copied.
+4. How operations failed that the copies stand for is reported as this cluster's own outcome. Then
+   it is stored that the tables are ahead (`Progress.ahead`). The replay goes on where it was, and
+   passes over what the copies stand for.
+
+A process that is killed goes on from what is stored; the record in the log names the tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from dmq import TrimmedError
+from haproc.failure import RequestError
+from haproc.membership.state import State
+from haproc.replicate.agree.rebuilding import held, ready_peer
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.backlog import (
+    ATTEMPTS_MAX,
+    NOT_AHEAD,
+    Backlog,
+    CopiedAhead,
+    table_of,
+)
+from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate, copy_s
+from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.operation import FailureReport, Operation, from_record
+from haproc.replicate.records.progress import CopyRequest, Progress
+from haproc.replicate.taking import HopelessError, Taking
+from haproc.replicate.transfer import AnewError, Noted, Transfer
+
+logger = logging.getLogger(__name__)
+
+STOP_S: Final = 10.0
+"""How long statements under way are waited for before the process begins anew."""
+ANEW_MAX: Final = 20
+"""How often some tables are copied anew before the whole cluster is. Chosen."""
+NOTES_S: Final = 60.0
+"""How long the donor's notes are waited for before all is replayed."""
+
+
+class UnfitError(Exception):
+    """The copies cannot stand for what the log has in front of them."""
+
+
+async def read_backlog(core: Core, backlog: Backlog, start: int) -> Backlog:
+    """Have a backlog read all that the log has from an offset on; return it."""
+    end = await core.own_log.reaching(core.log.end)
+    while start < end and (entries := await core.own_log.read(start)):
+        for entry in entries:
+            backlog.read(entry.offset, from_record(entry.record))
+        start = entries[-1].offset + 1
+        await asyncio.sleep(0)
+    return backlog
+
+
+async def copied_ahead(core: Core, progress: Progress) -> CopiedAhead:
+    """Return which tables are ahead of a stored progress."""
+    if progress.ahead < 0:
+        return NOT_AHEAD
+    copy = await _record(core, progress.ahead)
+    assert copy is not None, progress.ahead  # it is not trimmed: the cursor has not passed it
+    return CopiedAhead(progress.ahead, frozenset(map(table_of, copy.tables)))
+
+
+async def _record(core: Core, offset: int) -> Copy | None:
+    """Return the record of a copy at an offset, if there is one."""
+    entries = await core.own_log.read(offset, records_max=1)
+    message = from_record(entries[0].record) if entries and entries[0].offset == offset else None
+    return message if isinstance(message, Copy) else None
+
+
+class Considering:
+    """Decides whether tables are copied, while this cluster replays. See the module.
+
+    ``stop`` lets nothing more start, and returns once nothing is under way; ``begins_anew`` has the
+    process begin anew.
+    """
+
+    def __init__(
+        self, core: Core, stop: Callable[[], Awaitable[None]], begins_anew: Callable[[], None]
+    ) -> None:
+        self._core = core
+        self._stop = stop
+        self._begins_anew = begins_anew
+
+    async def consider(self, expected: CatchUpEstimate) -> CatchUpEstimate:
+        """Return the estimate with what a copy would take; begin one that takes less."""
+        core, low = self._core, self._core.schedule.low
+        found = replace(expected, copy_s=None, tables=0, bytes=0)
+        if (donor := await ready_peer(core)) is None:
+            return found
+        try:
+            inventory = await held(core, donor)
+        except RequestError as error:
+            logger.info("%s: no copy: %s", core.me, error)
+            return found
+        try:
+            backlog = await read_backlog(core, Backlog(core.me, low), low)
+        except TrimmedError:
+            return found  # the replay went on meanwhile, and what it has done is trimmed
+        names = {
+            table_of(table.full_name): table
+            for table in inventory.tables
+            if "." not in table.schema + table.name
+        }
+        sizes = {name: table.bytes for name, table in names.items()}
+        tables = sorted(backlog.chosen(sizes, expected.bounded_s))
+        if not tables:
+            why = backlog.hindrance(()) or "no table would be there sooner"
+            logger.info("%s recovers, %s: %s", core.me, found, why)
+            return found
+        weights = [sizes[name] for name in tables]
+        found = replace(found, copy_s=copy_s(weights), tables=len(tables), bytes=sum(weights))
+        may = core.condition.state is State.RECOVERING and core.notes.idle(core.schedule.low)
+        if found.copy_is_faster and may and backlog.attempts < ATTEMPTS_MAX:
+            logger.warning("%s recovers, %s: copies from %s", core.me, found, donor)
+            await self._begin(donor, tuple(names[name].full_name for name in tables))
+        return found
+
+    async def _begin(self, donor: str, tables: tuple[str, ...]) -> None:
+        core = self._core
+        copy = Copy(core.me, donor, core.own_log.epoch, tables, ahead=True)
+        marker = await core.own_log.append(copy)
+        await core.trace(Step.AHEAD_MARKED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._stop()
+        if core.notes.copying is not None:
+            return  # an operator has the cluster rebuilt
+        core.notes.copy(CopyRequest(donor=donor, marker=marker))
+        await core.store()
+        await core.trace(Step.AHEAD_ASKED)
+        self._begins_anew()
+
+
+class AheadCopy:
+    """Makes the copies, before anything else runs on the cluster. See the module.
+
+    ``chosen`` waits for a cluster that can be copied; returns it, and a spare.
+    """
+
+    def __init__(
+        self, core: Core, taking: Taking, chosen: Callable[[str], Awaitable[tuple[str, str]]]
+    ) -> None:
+        self._core = core
+        self._taking = taking
+        self._chosen = chosen
+
+    async def asked(self, progress: Progress) -> Copy | None:
+        """Return the record of what is to be copied, if it is some tables."""
+        request = progress.copying
+        if request is None or request.marker < 0 or request.source:
+            return None
+        copy = await _record(self._core, request.marker)
+        return copy if copy is not None and copy.ahead is True else None
+
+    async def made(self, progress: Progress, copy: Copy) -> Progress:
+        """Copy the tables; return the progress to go on from, with or without them.
+
+        Raises HopelessError; UnfitError if only the whole cluster can be copied any more.
+        """
+        core, request = self._core, progress.copying
+        assert request is not None
+        async with self._taking.begun(f"haproc cluster rebuild {core.me}"):
+            for _ in range(ANEW_MAX):
+                touched = request.first >= 0
+                begun = request if touched else replace(request, first=request.marker)
+                transfer = Transfer(core, self._taking, begun)
+                try:
+                    noted = await self._noted(transfer, copy, None if touched else NOTES_S)
+                    backlog = await self._fitting(progress, begun, copy)
+                    if not touched:
+                        request = begun
+                        await self._store(replace(progress, copying=request))
+                    await transfer.take(noted, frozenset(copy.tables))
+                    break
+                except (AnewError, HopelessError, UnfitError, TimeoutError) as error:
+                    if request.first < 0:
+                        logger.warning("%s copies no tables, and replays all: %s", core.me, error)
+                        return await self._over(replace(progress, copying=None))
+                    if isinstance(error, HopelessError | UnfitError):
+                        raise
+                    logger.warning("the copy of %s begins anew: %s", request.donor, error)
+                request = await self._again(request, copy)
+                await self._store(replace(progress, copying=request))
+            else:
+                raise UnfitError(f"some tables were begun {ANEW_MAX} times")
+        await self._report(backlog, noted, request, copy)
+        await core.trace(Step.COPIED)
+        done = await self._over(replace(progress, copying=None, ahead=request.marker))
+        await transfer.end()
+        what = ", ".join(copy.tables)
+        logger.info("%s has %s as of offset %d, and replays the rest", core.me, what, done.ahead)
+        return done
+
+    async def _noted(self, transfer: Transfer, copy: Copy, within_s: float | None) -> Noted:
+        async with asyncio.timeout(within_s):
+            noted = await transfer.noted(copy.tables)
+        missing = set(copy.tables) - {table.full_name for table in noted.inventory.tables}
+        if missing:
+            raise UnfitError(f"the donor has no {', '.join(sorted(missing))}")
+        return noted
+
+    async def _fitting(self, progress: Progress, request: CopyRequest, copy: Copy) -> Backlog:
+        """Return what the log has in front of the record; UnfitError if that hinders the copy."""
+        core, low, marker = self._core, progress.low, request.marker
+        backlog = Backlog(core.me, low, progress.claims, marker)
+        await read_backlog(core, backlog, low)
+        if why := backlog.hindrance(frozenset(map(table_of, copy.tables))):
+            raise UnfitError(why)
+        begun = [*progress.done, *(last for _, last in progress.batches)]
+        if max([low - 1, *begun, *(offset for offset, _ in progress.unmarked)]) >= marker:
+            raise UnfitError(f"operations behind offset {marker} were begun")
+        return backlog
+
+    async def _again(self, request: CopyRequest, copy: Copy) -> CopyRequest:
+        """Return the request with another donor, or the same one, and a new record."""
+        core = self._core
+        donor, _ = await self._chosen("")
+        marker = await core.own_log.append(replace(copy, donor=donor, epoch=core.own_log.epoch))
+        return replace(request, donor=donor, marker=marker)
+
+    async def _report(
+        self, backlog: Backlog, noted: Noted, request: CopyRequest, copy: Copy
+    ) -> None:
+        """Report how operations failed that the copies stand for: so they ended here, too."""
+        core = self._core
+        ahead = CopiedAhead(request.marker, frozenset(map(table_of, copy.tables)))
+        for offset, failure in backlog.failures(request.donor, noted.lineage).items():
+            entries = await core.own_log.read(offset, records_max=1)
+            op = from_record(entries[0].record)
+            if isinstance(op, Operation) and ahead.stands_for(offset, op):
+                await core.own_log.append(
+                    FailureReport(offset, core.me, core.own_log.epoch, failure)
+                )
+
+    async def _over(self, progress: Progress) -> Progress:
+        await self._store(progress)
+        self._taking.over()
+        return progress
+
+    async def _store(self, progress: Progress) -> None:
+        await self._core.own_log.commit(partial(_same, progress))
+
+
+def _same(progress: Progress) -> Progress:
+    return progress

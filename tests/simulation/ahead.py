@@ -1,0 +1,59 @@
+"""Runs in which clusters that recover copy tables ahead of their queue, whenever they can.
+
+Most writes name their tables, and clusters stay away for longer; a backlog of a second is worth a
+copy. All else is as in `scenario`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from dmq import decode
+from haproc.replicate import catching_up
+from haproc.replicate.queue import catch_up_estimate
+from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.operation import Operation, from_record
+from tests.simulation import scenario
+from tests.simulation.clock import run
+from tests.simulation.scenario import Report, Scenario
+
+MIX = ("set",) * 6 + ("register",) * 6 + ("copy",) * 2 + ("prune", "fail", "gather", "tally")
+
+
+def build(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
+    """Return an operation; few are of unknown tables."""
+    value = 8 * rng_value if what == "set" and rng_value % 16 else rng_value
+    return scenario.build(what, op_id, origin, value)
+
+
+class Ahead(Scenario):
+    """See the module."""
+
+    mix = MIX
+    build = staticmethod(build)
+    back_rate = 0.3
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    """Have a backlog of a second be worth a copy, and as many copies as there may be."""
+    with (
+        patch.object(catch_up_estimate, "WORTH_S", 1.0),
+        patch.object(catch_up_estimate, "COPY_TABLE_S", 0.01),
+        patch.object(catching_up, "LOOK_EVERY_S", 0.4),
+        patch.object(catching_up, "CONSIDER_EVERY_S", 1.0),
+        patch.object(catching_up, "CONSIDER_SHARE", 0),
+        patch("haproc.replicate.copying_ahead.ATTEMPTS_MAX", 10),
+    ):
+        yield
+
+
+def simulate_ahead(seed: int) -> tuple[Report, int]:
+    """Run a seed; also return how many copies were begun."""
+    with soon():
+        made = Ahead(seed, writes_per_client=20)
+        report = run(made.main())
+    messages = (from_record(decode(data)) for data in made.ring.store.everything)
+    return report, sum(isinstance(each, Copy) and each.ahead is True for each in messages)
