@@ -84,8 +84,9 @@ import scala.jdk.javaapi.CollectionConverters;
 final class Copies {
     private static final ObjectMapper MAPPER = new ObjectMapper();
     private static final int ROW_BYTES = 1 << 20;
-    /** So few files are copied by the driver itself: a job would take longer. */
+    /** So few small files are copied by the driver itself: a job would take longer. */
     private static final int TRANSFERRED_HERE = 3;
+    private static final long TRANSFERRED_HERE_BYTES = 32 << 20;
 
     private final SparkSession session;
     private final ExternalCatalog catalog;
@@ -296,7 +297,7 @@ final class Copies {
                 from.toString(), asked.path("to").asText(),
                 new SerializableConfiguration(session.sessionState().newHadoopConf()));
         List<Long> found = new ArrayList<>();
-        if (paths.size() <= TRANSFERRED_HERE) {
+        if (isLittle(from, paths)) {
             for (String path : paths) {
                 found.add(work.call(path));
             }
@@ -307,6 +308,15 @@ final class Copies {
         return MAPPER.createObjectNode()
                 .put("files", found.stream().filter(size -> size >= 0).count())
                 .put("bytes", found.stream().mapToLong(size -> Math.max(0, size)).sum());
+    }
+
+    private boolean isLittle(Path from, List<String> paths) throws IOException {
+        long bytes = 0;
+        for (String each : paths.subList(0, Math.min(paths.size(), TRANSFERRED_HERE))) {
+            Path path = path(from, each);
+            bytes += files(path).getFileStatus(path).getLen();
+        }
+        return paths.size() <= TRANSFERRED_HERE && bytes <= TRANSFERRED_HERE_BYTES;
     }
 
     private static Path path(JsonNode asked) {

@@ -31,7 +31,7 @@ HOLD_S: Final = 6 * 3600.0
 """How long these wait for a copy, at most. Chosen: a TiB at 50 MiB/s."""
 LEASE_S: Final = 120.0
 """A copy that has asked for nothing for so long counts as over."""
-NOTES_MAX: Final = 8
+NOTES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
 READ_BYTES_MAX: Final = 16 << 20
 READS_AT_ONCE: Final = 4
