@@ -141,7 +141,7 @@ class RowsDoor:
         if not arrow:
             held.add(min(2 * RECORD_BYTES_MAX, UNPACKED_MAX * body.size))
         elif body.size <= bytes_max:
-            held.add(2 * body.size)
+            held.add(body.size)
         return body, digest
 
     async def _spooled(

@@ -40,7 +40,7 @@ class BatchLimits:
     operations_max: int = 10_000
     rows_max: int = 20_000
     bytes_max: int = 8 << 20
-    arrow_bytes_max: int = 56 << 20
+    arrow_bytes_max: int = 44 << 20
     tokens_max: int = 400_000
 
     def exceeded(
