@@ -41,6 +41,8 @@ from dmq.waiting import Waiters
 
 
 _ROWS_PER_INSERT_MAX: Final = 64
+_LARGE_BYTES: Final = 64 << 10
+_INSERT_LARGE: Final = "INSERT INTO records SELECT ?1, ?2 WHERE ?1 >= 0"
 _READ_RECORDS_MAX: Final = 4096
 _COLUMNS: Final = 64
 _TRIM_ROWS_MAX: Final = 512
@@ -168,13 +170,27 @@ class LogWriter(FileWriter[Write]):
         return None
 
     def _insert(self, first: int, encoded: Sequence[bytes]) -> None:
-        # Many rows in one statement: the interpreter's lock changes hands once, not once a row.
-        for index in range(0, len(encoded), _ROWS_PER_INSERT_MAX):
-            rows = encoded[index : index + _ROWS_PER_INSERT_MAX]
-            values: list[int | bytes] = []
-            for offset, data in enumerate(rows, first + index):
-                values += (offset, data)
-            self._db.execute(_insert_sql(len(rows)), values)
+        values: list[int | bytes] = []
+        for offset, data in enumerate(encoded, first):
+            if len(data) > _LARGE_BYTES:
+                self._insert_large(offset, data)
+                continue
+            values += (offset, data)
+            if len(values) == 2 * _ROWS_PER_INSERT_MAX:
+                self._insert_many(values)
+                values = []
+        self._insert_many(values)
+
+    def _insert_many(self, values: Sequence[int | bytes]) -> None:
+        # In one statement: the interpreter's lock changes hands once, not once a row.
+        if values:
+            self._db.execute(_insert_sql(len(values) // 2), values)
+
+    def _insert_large(self, offset: int, data: bytes) -> None:
+        # Alone: SQLite makes two copies of what a statement is given. The statement stays, and
+        # keeps what it was given last.
+        self._db.execute(_INSERT_LARGE, (offset, data))
+        self._db.execute(_INSERT_LARGE, (-1, b""))
 
     def _delete_some(self) -> bool:
         """Delete a step's worth of records below the trim point; return whether any was left."""
@@ -304,6 +320,7 @@ class SqliteLog:
     async def append(self, records: Sequence[Record]) -> list[int]:
         """See Log.append. If the caller is cancelled the records may or may not be there."""
         encoded = encode_all(records, self._record_bytes_max)
+        del records  # large ones would be in memory once more until they are written
         if not encoded:
             self._file.check_open()
             return []

@@ -99,7 +99,7 @@ def pieces(source: Readable, cut: Cut, piece_bytes: int) -> Iterator[bytes]:
 
 
 PIECE_BYTES: Final = 12 << 20
-"""Four of these make a statement of a cluster's, by its `limits.batch_arrow_bytes_max`. Measured:
+"""Three or four make a statement of a cluster's, by its `limits.batch_arrow_bytes_max`. Measured:
 smaller ones cost more, larger ones more memory."""
 _READ_BYTES: Final = 1 << 20
 _CONTINUES: Final = b"\xff\xff\xff\xff"

@@ -11,12 +11,15 @@ must be able to read. Copies by constructor, `extend` and `MergeFrom` are parsin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+Piece: TypeAlias = Any
+"""Bytes of an encoding, or what has them (a memoryview, an Arrow buffer): `len` counts them."""
 DEPTH_MAX: Final = 1_000
 """Messages inside each other; Spark's server takes 1,024 (marshallerRecursionLimit)."""
 DEEP_BYTES_MAX: Final = 4 << 20
@@ -252,3 +255,13 @@ def varint_bytes(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
+
+
+def within(message: Any, field: str, value: Sequence[Piece]) -> list[Piece]:
+    """Return the encoding, in pieces, of a message in which a field holds what is encoded so.
+
+    The message has the other fields; the pieces are put together once, by whoever sends them.
+    """
+    tag = message.DESCRIPTOR.fields_by_name[field].number << 3 | _LENGTH
+    head = varint_bytes(tag) + varint_bytes(sum(map(len, value)))
+    return [head, *value, message.SerializeToString()]

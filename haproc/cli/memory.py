@@ -1,4 +1,4 @@
-"""What a HAProc does with memory that it needs no more: it gives it back at once.
+"""What a HAProc does with memory: it takes none for pandas, and gives back what it needs no more.
 
 Parts and results pass through in blocks of megabytes, each copied a few times on several threads.
 An allocator that keeps such blocks for the next ones keeps those of each thread, and what lies
@@ -8,6 +8,10 @@ between them: more than all that is in use.
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 from typing import Final
 
 import pyarrow as pa
@@ -32,3 +36,28 @@ def give_back_blocks() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, BLOCK_BYTES)
         mallopt(_M_ARENA_MAX, ARENAS_MAX)
+
+
+class _NoPandas(MetaPathFinder):
+    """Finds pandas nowhere."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Raise ImportError for pandas; leave all else to other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(f"a HAProc does without {fullname}", name=fullname)
+
+
+def leave_pandas_out() -> None:
+    """Have Arrow do without pandas, where that is installed: 45 MiB that nothing here uses.
+
+    Arrow imports it when it first makes an array of Python values, and asks only once.
+    """
+    if "pandas" not in sys.modules:
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(finder)

@@ -136,6 +136,7 @@ def serve(options: argparse.Namespace) -> int:
 def prepare_process() -> None:
     """Have this process's files, memory and threads as a HAProc needs them."""
     _allow_files()
+    memory.leave_pandas_out()
     memory.give_back_blocks()
     # The log's threads must get their turn beside a busy event loop (measured: at the default of
     # 5 ms, reads beside a loop about 80 % busy took seconds).

@@ -101,11 +101,11 @@ class Limits:
     """Text of one statement that combines INSERTs."""
     batch_rows_max: int = 20_000
     """Rows of VALUES in one such statement; 50,000 were measured to work."""
-    batch_arrow_bytes_max: int = 56 << 20
+    batch_arrow_bytes_max: int = 44 << 20
     """Rows in Arrow, of several requests, in one statement; all statements that run side by side
     have at most twice as much. A larger value loads faster; a driver takes some ten times as much
-    memory, a HAProc five times. Measured: 232 MiB took 25, 20, 14 s by 12, 24, 48 MiB; with a heap
-    of 1 GiB 128 MiB at once were slow, 192 MiB too much."""
+    memory, a HAProc twice, while it sends them. Measured: 232 MiB took 25, 20, 14 s by 12, 24,
+    48 MiB; with a heap of 1 GiB 128 MiB at once were slow, 192 MiB too much."""
     lanes: int = 4
     """Statements that are applied side by side, at most 16; on two cores more gave nothing."""
     look_ahead_records_max: int = 16_384

@@ -175,3 +175,15 @@ def rows_in(stream: bytes) -> int:
     """Return how many rows an Arrow IPC stream holds."""
     with pa.ipc.open_stream(stream) as reader:
         return sum(batch.num_rows for batch in reader)
+
+
+def without_rows(stream: bytes) -> bytes:
+    """Return an Arrow IPC stream of the same schema that holds none of the rows."""
+    return no_rows(pa.ipc.read_schema(pa.py_buffer(stream)))
+
+
+def no_rows(schema: pa.Schema) -> bytes:
+    """Return an Arrow IPC stream without rows."""
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, schema).close()
+    return bytes(sink.getvalue().to_pybytes())

@@ -24,8 +24,9 @@ from haproc.engine.interface import TransactionMarker
 
 FILES_AT_ONCE: Final = 500
 """Files of a table that are told of at a time. Chosen: half a MiB."""
-CHUNK_BYTES: Final = 8 << 20
-"""What is asked for and written at a time; HAProc holds it a few times for each file. Chosen."""
+CHUNK_BYTES: Final = 4 << 20
+"""What is asked for and written at a time; a HAProc holds it up to six times for each file that is
+copied at once: 100 MiB. Chosen."""
 LINES_BYTES_MAX: Final = 8 << 20
 """Of a commit in memory; a larger one is put together in a file."""
 COMMIT: Final = "_delta_log/00000000000000000001.json"

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, Final
 
 from dmq import Json
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.names import OWN_SCHEMAS
 from haproc.engine.copies import (
     FILES_AT_ONCE,
@@ -26,6 +26,7 @@ from haproc.pin.sqltypes import quote_name
 
 _COPY: Final = "haproc/copy"
 _PUT: Final = "haproc/put"
+_Packed: Final = type(protos.relations.Relation().extension)
 _TIMEOUT_S: Final = 600.0
 _TRANSFER_TIMEOUT_S: Final = 3600.0
 """Of `haproc.engine.backups.BATCH_BYTES`, or one larger file. Chosen."""
@@ -191,7 +192,10 @@ class SparkCopies:
         """See Copies."""
         said = {"location": location, "path": path, "offset": offset, "last": last}
         head = json.dumps(said).encode()
-        plan = _plan(_PUT, len(head).to_bytes(4, "big") + head + data)
+        # In pieces: each message around the data, and its bytes, would be one more copy of it.
+        asked = wire.within(_Packed(type_url=_PUT), "value", [len(head).to_bytes(4), head, data])
+        asked = wire.within(protos.relations.Relation(), "extension", asked)
+        plan = wire.within(protos.base.Plan(), "root", asked)
         rows = await self._ask(lambda own: _rows(own, plan))
         return int(json.loads(str(*rows[0].values()))["size"])
 

@@ -61,9 +61,8 @@ def fill(table: str, query: Statement, schema: bytes) -> SparkPlan:
 
 def begin(table: str, rows: bytes) -> SparkPlan:
     """Return the plan that makes a staging table of the first rows, an Arrow IPC stream."""
-    plan, write = _made(table)
-    _of_rows(write, rows)
-    return SparkPlan(plan.SerializeToString())
+    _, write = _made(table)
+    return _of_rows(write, rows)
 
 
 def go_on(table: str, rows: bytes) -> SparkPlan:
@@ -71,10 +70,9 @@ def go_on(table: str, rows: bytes) -> SparkPlan:
     plan = _base.Plan()
     write = plan.command.write_operation
     write.table.table_name = table
-    _of_rows(write, rows)
     write.mode = _Write.SAVE_MODE_APPEND
     write.table.save_method = _Write.SaveTable.TABLE_SAVE_METHOD_INSERT_INTO
-    return SparkPlan(plan.SerializeToString())
+    return _of_rows(write, rows)
 
 
 def drop(table: str) -> SqlText:
@@ -92,9 +90,11 @@ def _made(table: str) -> tuple[Any, Any]:
     return plan, write
 
 
-def _of_rows(write: Any, rows: bytes) -> None:
+def _of_rows(write: Any, rows: bytes) -> SparkPlan:
     names = placeholder.column_names(len(pa.ipc.read_schema(pa.py_buffer(rows))))
-    placeholder.make(write.input, rows, names)
+    write = wire.within(write, "input", placeholder.rows_relation(rows, names))
+    command = wire.within(protos.commands.Command(), "write_operation", write)
+    return SparkPlan(b"".join(wire.within(_base.Plan(), "command", command)))
 
 
 # Results that a driver bears, of queries that may give any amount of rows.

@@ -11,8 +11,10 @@ from google.protobuf.message import Message
 from haproc import protos, wire
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.classify.tokens import TokenKind, tokenize
+from haproc.engine.arrow import END_OF_STREAM, FrameError, continuation, opening, rows_in
 from haproc.pin.plan_parts import input_of, with_input
 from haproc.pin.sqltypes import quote_name
+from haproc.wire import Piece
 
 # Rows as a relation that Spark plans quickly.
 #
@@ -29,6 +31,7 @@ TOGETHER: Final = 4_096
 FEW: Final = 1_024
 """So many go as they are, which costs the least for a statement of a few rows. Chosen."""
 _COLUMN: Final = "rows"
+_Relations = protos.relations
 _PLAIN: Final = frozenset(
     (
         *(pa.lib.Type_NA, pa.lib.Type_BOOL, pa.lib.Type_STRING, pa.lib.Type_BINARY),
@@ -44,35 +47,71 @@ def column_names(count: int) -> list[str]:
     return [f"c{at}" for at in range(1, count + 1)]
 
 
-def make(relation: Any, rows: bytes, names: Sequence[str] | None = None) -> None:
-    """Make an empty relation that of an Arrow IPC stream's rows; columns get these names if given.
+class RowsRelation:
+    """The encoding of a relation of rows that come as Arrow IPC streams of one schema.
 
-    In place, since each copy of a relation is one of the rows.
+    In pieces that are put together once, with all that stands around them: a message that holds
+    the rows, and its bytes, would be copies of them. ``count``: how many rows there are about;
+    ``names``: what the columns are called, if not as in the schema.
     """
-    schema, batches = _read(rows)
-    many = sum(len(batch) for batch in batches) > FEW
-    if many and len(schema) and all(map(_packs, schema.types)):
-        project = relation.to_df.input.project
-        project.input.local_relation.data = _packed(schema, batches)
-        taken_apart = project.expressions.add().unresolved_function
-        taken_apart.function_name = "inline"
-        argument = taken_apart.arguments.add().unresolved_attribute
-        argument.unparsed_identifier = _COLUMN
-        relation.to_df.column_names.extend(schema.names if names is None else names)
-    elif names is None:
-        relation.local_relation.data = rows
-    else:
-        relation.to_df.input.local_relation.data = rows
-        relation.to_df.column_names.extend(names)
+
+    def __init__(self, schema: pa.Schema, count: int, names: Sequence[str] | None = None) -> None:
+        self._names = names
+        packs = count > FEW and len(schema) and all(map(_packs, schema.types))
+        self._packing = _Packing(schema) if packs else None
+        self._schema = schema
+        self._data: list[Piece] = []
+
+    def add(self, stream: bytes) -> None:
+        """Take in the next rows; raises pa.ArrowInvalid."""
+        if self._packing is not None:
+            with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+                self._data += [part for batch in reader for part in self._packing.add(batch)]
+        else:
+            self._data.append(continuation(stream) if self._data else opening(stream))
+
+    def pieces(self) -> list[Piece]:
+        """Return the encoding of the ``Relation``."""
+        if self._packing is None:
+            relation = self._local([*self._data, END_OF_STREAM])
+            if self._names is None:
+                return relation
+        else:
+            relation = self._local([self._packing.head, *self._data, *self._packing.rest()])
+            project = _Relations.Project()
+            taken_apart = project.expressions.add().unresolved_function
+            taken_apart.function_name = "inline"
+            argument = taken_apart.arguments.add().unresolved_attribute
+            argument.unparsed_identifier = _COLUMN
+            inner = wire.within(project, "input", relation)
+            relation = wire.within(_Relations.Relation(), "project", inner)
+        names = self._schema.names if self._names is None else self._names
+        to_df = _Relations.ToDF(column_names=names)
+        return wire.within(_Relations.Relation(), "to_df", wire.within(to_df, "input", relation))
+
+    @staticmethod
+    def _local(data: Sequence[Piece]) -> list[Piece]:
+        local = wire.within(_Relations.LocalRelation(), "data", data)
+        return wire.within(_Relations.Relation(), "local_relation", local)
 
 
-def _read(rows: bytes) -> tuple[pa.Schema, Sequence[pa.RecordBatch]]:
-    """Return what a stream holds; of one that can't be read, nothing: Spark says what is wrong."""
+def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece]:
+    """Return the encoding of the relation of one stream's rows, in pieces.
+
+    Of a stream that can't be read Spark says what is wrong.
+    """
     try:
-        with pa.ipc.open_stream(pa.py_buffer(rows)) as stream:
-            return stream.schema, list(stream)
-    except pa.ArrowInvalid:
-        return pa.schema([]), ()
+        schema, count = pa.ipc.read_schema(pa.py_buffer(rows)), rows_in(rows)
+        relation = RowsRelation(schema, count, names)
+        relation.add(rows)
+        return relation.pieces()
+    except (pa.ArrowInvalid, FrameError):
+        data = wire.within(_Relations.LocalRelation(), "data", [rows])
+        relation_of_data = wire.within(_Relations.Relation(), "local_relation", data)
+        if names is None:
+            return relation_of_data
+        to_df = wire.within(_Relations.ToDF(column_names=names), "input", relation_of_data)
+        return wire.within(_Relations.Relation(), "to_df", to_df)
 
 
 def _packs(kind: pa.DataType) -> bool:
@@ -84,35 +123,36 @@ def _packs(kind: pa.DataType) -> bool:
     return _packs(kind.value_type) if pa.types.is_list(kind) else kind.id in _PLAIN
 
 
-def _packed(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Return a stream of one column, of lists of the rows as structs."""
-    # The names are put back behind: two columns may have one, two fields of a struct may not.
-    names = column_names(len(schema))
-    fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
-    element = pa.field("element", pa.struct(fields), nullable=False)
-    packed = pa.schema([pa.field(_COLUMN, pa.list_(element), nullable=False)])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, packed) as writer:
-        for batch in _put_together(batches):
-            structs = pa.StructArray.from_arrays(batch.columns, fields=fields)
-            begins = pa.array([*range(0, len(batch), TOGETHER), len(batch)], pa.int32())
-            lists = pa.ListArray.from_arrays(begins, structs, type=packed.types[0])
-            writer.write_batch(pa.record_batch([lists], schema=packed))
-    return bytes(sink.getvalue().to_pybytes())
+class _Packing:
+    """Makes rows a stream of one column, of lists of the rows as structs."""
 
+    def __init__(self, schema: pa.Schema) -> None:
+        # The names are put back behind: two columns may have one, two fields of a struct may not.
+        names = column_names(len(schema))
+        self._fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+        element = pa.field("element", pa.struct(self._fields), nullable=False)
+        self._packed = pa.schema([pa.field(_COLUMN, pa.list_(element), nullable=False)])
+        self._small: list[pa.RecordBatch] = []
+        self._rows = 0
+        self.head: Piece = self._packed.serialize()
 
-def _put_together(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches that fill a list, at least; the last one may be smaller."""
-    small: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        small.append(batch)
-        rows += len(batch)
-        if rows >= TOGETHER:
-            yield small[0] if len(small) == 1 else pa.concat_batches(small)
-            small, rows = [], 0
-    if small:
-        yield pa.concat_batches(small)
+    def add(self, batch: pa.RecordBatch) -> list[Piece]:
+        """Take in rows; return a message of them once they fill a list."""
+        self._small.append(batch)
+        self._rows += len(batch)
+        return self._message() if self._rows >= TOGETHER else []
+
+    def rest(self) -> list[Piece]:
+        """Return what is left, and the stream's end."""
+        return [*(self._message() if self._small else ()), END_OF_STREAM]
+
+    def _message(self) -> list[Piece]:
+        small, self._small, self._rows = self._small, [], 0
+        batch = small[0] if len(small) == 1 else pa.concat_batches(small)
+        structs = pa.StructArray.from_arrays(batch.columns, fields=self._fields)
+        begins = pa.array([*range(0, len(batch), TOGETHER), len(batch)], pa.int32())
+        lists = pa.ListArray.from_arrays(begins, structs, type=self._packed.types[0])
+        return [pa.record_batch([lists], schema=self._packed).serialize()]
 
 
 # Plans with a placeholder for the rows that are computed for them.

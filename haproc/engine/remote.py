@@ -24,6 +24,7 @@ from typing import Any, assert_never
 
 import grpc
 import grpc.aio
+import pyarrow as pa
 
 from haproc import protos, wire
 from haproc.backoff import Backoff
@@ -39,9 +40,10 @@ from haproc.engine.errors import (
     session_lost,
 )
 from haproc.engine.rewriting import Names, replaced_plan
-from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
+from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
+from haproc.wire import Piece
 
 USER = "haproc"
 _POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S = 0.05, 1.0
@@ -132,7 +134,7 @@ class RemoteSession:
         reads_only: bool = False,
         planned: Planned | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Run a plan, or the bytes of one, and yield the server's messages; raises EngineError.
+        """Run a plan, or the encoding of one, and yield the server's messages; raises EngineError.
 
         With ``epoch``, only in that epoch's session, whose settings the caller knows. What only
         reads is stopped on the cluster if this is left early. ``planned``: see `Queries.query`.
@@ -146,6 +148,8 @@ class RemoteSession:
         request = self._request(_base.ExecutePlanRequest, operation_id=operation_id)
         if isinstance(plan, bytes):
             data = replaced_plan(request.SerializeToString(), plan)
+        elif isinstance(plan, list):
+            data = await by_size(sum(map(len, plan)), b"".join, wire.within(request, "plan", plan))
         else:
             request.plan.CopyFrom(plan)
             data = request.SerializeToString()
@@ -443,26 +447,24 @@ def plan_of(statement: Statement) -> Any:
         case SqlText():
             return sql_plan(statement.sql)
         case ArrowRows():
-            return _append_plan(statement)
+            return wire.parsed(_base.Plan, b"".join(_append_pieces(statement)))
         case SparkPlan():
             return wire.parsed(_base.Plan, statement.plan)
         case _:
             assert_never(statement)
 
 
-async def plan_bytes(statement: Statement) -> bytes:
-    """Return the bytes of the plan that runs a statement."""
+async def plan_bytes(statement: Statement) -> bytes | list[Piece]:
+    """Return the encoding of the plan that runs a statement; in pieces where it brings rows."""
     match statement:
         case SparkPlan():
             return statement.plan
+        case RowsInLog():
+            return await _fetched(statement)
         case ArrowRows():
-            return await by_size(len(statement.rows), _bytes_of, statement)
+            return await by_size(len(statement.rows), _append_pieces, statement)
         case _:
-            return _bytes_of(statement)
-
-
-def _bytes_of(statement: Statement) -> bytes:
-    return bytes(plan_of(statement).SerializeToString())
+            return bytes(plan_of(statement).SerializeToString())
 
 
 def sql_plan(sql: str) -> Any:
@@ -486,10 +488,25 @@ def table_relation(table: str) -> Any:
     return relation
 
 
-def _append_plan(statement: ArrowRows) -> Any:
-    plan = _base.Plan()
-    write = plan.command.write_operation_v2
-    placeholder.make(write.input, statement.rows)
-    write.table_name = statement.table
-    write.mode = protos.commands.WriteOperationV2.MODE_APPEND
-    return plan
+def _append_pieces(statement: ArrowRows) -> list[Piece]:
+    return _appending(statement.table, placeholder.rows_relation(statement.rows))
+
+
+async def _fetched(statement: RowsInLog) -> list[Piece]:
+    """Return the plan of rows that are fetched now, one operation's after another's."""
+    assert statement.fetch is not None, "these are no rows, but what stands for them"
+    schema = pa.ipc.read_schema(pa.py_buffer(statement.rows))
+    relation = placeholder.RowsRelation(schema, statement.count)
+    async with contextlib.aclosing(statement.fetch()) as streams:
+        async for stream in streams:
+            await asyncio.to_thread(relation.add, stream)
+            del stream
+    return _appending(statement.table, await asyncio.to_thread(relation.pieces))
+
+
+def _appending(table: str, relation: Sequence[Piece]) -> list[Piece]:
+    commands = protos.commands
+    write = commands.WriteOperationV2(table_name=table, mode=commands.WriteOperationV2.MODE_APPEND)
+    command = wire.within(write, "input", relation)
+    command = wire.within(commands.Command(), "write_operation_v2", command)
+    return wire.within(_base.Plan(), "command", command)

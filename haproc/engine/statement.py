@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -85,6 +85,18 @@ class ArrowRows(Struct, frozen=True, tag="rows"):
 
     table: str
     rows: bytes
+
+
+class RowsInLog(ArrowRows, frozen=True, tag="rows-in-log"):
+    """Stands for large rows until they are sent to a cluster: the log has them, memory has not.
+
+    ``rows`` is their schema, without any of them; ``size_bytes`` and ``count`` are theirs. No
+    record holds this. ``fetch``: yields them, as streams, once they are to be sent.
+    """
+
+    size_bytes: int = 0
+    count: int = 0
+    fetch: Callable[[], AsyncGenerator[bytes, None]] | None = None
 
 
 class SparkPlan(Struct, frozen=True, tag="plan"):

@@ -26,6 +26,7 @@ from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.backing_up import Backups
 from haproc.replicate.copying import Receiver
 from haproc.replicate.member.core import Core
+from haproc.replicate.queue.coalesce import row_count
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.standing import (
     Advice,
@@ -425,7 +426,7 @@ def _operation_json(op: Operation) -> dict[str, Json]:
         "tables_known": op.tables_known,
     }
     if isinstance(op.write, ArrowRows):
-        described["rows"] = _rows_json(op.write)
+        described["rows"] = _rows_json(op, op.write)
     elif isinstance(op.write, SparkPlan):
         described["plan"] = {"bytes": len(op.write.plan)}
     elif isinstance(op.write, ComputedPlan):
@@ -440,9 +441,8 @@ def _operation_json(op: Operation) -> dict[str, Json]:
     return described
 
 
-def _rows_json(write: ArrowRows) -> dict[str, Json]:
-    with pa.ipc.open_stream(write.rows) as reader:
-        schema: Any = reader.schema
-        columns: list[Json] = [f"{field.name}: {field.type}" for field in schema]
-        count = sum(batch.num_rows for batch in reader)
-    return {"table": write.table, "bytes": len(write.rows), "count": count, "columns": columns}
+def _rows_json(op: Operation, write: ArrowRows) -> dict[str, Json]:
+    schema: Any = pa.ipc.read_schema(pa.py_buffer(write.rows))
+    columns: list[Json] = [f"{field.name}: {field.type}" for field in schema]
+    count = row_count(op)
+    return {"table": write.table, "bytes": op.size_bytes, "count": count, "columns": columns}

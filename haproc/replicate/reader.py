@@ -13,6 +13,7 @@ from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Judge, RecordJudgement
 from haproc.replicate.member.core import Core
+from haproc.replicate.queue.coalesce import left_in_log
 from haproc.replicate.queue.outcomes import (
     EXPIRED,
     STALE,
@@ -242,7 +243,7 @@ class Reader:
             return
         core.outcomes.admit(offset, message)
         self._note_own(offset, message)
-        if not core.schedule.add(offset, message):
+        if not core.schedule.add(offset, left_in_log(message)):
             if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
                 why = core.log_state.decisions.failure(offset)
                 core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.REJECTED, failure=why))

@@ -84,19 +84,20 @@ class Writes:
             window=core.limits.window_records,
             named=await by_size(op.size_bytes, names_all, op),
         )
-        known = core.outcomes.find(op.key)
+        key, fingerprint = op.key, op.fingerprint
+        known = core.outcomes.find(key)
         known_from = max(core.schedule.read_to - op.window, self._known_from())
         if known is None and op.since < known_from:
             raise _too_late(op.id)
         offset = known.offset if known is not None else None
         if known is None:
             await core.trace(Step.APPEND_BEFORE)
-            offset = await self._append(op)
+            appending = self._append(op)
+            del op  # may be large, and nobody waits for it but by its key
+            offset = await appending
             await core.trace(Step.APPEND_AFTER)
         if logged is not None:
             logged()
-        key, fingerprint = op.key, op.fingerprint
-        del op  # may be large, and nobody waits for it but by its key
         try:
             return await self._outcome(key, fingerprint, offset, timeout_s)
         except TimeoutError as error:
@@ -140,16 +141,20 @@ class Writes:
         return core.log_state.past.since(age_s, arrived_s, arrived_ms)
 
     async def _append(self, op: Operation) -> int:
+        appending = self._appended(op)
+        del op
         try:
-            return await self._appended(op)
+            return await appending
         except RecordTooLargeError as error:
             hint = "split it into several operations"
             raise refused(ErrorClass.OPERATION_TOO_LARGE, str(error), hint) from error
 
     async def _appended(self, message: Operation | Fence) -> int:
         core = self._core
+        appending = core.own_log.append_once(message)
+        del message
         try:
-            return await core.own_log.append_once(message)
+            return await appending
         except RecordTooLargeError:
             raise
         except (LogError, TimeoutError) as error:

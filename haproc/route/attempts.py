@@ -299,10 +299,13 @@ class Attempts:
             raise error
         return found
 
-    async def write(self, request: Request, make: Make) -> WriteAttempt:
+    async def write(
+        self, request: Request, make: Make, logged: Callable[[], None] = lambda: None
+    ) -> WriteAttempt:
         """Return the operation that counts, with its outcome here.
 
         ``make`` raises RequestError; it is called again if that may come to something else.
+        ``logged`` is called each time the log holds what was made.
         """
         needed: int | None = None
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -321,9 +324,7 @@ class Attempts:
                     raise
                 continue
             made_as, facts, rests_on = operation.id, Facts.of(operation), operation.rests_on
-            submitted = self._replica.writes.submit(
-                operation, request.timeout_s, request.place.rest if request.place else None
-            )
+            submitted = self._replica.writes.submit(operation, request.timeout_s, logged)
             del operation  # may be large, and whoever runs it reads it from the log
             offset, outcome = await submitted
             if _again(outcome) and self.next_id(request) != made_as:

@@ -162,6 +162,10 @@ class ManyRows(Protocol):
         """Look at all rows whether they fit the columns; raises RequestError if any does not."""
         ...
 
+    def passed(self) -> None:
+        """Take note that the log has its rows, or never will: they are not in memory any more."""
+        ...
+
     def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
     def hold(self) -> None:
@@ -180,6 +184,11 @@ class SentRows:
     table: str
     stream: bytes | ManyRows
     form: Form = ARROW
+
+    @property
+    def body(self) -> ManyRows | None:
+        """The rows, if they are not in memory."""
+        return None if isinstance(self.stream, bytes) else self.stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,12 +375,13 @@ class RingService:
             return operation
 
         try:
-            attempt = await self._attempts.write(request, make)
+            attempt = await self._attempts.write(request, make, partial(_logged, request, body))
             if concern is None:
                 concern = await self._concerns.again(asks, attempt.offset)
             return answer_of(attempt, self._core), concern
         finally:
             if body is not None:
+                body.passed()
                 self._attached.request_is_over(body)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
@@ -430,8 +431,14 @@ class RingService:
 
 
 def _body(request: Request) -> ManyRows | None:
-    """Return the rows of a request that brings more than one record holds."""
+    """Return the rows of a request that are not in memory."""
     sent = request.statement
-    if isinstance(sent, SentRows) and not isinstance(sent.stream, bytes):
-        return sent.stream
-    return None
+    return sent.body if isinstance(sent, SentRows) else None
+
+
+def _logged(request: Request, body: ManyRows | None) -> None:
+    """Give back what a write takes only until the log has it."""
+    if request.place is not None:
+        request.place.rest()
+    if body is not None:
+        body.passed()

@@ -8,23 +8,22 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
-import pyarrow as pa
-
 from haproc.config.sections import Limits
 from haproc.config.shares import Denied, Shares
-from haproc.engine.arrow import joined, stream_of
+from haproc.engine.arrow import joined, without_rows
 from haproc.engine.interface import Chunk, Column
 from haproc.engine.statement import ROWS_MAX
 from haproc.failure import ErrorClass, RequestError, busy, refused
 from haproc.route.model import Fitted
 from haproc.route.offload import Worker, WorkerDiedError
 from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, RowsError
-from haproc.route.rows.reading import misfit, pieces
+from haproc.route.rows.reading import fitted, makes_a_record, misfit, pieces
 from haproc.route.spooled_file import SpooledFile
 
 # The pieces of a body of Parquet, from a process that reads nothing but this one body.
@@ -102,11 +101,48 @@ RECORD_BYTES_MAX: Final = 16 << 20
 """Rows up to here make one record, however they came; larger ones go in parts. Chosen: rows of one
 record can run in one statement with others' at once, those of parts are gathered before."""
 
+PASSING_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
+"""Rows of bodies on their way into the log, at a time: from when they are fitted until the log has
+them, in which each is in memory three or four times. Measured: a load has eight pieces under way,
+whose rows took 250 MiB without it. Two at a time keep two cores busy."""
+_GROWS_MAX: Final = 4
+"""Chosen: so many times as long as its file a body's rows usually are, at most, as Arrow."""
 PARQUET_FITS_MAX: Final = 8
 """Bodies of Parquet that are fitted at a time, each by a process of 32 MiB (measured) beside its
 rows; the others wait. Chosen. Bodies that are taken are few: one for each operation at its turn."""
 
 T = TypeVar("T")
+
+
+class PassingBytes:
+    """Bytes that pass through memory at a time; who would exceed ``bytes_max`` waits, in order."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = self._bytes_max = bytes_max
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, size: int) -> int:
+        """Return how many were taken once there is room: of what is larger than all, all."""
+        size = min(size, self._bytes_max)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        self.give_back(0)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(size)
+            raise
+        return size
+
+    def give_back(self, size: int) -> None:
+        """Let those pass that there is room for now."""
+        self._left += size
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._left):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._left -= size
+                turn.set_result(None)
 
 
 class Spools:
@@ -117,6 +153,7 @@ class Spools:
         self.shares = shares
         self.limits = limits
         self.parquet_fits = asyncio.Semaphore(PARQUET_FITS_MAX)
+        self.passing = PassingBytes(PASSING_BYTES_MAX)
 
     def clean(self) -> None:
         """Delete what an earlier process left: where files cannot be without a name at once."""
@@ -164,6 +201,7 @@ class SpooledBody:
         self._hash = hashlib.sha256()
         self._gathered = bytearray()
         self._holders = 1
+        self._passing = 0
         self._columns: Sequence[Column] = ()
         self.size = 0
 
@@ -181,10 +219,6 @@ class SpooledBody:
         await self._write()
         return self._hash.hexdigest()
 
-    async def whole(self) -> bytes:
-        """Return all bytes of a body that turned out to be small."""
-        return await _unhurt(asyncio.to_thread(os.pread, self._file.fileno(), self.size, 0))
-
     def hold(self) -> None:
         """Keep it for one more."""
         self._holders += 1
@@ -193,30 +227,67 @@ class SpooledBody:
         """Keep it for one less; after the last one it is gone."""
         self._holders -= 1
         if self._holders == 0:
+            self.passed()
             self._file.close()
             self._spools.shares.give_back(self._user, self.size)
 
+    def passed(self) -> None:
+        """Take note that the log has its rows, or never will: they are not in memory any more."""
+        passing, self._passing = self._passing, 0
+        self._spools.passing.give_back(passing)
+
     async def fit(self, columns: Sequence[Column]) -> Fitted:
-        """Look at all rows whether they fit the columns; RequestError if any does not."""
+        """Look at all rows whether they fit the columns; RequestError if any does not.
+
+        Few rows pass through memory from here on, until they have `passed`.
+        """
         self._columns = columns
-        if self._form.kind is not FormKind.PARQUET:
+        try:
+            if self._form.kind is FormKind.PARQUET:
+                async with self._spools.parquet_fits:
+                    return await self._fitted()
+            if self._form.kind is FormKind.ARROW:
+                return await self._as_record() or await self._fitted()
             return await self._fitted()
-        async with self._spools.parquet_fits:
-            return await self._fitted()
+        except BaseException:
+            self.passed()
+            raise
+
+    async def _as_record(self) -> Fitted | None:
+        """Return the rows of a body of Arrow in one record; None if they are too many for one."""
+        if self.size > self._spools.limits.operation_bytes_max:
+            return None
+        await self._pass(self.size)
+        rows = await _unhurt(asyncio.to_thread(self._record))
+        return None if rows is None else Fitted(without_rows(rows), rows)
+
+    async def _pass(self, size: int) -> None:
+        self.passed()
+        self._passing = await self._spools.passing.take(size)
+
+    def _record(self) -> bytes | None:
+        """Return the rows of a body of Arrow as one record; None if they are too many for one."""
+        bytes_max = self._spools.limits.operation_bytes_max
+        data = os.pread(self._file.fileno(), self.size, 0)
+        if not makes_a_record(data, bytes_max):
+            return None
+        return fitted(data, self._columns, bytes_max, self._form)
 
     async def _fitted(self) -> Fitted:
         limits = self._spools.limits
         size, rows, schema = 0, 0, b""
         few: list[bytes] | None = []
+        await self._pass(min(_GROWS_MAX * self.size, RECORD_BYTES_MAX))
         async with aclosing(aiter(self)) as chunks:
             async for chunk in chunks:
                 size, rows = size + len(chunk.data), rows + chunk.rows
-                schema = schema or _without_rows(chunk.data)
+                schema = schema or without_rows(chunk.data)
                 fits = size <= min(RECORD_BYTES_MAX, limits.operation_bytes_max)
                 if few is not None and fits and rows <= ROWS_MAX:
                     few.append(chunk.data)
-                else:
-                    few = None
+                elif few is not None:
+                    few = None  # the rows of one piece at a time, from here on
+                    self.passed()
                 if size > (most := limits.staged_bytes_max):
                     raise refused(
                         ErrorClass.TOO_LARGE,
@@ -268,11 +339,6 @@ async def _unhurt(work: Coroutine[Any, Any, T]) -> T:
 
 def _next(chunks: Iterator[Chunk]) -> Chunk | None:
     return next(chunks, None)
-
-
-def _without_rows(stream: bytes) -> bytes:
-    with pa.ipc.open_stream(stream) as reader:
-        return stream_of(reader.schema.empty_table())
 
 
 def _no_room(error: OSError) -> RequestError:

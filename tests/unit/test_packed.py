@@ -16,7 +16,7 @@ from haproc.engine.remote import plan_bytes, plan_of
 from haproc.engine.statement import ArrowRows
 from haproc.offloop import LARGE_BYTES
 
-MAKE = placeholder.make
+MAKE = placeholder.rows_relation
 
 
 def stream_of(table: pa.Table, rows_per_batch: int = 1 << 20) -> bytes:
@@ -27,9 +27,8 @@ def stream_of(table: pa.Table, rows_per_batch: int = 1 << 20) -> bytes:
 
 
 def relation_of(rows: bytes, names: Sequence[str] | None = None) -> Any:
-    relation = protos.relations.Relation()
-    placeholder.make(relation, rows, names)
-    return relation
+    pieces = placeholder.rows_relation(rows, names)
+    return protos.relations.Relation.FromString(b"".join(pieces))
 
 
 def test_few_rows_go_as_they_are() -> None:
@@ -76,13 +75,14 @@ def test_many_rows_without_columns_go_as_they_are() -> None:
 async def test_plan_of_many_rows_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     made_in: list[threading.Thread] = []
 
-    def seen(*arguments: Any) -> None:
+    def seen(*arguments: Any) -> list[Any]:
         made_in.append(threading.current_thread())
-        MAKE(*arguments)
+        return MAKE(*arguments)
 
-    monkeypatch.setattr(placeholder, "make", seen)
+    monkeypatch.setattr(placeholder, "rows_relation", seen)
     for count in (1, LARGE_BYTES // 8 + 1):
         statement = ArrowRows("t", stream_of(pa.table({"a": range(count)})))
-        assert await plan_bytes(statement) == plan_of(statement).SerializeToString()
+        pieces = await plan_bytes(statement)
+        assert b"".join(pieces) == plan_of(statement).SerializeToString()  # type: ignore[arg-type]
     few, _, many, _ = (thread is threading.main_thread() for thread in made_in)
     assert (few, many) == (True, False)

@@ -118,15 +118,16 @@ class RowsDoor:
         )
 
     async def _body(self, request: web.Request, form: Form) -> tuple[bytes | SpooledBody, str]:
-        """Return the rows and their digest: on disk unless they are Arrow and make one record.
+        """Return the rows and their digest: on disk unless they are Arrow and few.
 
-        What is no Arrow may be many times as long once it is read.
+        A request lives until its rows are applied, and many wait. What is no Arrow may be many
+        times as long once it is read.
         """
         length, bytes_max = request.content_length, self._config.limits.operation_bytes_max
         arrow = form.kind is FormKind.ARROW
         if is_packed(request):
             length = None  # of what is packed
-        if arrow and length is not None and length <= bytes_max:
+        if arrow and length is not None and length <= min(bytes_max, WRITE_BYTES):
             data = await read_body(request, bytes_max)
             if makes_a_record(data, bytes_max):
                 return data, await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
@@ -139,11 +140,9 @@ class RowsDoor:
         digest = await body.complete()
         if not arrow:
             held.add(min(2 * RECORD_BYTES_MAX, UNPACKED_MAX * body.size))
-        if not arrow or body.size > bytes_max:
-            return body, digest
-        held.add(body.size)
-        data = await body.whole()
-        return (data if makes_a_record(data, bytes_max) else body), digest
+        elif body.size <= bytes_max:
+            held.add(body.size)
+        return body, digest
 
     async def _spooled(
         self, request: web.Request, form: Form, data: bytes

@@ -16,9 +16,12 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeAlias
+
+from msgspec import structs
 
 from dmq import RecordTooLargeError
 from haproc.classify.model import RefusedError
@@ -29,7 +32,7 @@ from haproc.engine.placeholder import (
     with_rows,
     with_table,
 )
-from haproc.engine.statement import SparkPlan, Statement
+from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
 from haproc.replicate.apply.materialise import (
@@ -52,7 +55,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome
 from haproc.replicate.queue.units import Unit
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.operation import Filler, Message, Operation, from_record
 from haproc.replicate.records.rows import (
     ApplicationFailure,
     ComputedPlan,
@@ -195,6 +198,8 @@ class Computing:
         core = self._core
         # Thousands of small streams of rows are put together message by message.
         write = await by_size(sum(op.size_bytes for op in unit.operations[1:]), unit.write)
+        if isinstance(write, RowsInLog):
+            return structs.replace(write, fetch=partial(self._streams, unit))
         if not isinstance(write, QueryWrite | ComputedPlan | SpooledRows):
             return write
         found = core.log_state.computations.found(unit.version)
@@ -211,6 +216,15 @@ class Computing:
             return SparkPlan(plan)
         table = await self._staging_tables.stage(rows, filling, lane)
         return SparkPlan(with_table(filling.plan, table))
+
+    async def _streams(self, unit: Unit) -> AsyncGenerator[bytes, None]:
+        """Yield the rows of a unit's operations, those that wait in the log from there."""
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            found: Message | Filler = op
+            if isinstance(op.write, RowsInLog):
+                found = from_record((await self._core.own_log.read(offset, 1))[0].record)
+            assert isinstance(found, Operation) and isinstance(found.write, ArrowRows)
+            yield found.write.rows
 
     async def vanished(self, unit: Unit) -> EngineError | None:
         """Return why an application error may be none of the unit's: its rows are gone."""

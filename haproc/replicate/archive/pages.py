@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from dmq import Entry, LogError
 from haproc.config.sections import Archive
-from haproc.engine.arrow import stream_of
+from haproc.engine.arrow import no_rows, stream_of
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.archive.account import Account, ArchivePosition, known_from
@@ -32,7 +32,7 @@ _READ_RECORDS: Final = 256
 """At a time: the event loop is held for some milliseconds."""
 _READ_BYTES: Final = 4 << 20
 _HEAR_S: Final = 10.0
-_NO_ROWS: Final = stream_of(SCHEMA.empty_table())
+_NO_ROWS: Final = no_rows(SCHEMA)
 
 
 class Timekeepers(Protocol):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from haproc.classify.insert import column_list, literal_rows
 from haproc.classify.model import Kind, OperationClass
 from haproc.classify.tokens import LexicalError, Token, tokenize
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ArrowRows, RowsInLog, SqlText
 from haproc.pin.literals import string_literal
 from haproc.replicate.compose.expressions import NO_COLUMNS, Expressions, Otherwise
 from haproc.replicate.compose.terms import (
@@ -369,6 +369,8 @@ def change_of(op: Operation) -> Change | None:
         return None
     if len(op.writes) != 1 or not isinstance(op.write, SqlText | ArrowRows):
         return None
+    if isinstance(op.write, RowsInLog):
+        return None  # far more than a text may hold
     if op.reads or op.settings.confs or not op.settings.ansi:
         return None  # what is stored, and how, could depend on them
     try:

@@ -189,7 +189,11 @@ class OwnLog:
     async def append_once(self, message: Message) -> int:
         """Append one record for somebody who waits; raises LogError, or TimeoutError."""
         async with asyncio.timeout(self._timeouts.append_s):
-            (offset,) = await self._log.append([to_record(message)])
+            appending = self._log.append([to_record(message)])
+            del (
+                message
+            )  # large rows are a copy of it by now, and another one while they are written
+            (offset,) = await appending
         return offset
 
     async def decide(

@@ -10,18 +10,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from haproc.classify.bounds import tokens_of
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
-from haproc.engine.arrow import joined, rows_in
+from haproc.engine.arrow import joined, rows_in, without_rows
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ROWS_MAX, ArrowRows, SqlText
+from haproc.engine.statement import ROWS_MAX, ArrowRows, RowsInLog, SqlText
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
+
+LEFT_FROM_BYTES: Final = 1 << 20
+"""Rows from this size on wait in the log. Chosen: to read them once more costs little beside what
+Spark takes for them; of smaller ones thousands may be one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class BatchLimits:
     operations_max: int = 10_000
     rows_max: int = 20_000
     bytes_max: int = 8 << 20
-    arrow_bytes_max: int = 56 << 20
+    arrow_bytes_max: int = 44 << 20
     tokens_max: int = 400_000
 
     def exceeded(
@@ -109,9 +113,23 @@ def batch_key(op: Operation) -> BatchKey | None:
 
 def row_count(op: Operation) -> int:
     """Return how many rows an operation adds to a batch, as far as its record tells."""
+    if isinstance(op.write, RowsInLog):
+        return op.write.count
     if isinstance(op.write, ArrowRows):
         return rows_in(op.write.rows)
     return op.insert.rows if op.insert is not None else 1
+
+
+def left_in_log(op: Operation) -> Operation:
+    """Return what stands in the queue for an operation: one of large rows without them.
+
+    As many as the queue may hold would be a multiple of what a HAProc takes otherwise.
+    """
+    if not isinstance(op.write, ArrowRows) or op.size_bytes < LEFT_FROM_BYTES:
+        return op
+    schema, count = without_rows(op.write.rows), rows_in(op.write.rows)
+    write = RowsInLog(op.write.table, schema, size_bytes=op.size_bytes, count=count)
+    return replace(op, write=write)
 
 
 def cell_count(key: BatchKey | None, rows: int) -> int:
@@ -126,6 +144,11 @@ def combine(operations: Sequence[Operation]) -> Write:
     first = operations[0]
     if len(operations) == 1:
         return first.write
+    if any(isinstance(op.write, RowsInLog) for op in operations):
+        assert isinstance(first.write, ArrowRows)
+        counts, sizes = map(row_count, operations), (op.size_bytes for op in operations)
+        schema = without_rows(first.write.rows)
+        return RowsInLog(first.write.table, schema, size_bytes=sum(sizes), count=sum(counts))
     if isinstance(first.write, ArrowRows):
         streams = [op.write.rows for op in operations if isinstance(op.write, ArrowRows)]
         return ArrowRows(first.write.table, joined(streams))

@@ -30,7 +30,7 @@ from dmq import FILLER, Record
 from dmq.declared import Kinds
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
+from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText
 from haproc.replicate.records.contents import Check, Checksums, Fence, Skip, Verify
 from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.members import Roster
@@ -158,6 +158,8 @@ class Operation:
         match self.write:
             case SqlText(sql) | QueryWrite(sql):
                 return len(sql)
+            case RowsInLog():
+                return self.write.size_bytes
             case ArrowRows(_, rows):
                 return len(rows)
             case SparkPlan(plan):
