@@ -396,6 +396,9 @@ class Config:
     ``anonymous``."""
     allow_anonymous: bool = False
     """Needed to leave ``users`` empty while a client door is not on loopback."""
+    ui_for_clients: bool = False
+    """Whether the client doors have the status page (``/ui``), too. It shows clients no tables and
+    no users, and cannot change anything there."""
     time_zone: str = "UTC"
     """Session time zone of requests and sessions that set none; the same on every cluster."""
     session_defaults: tuple[tuple[str, str], ...] = ()
