@@ -39,7 +39,8 @@ class Page:
         async for message in self._socket:
             told = json.loads(message.data)
             if answer := self._answers.pop(told.get("id", 0), None):
-                answer.set_result(told)
+                if not answer.done():  # nobody waits for it any more
+                    answer.set_result(told)
             elif told.get("method") == "Runtime.exceptionThrown":
                 self.complaints.append(json.dumps(told["params"]["exceptionDetails"]))
             elif told.get("method") == "Log.entryAdded":

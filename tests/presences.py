@@ -47,6 +47,7 @@ class Here:
     """One presence in this process."""
 
     def __init__(self, config: Config, name: str, incarnation: str = "") -> None:
+        self.config = config
         self.name = name
         self.metrics = Metrics(config.ring, name, ["READY"])
         self.presence = Presence(config, name, incarnation or f"{name}1", self.metrics)

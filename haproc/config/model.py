@@ -397,8 +397,8 @@ class Config:
     allow_anonymous: bool = False
     """Needed to leave ``users`` empty while a client door is not on loopback."""
     ui_for_clients: bool = False
-    """Whether the client doors have the status page (``/ui``), too. It shows clients no tables and
-    no users, and cannot change anything there."""
+    """Whether the client doors have the status page (``/ui``), too. There it shows no operation's
+    tables or user, and cannot change anything."""
     time_zone: str = "UTC"
     """Session time zone of requests and sessions that set none; the same on every cluster."""
     session_defaults: tuple[tuple[str, str], ...] = ()

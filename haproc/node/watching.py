@@ -19,7 +19,7 @@ from haproc.node.presence import Presence
 from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.replica import Replica
 
-OPERATIONS_MAX: Final = 40
+OPERATIONS_MAX: Final = 25
 QUEUE_MAX: Final = 10
 """What fails or blocks stands at the queue's head."""
 ASK_S: Final = 0.3

@@ -5,6 +5,7 @@ const TOKEN = "haproc-token"; // in sessionStorage: gone with the tab, never in 
 const SAMPLES_MAX = 180; // as on the server: three minutes
 const SILENT_MS = 4000; // events come each second
 const AGAIN_MS = 500;
+const CHANGES_MAX = 8;
 const GOOD = ["READY"];
 const BUSY = ["READ_ONLY", "RECOVERING", "COPYING", "STARTING", "DRAINING"];
 const SIGNS = { good: "●", busy: "◆", bad: "▲" }; // a state is never told by colour alone
@@ -147,7 +148,7 @@ function showOperations(ring) {
       return row(number(op.offset), time(op.at), op.kind, op.class, op.form, from, op.tables?.join(", ") ?? "for operators", outcome, op.ms == null ? "" : seconds(op.ms / 1000));
     }));
   const queue = ring.queue ?? [];
-  $("#queue").hidden = !queue.length;
+  $("#queue").hidden = !ring.operator;
   // Its age changes each second, and is not shown.
   refill($("#queue tbody"), queue.map((op) => [op.offset, op.position, op.attempts, op.error]), () =>
     queue.map((op) => row(number(op.offset), op.position, op.writes.join(", "), number(op.attempts), op.error, queueActions(ring.cluster, op))));
@@ -161,7 +162,7 @@ function queueActions(cluster, { offset, position }) {
 
 function showChanges({ changes }) {
   refill($("#changes"), changes, () =>
-    changes.toReversed().map(({ at, cluster, before, after }) => {
+    changes.slice(-CHANGES_MAX).reverse().map(({ at, cluster, before, after }) => {
       const now = make("span", { className: mood(after) }, signed(after));
       return make("li", {}, make("time", { dateTime: at }, day(at)), ` ${cluster}: ${before || "NOT HEARD"} → `, now);
     }));
@@ -225,7 +226,7 @@ async function ask(path, body) {
 async function telling(what, work) {
   try {
     const done = await work();
-    if (done) put($("#told"), `${what} ${done.done ?? "It is asked for."}`);
+    if (done) put($("#told"), `${what} ${done.done ?? done.status ?? done.state ?? "asked for"}`);
   } catch (error) {
     put($("#told"), `${what} ${error.message}`);
   }
