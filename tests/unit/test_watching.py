@@ -11,11 +11,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 from haproc.config.model import Membership
+from haproc.doors.ui.door import PAGE
 from haproc.membership.peers import PeerStatus, PeerUnavailableError
 from haproc.membership.state import State
-from haproc.node.doors import WaitingForLog
+from haproc.node.doors import WaitingForLog, show_ring
 from haproc.node.watching import Watching
 from haproc.replicate.queue.facts import Form
 from haproc.replicate.queue.outcomes import OperationOutcome, Outcomes, OutcomeStatus
@@ -129,6 +131,18 @@ async def test_snapshot_keeps_tables_users_errors_and_queue_for_operators(
     assert (first["user"], first["tables"]) == ("ann", ["secret_table"])
     assert first["error"] == "NO_SUCH_THING"
     assert json.dumps(more["queue"]).count("disk of ann is full") == 1
+
+
+@pytest.mark.parametrize("configured", [False, True])
+async def test_clients_have_the_page_where_it_is_configured(
+    pair: dict[str, Here], configured: bool
+) -> None:
+    here = pair["a"]
+    config = dataclasses.replace(here.config, ui_for_clients=configured)
+    operators, clients = web.Application(), web.Application()
+    show_ring(config, here.presence, watching(here, Peers()), operators, clients)
+    for app, shown in ((operators, True), (clients, configured)):
+        assert (PAGE in {each.canonical for each in app.router.resources()}) is shown
 
 
 def test_newest_operations_come_first_and_each_once() -> None:
