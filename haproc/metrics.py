@@ -7,8 +7,9 @@ documented interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_LATENCY_BUCKETS_S: Final = (
+LATENCY_BUCKETS_S: Final = (
     *(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0),
 )
 _BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -38,7 +39,7 @@ ALL: Final = (
         "haproc_request_seconds",
         "Time from a request's arrival to its answer.",
         ("operation_class",),
-        buckets=_LATENCY_BUCKETS_S,
+        buckets=LATENCY_BUCKETS_S,
     ),
     partial(Gauge, "haproc_requests_under_way", "Requests that run now."),
     partial(Gauge, "haproc_requests_waiting", "Requests that wait for a permit."),
@@ -123,7 +124,7 @@ ALL: Final = (
         "haproc_read_wait_seconds",
         "Time for which queries waited until this cluster was fresh enough.",
         ("consistency",),
-        buckets=_LATENCY_BUCKETS_S,
+        buckets=LATENCY_BUCKETS_S,
     ),
     partial(
         Counter, "haproc_queries_forwarded", "Queries that a fresher cluster answered.", ("peer",)
@@ -153,7 +154,7 @@ ALL: Final = (
         "haproc_write_concern_seconds",
         "Time for which writes waited for other clusters; met: no if refused or failed.",
         ("concern", "met"),
-        buckets=_LATENCY_BUCKETS_S,
+        buckets=LATENCY_BUCKETS_S,
     ),
     partial(
         Gauge,
@@ -213,6 +214,19 @@ ALL: Final = (
     partial(Gauge, "haproc_results_kept_bytes", "Bytes of those results."),
 )
 """Every series, by the name that `Metrics` and the documents call it by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What this HAProc has done since it was started, in requests and operations.
+
+    ``within``: how many requests took at most each of `LATENCY_BUCKETS_S`, and how many in all.
+    """
+
+    by_class: Mapping[str, int]
+    failed: int
+    applied: int
+    within: tuple[int, ...]
 
 
 class Metrics:
@@ -383,6 +397,26 @@ class Metrics:
         """Set how many results are kept and how large they are together."""
         self._gauge("haproc_results_kept").set(count)
         self._gauge("haproc_results_kept_bytes").set(size_bytes)
+
+    def totals(self) -> Totals:
+        """Return the totals for people who watch."""
+        by_class, failed = dict[str, int](), 0
+        for labels, value in self._values("haproc_requests", "_total"):
+            name = labels["operation_class"]
+            by_class[name] = by_class.get(name, 0) + value
+            failed += value if labels["outcome"] in ("application", "availability") else 0
+        within = dict[float, int]()
+        for labels, value in self._values("haproc_request_seconds", "_bucket"):
+            at = float(labels["le"])
+            within[at] = within.get(at, 0) + value
+        applied = sum(value for _, value in self._values("haproc_operations_applied", "_total"))
+        return Totals(by_class, failed, applied, tuple(within[at] for at in sorted(within)))
+
+    def _values(self, name: str, suffix: str) -> Iterator[tuple[Mapping[str, str], int]]:
+        for series in self._series[name].collect():
+            for sample in series.samples:
+                if sample.name.endswith(suffix):
+                    yield sample.labels, int(sample.value)
 
     def text(self) -> bytes:
         """Return all series in Prometheus' text format."""

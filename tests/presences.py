@@ -15,8 +15,9 @@ from haproc.engine.interface import EngineAddress
 from haproc.membership.state import Own, State
 from haproc.membership.view import PeerStatus
 from haproc.metrics import Metrics
-from haproc.node.doors import WaitingForLog
+from haproc.node.doors import WaitingForLog, show_ring
 from haproc.node.presence import Presence
+from haproc.node.watching import Watching
 from haproc.ring.process import free_ports
 
 NAMES = "abc"
@@ -46,6 +47,7 @@ class Here:
     """One presence in this process."""
 
     def __init__(self, config: Config, name: str, incarnation: str = "") -> None:
+        self.config = config
         self.name = name
         self.metrics = Metrics(config.ring, name, ["READY"])
         self.presence = Presence(config, name, incarnation or f"{name}1", self.metrics)
@@ -53,6 +55,7 @@ class Here:
         self.presence.members.attach(self)
         door = self.presence.door
         app = waiting_app(config, name, status, self.metrics, door)
+        show_ring(config, self.presence, Watching(config, self.presence, status), app)
         self.listener = Listener(app, config.cluster(name).peer, shortcut=door.shortcut)
 
     def own(self) -> Own:

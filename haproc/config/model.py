@@ -396,6 +396,9 @@ class Config:
     ``anonymous``."""
     allow_anonymous: bool = False
     """Needed to leave ``users`` empty while a client door is not on loopback."""
+    ui_for_clients: bool = False
+    """Whether the client doors have the status page (``/ui``), too. There it shows no operation's
+    tables or user, and cannot change anything."""
     time_zone: str = "UTC"
     """Session time zone of requests and sessions that set none; the same on every cluster."""
     session_defaults: tuple[tuple[str, str], ...] = ()

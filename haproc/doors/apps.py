@@ -16,7 +16,7 @@ from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
 from haproc.doors.clients.statement_request import READ_HEADERS
-from haproc.doors.http.access import ADMITTED, USER, Admission, Admitted, Credentials
+from haproc.doors.http.access import ADMITTED, ANONYMOUS, USER, Admission, Admitted, Credentials
 from haproc.doors.http.bodies import ASKED, CLUSTER, HELD, as_request_error, error_response
 from haproc.doors.http.connections import Connection
 from haproc.doors.http.reading import check_head
@@ -25,6 +25,7 @@ from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.doors.operators.peers import Forwarded, ForwardedDoor, PeerDoor, PeerService
 from haproc.doors.operators.queue import OperatorService, QueueDoor
 from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
+from haproc.doors.ui.door import OPEN
 from haproc.failure import let_go
 from haproc.jobs.here import JobsHere
 from haproc.metrics import Metrics
@@ -163,7 +164,12 @@ def _boundary(
 
 
 async def _admitted(request: web.Request, admission: Admission) -> Admitted:
-    """Return whose a request is. A link to a result says that itself: it is handed on."""
+    """Return whose a request is: a link to a result, which is handed on, says that itself.
+
+    The status page's files are everybody's: a browser has no token before it has the page.
+    """
+    if _route(request).rstrip("/") in OPEN:
+        return Admitted(ANONYMOUS)
     secret = request.match_info.get(LINK_SECRET)
     if secret is None:
         return await admission.admit(request.headers)

@@ -75,6 +75,8 @@ class Members:
         self._clock = asyncio.get_running_loop().time
         self._view = RingView(rules, peers, self._clock())
         self._isolated = ""
+        self.on_change: Callable[[], None] = lambda: None
+        """Hears that a cluster's state may have changed."""
         self._check_at = self._report_at = 0.0
 
     def attach(self, subject: Subject) -> None:
@@ -147,6 +149,8 @@ class Members:
         taken = self._view.heartbeat(beat, self._clock())
         if taken and (before is None or before.hears != beat.hears):
             self._tell(self._view.confirm(self._clock()))
+        if taken and (before is None or before.state is not beat.state):
+            self.on_change()
 
     def report(self, report: ClusterReport) -> None:
         """A peer tells how far it is."""
@@ -159,6 +163,7 @@ class Members:
         """This HAProc's state changed: tell it at the next tick."""
         self.since = self._now_text()
         self._report_at = 0.0
+        self.on_change()
 
     def report_now(self) -> None:
         """Tell state and progress at once."""
@@ -215,6 +220,8 @@ class Members:
     def _tell(self, changed: list[str]) -> None:
         for name in changed:
             logger.info("%s: %s is %s", self.cluster, name, self._view.peers[name].standing)
+        if changed:
+            self.on_change()
 
 
 def until_tick(interval_s: float, wall_s: float) -> float:

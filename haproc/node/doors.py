@@ -31,6 +31,8 @@ from haproc.doors.operators.clients import attend, supervise
 from haproc.doors.operators.clusters import admit
 from haproc.doors.operators.peers import Forwarded, tell
 from haproc.doors.status import Readiness
+from haproc.doors.ui.broadcast import Broadcaster
+from haproc.doors.ui.door import show
 from haproc.failure import ErrorClass, log_away, refused
 from haproc.jobs.here import JobsHere
 from haproc.membership.clusters import ClusterView
@@ -39,6 +41,7 @@ from haproc.metrics import Metrics
 from haproc.node.member import LocalMember
 from haproc.node.presence import Presence
 from haproc.node.status import DriftWatch, NodeStatus
+from haproc.node.watching import Watching
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Fate
 from haproc.route.offload import Texts
@@ -199,6 +202,10 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
     tell(operators, config, behind.drift)
     attend(operators, config, behind.listing)
     supervise(operators, config, jobs.service if jobs else None)
+    watching = Watching(
+        config, presence, status, replica, core.peers, jobs.runner if jobs else None
+    )
+    show_ring(config, presence, watching, operators, clients)
     listener = Listener(
         clients,
         config.cluster(name).listen,
@@ -211,6 +218,21 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
         operator_door(config, name, operators, presence),
         registry.request_admission,
     )
+
+
+def show_ring(
+    config: Config,
+    presence: Presence,
+    watching: Watching,
+    operators: web.Application,
+    clients: web.Application | None = None,
+) -> None:
+    """Have a HAProc's applications show the status page."""
+    broadcaster = Broadcaster(watching)
+    presence.on_change = broadcaster.changed
+    show(operators, broadcaster, Credentials.of_peers(config))
+    if clients is not None and config.ui_for_clients:
+        show(clients, broadcaster)
 
 
 def connect_door(
@@ -330,6 +352,7 @@ async def wait_for_log(
     logger.warning("%s waits for its log: %s", name, waiting.reason)
     metrics.state(State.STARTING.value)
     app = waiting_app(config, name, waiting, metrics, presence.door)
+    show_ring(config, presence, Watching(config, presence, waiting), app)
     door = operator_door(config, name, app, presence)
     await door.open()
     try:

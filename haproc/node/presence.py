@@ -8,6 +8,7 @@ to it, see `haproc.node.member`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -16,6 +17,7 @@ from haproc.config.model import Config, StateWay
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.membership.clusters import ClusterView, cluster_views, high_watermark
 from haproc.membership.connections import Links
+from haproc.membership.history import History
 from haproc.membership.members import Members
 from haproc.membership.state import ClusterReport, time_text
 from haproc.metrics import Metrics
@@ -44,6 +46,10 @@ class Presence:
         if redis is not None:
             redis.listen(self.door.deliver, self._recall)
         self._measured = frozenset(peers)
+        self.history = History()
+        self.on_change: Callable[[], None] = lambda: None
+        """Hears of each change of a cluster's state."""
+        self.members.on_change = self._look_soon
         self._tasks = [
             asyncio.ensure_future(self.members.run()),
             asyncio.ensure_future(self._measuring()),
@@ -110,6 +116,14 @@ class Presence:
         if peer is not None and peer.report is None:
             self.members.report(report)
 
+    def _look_soon(self) -> None:
+        """Look after this turn of the loop: what calls this may be in the middle of the change."""
+        asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        if self.history.look(self.views(), time_text(datetime.now(UTC))):
+            self.on_change()
+
     # -- metrics ---------------------------------------------------------------------------
 
     async def _measuring(self) -> NoReturn:
@@ -119,12 +133,15 @@ class Presence:
 
     def measure(self) -> None:
         """Bring the metrics up to date."""
-        peers = {view.name: view for view in self.views() if view.name != self._name}
+        views = self.views()
+        peers = {view.name: view for view in views if view.name != self._name}
         for gone in self._measured - peers.keys():
             self._metrics.forget_peer(gone)
         self._measured = frozenset(peers)
         for name, view in peers.items():
             self._metrics.peer(name, view.alive, view.direct, view.in_sync, view.lag)
+        lags = {view.name: view.lag for view in views}
+        self.history.sample(lags, self._metrics.totals(), datetime.now(UTC).timestamp())
         found = self.members.places().values()
         self._metrics.in_sync(sum(place.in_sync for place in found), high_watermark(found))
         redis = self._redis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,20 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from dmq import Json
 from haproc.config.model import Address, ClusterConfig, Config, Timeouts, User
 from haproc.config.sections import Archive, Limits
 from haproc.doors.apps import client_app, operator_app
 from haproc.doors.clients.archive_door import attest, keep
+from haproc.doors.http.access import Credentials
 from haproc.doors.http.connections import no_shortcut
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.clients import SessionsService, attend, supervise
 from haproc.doors.operators.clusters import admit
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.doors.operators.peers import Forwarded, tell
+from haproc.doors.ui.broadcast import Broadcaster
+from haproc.doors.ui.door import show
 from haproc.engine.interface import EngineAddress
 from haproc.jobs.service import JobService
 from haproc.metrics import Metrics
@@ -80,6 +84,22 @@ def make_config(
     )
 
 
+class CannedWatched:
+    """What there is to see: how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def history(self) -> Mapping[str, Json]:
+        return {"samples": []}
+
+    async def snapshot(self) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
+        self.looks += 1
+        return {"look": self.looks, "operations": [{"offset": 7}]}, {
+            "operations": [{"offset": 7, "user": "ann", "tables": ["t"]}]
+        }
+
+
 @dataclass
 class Rig:
     """One open door and a client's HTTP session."""
@@ -127,6 +147,7 @@ async def door(
     archive: CannedArchive | None = None,
     archives: str | None = None,
     jobs: JobService | None = None,
+    watched: CannedWatched | None = None,
 ) -> AsyncIterator[Rig]:
     """Open a client (or operator) door on a free port."""
     config = make_config(tmp_path, limits=limits, users=users)
@@ -146,10 +167,14 @@ async def door(
         tell(app, config, CannedSettings())
         attend(app, config, sessions or SessionRing().member().listing)
         supervise(app, config, jobs)
+        broadcaster = Broadcaster(watched or CannedWatched())
+        show(app, broadcaster, Credentials.of_peers(config))
     else:
         app = client_app(config, "a", service, status, metrics)
         keep(app, config, archive or CannedArchive())
         attest(app, config, operators)
+        if watched is not None:
+            show(app, Broadcaster(watched))
     listener = Listener(
         app,
         Address("127.0.0.1", 0),

@@ -70,6 +70,7 @@ SHELLS: Final = {
     "haproc/doors/http/bodies.py": "reads requests; deadlines; knows aiohttp's errors",
     "haproc/doors/http/listener.py": "sockets",
     "haproc/doors/operators/": "handlers",
+    "haproc/doors/ui/": "handlers; a task while anybody watches",
     "haproc/engine/asking.py": "asks Spark; gRPC; ids",
     "haproc/engine/answer.py": "gRPC",
     "haproc/engine/channel.py": "gRPC",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from haproc.classify.model import OperationClass
+from haproc.classify.model import Kind, OperationClass
 from haproc.engine.arrow import rows_in
-from haproc.engine.statement import ArrowRows
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.membership.state import Divergence, Undecided
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import JUDGING_MAX, CopyRequest, Progress
-from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef
+from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef, Write
 
 # What became of an operation that somebody wanted taken back.
 
@@ -159,6 +159,28 @@ class Notes:
         self._judging.discard(offset)
 
 
+class Form(StrEnum):
+    """How a write travels through the log."""
+
+    TEXT = "text"
+    ROWS = "rows"
+    PLAN = "plan"
+    COMPUTED = "computed rows"
+    """One cluster computes them; another record brings them."""
+
+
+def _form(write: Write) -> Form:
+    match write:
+        case SqlText():
+            return Form.TEXT
+        case SparkPlan():
+            return Form.PLAN
+        case QueryWrite() | ComputedPlan():
+            return Form.COMPUTED
+        case _:
+            return Form.ROWS
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is remembered of an operation for as long as its request may be repeated.
@@ -180,6 +202,9 @@ class Facts:
     """Whether its query rests on its client's session."""
     session: SessionRef | None
     """That session as it was, if it can be made anew."""
+    kind: Kind
+    writes: frozenset[str]
+    form: Form
 
     @classmethod
     def of(cls, op: Operation) -> Facts:
@@ -204,6 +229,9 @@ class Facts:
             rows,
             of_session,
             session,
+            op.kind,
+            op.writes,
+            _form(write),
         )
 
     @property

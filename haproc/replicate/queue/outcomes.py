@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -280,6 +281,11 @@ class Outcomes:
             if known is not None and known.resolved_ms is not None and known.facts.created_ms:
                 found[offset] = max(0, known.resolved_ms - known.facts.created_ms)
         return found
+
+    def newest(self, count: int) -> list[Known]:
+        """Return operations among the newest records, the newest first; copies are left out."""
+        records = itertools.islice(reversed(self._order), count)
+        return [known for offset, known in records if offset == known.offset]
 
     def find(self, key: tuple[str, str]) -> Known | None:
         """Return the operation of this user and id, if it is in the window."""
