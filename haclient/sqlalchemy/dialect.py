@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import exc, schema, types
@@ -19,11 +20,20 @@ from haclient.sqlalchemy.compiler import (
     HAProcIdentifierPreparer,
     HAProcTypeCompiler,
 )
-from haclient.sqlalchemy.types import TextTime, of_arrow, with_length
+from haclient.sqlalchemy.types import TextTime, of_arrow
 
 MISSING = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
 """Spark's classes of errors about a table that is not there."""
 AUTOCOMMIT = "AUTOCOMMIT"
+
+Row = tuple[str, str, str]
+
+
+def section(described: Sequence[Row], heading: str) -> list[Row]:
+    """Return the rows of DESCRIBE between a heading and the next blank row."""
+    found = [at for at, row in enumerate(described) if row[0] == heading]
+    rest = described[found[-1] + 1 :] if found else ()
+    return list(itertools.takewhile(lambda row: row[0], rest))
 
 
 class HAProcDialect(default.DefaultDialect):
@@ -149,23 +159,24 @@ class HAProcDialect(default.DefaultDialect):
     ) -> list[Any]:
         """Return the columns; types and nullability are those of a query's result.
 
-        DESCRIBE has the comments and the lengths of texts. Its other types are cut short where
-        they are long. Defaults are not reflected.
+        DESCRIBE has the comments and defaults. Its types are cut short where they are long.
         """
         described = self._described(connection, table_name, schema, **kw)
-        name = self._name(table_name, schema)
-        result = connection.exec_driver_sql(f"SELECT * FROM {name} LIMIT 0")
+        defaults = {name: text for name, _, text in section(described, "# Column Default Values")}
+        result = connection.exec_driver_sql(
+            f"SELECT * FROM {self._name(table_name, schema)} LIMIT 0"
+        )
         fields = result.cursor.fetch_arrow_table().schema
         result.close()
         return [
             {
                 "name": field.name,
-                "type": with_length(of_arrow(field.type, columns.is_variant(field)), text),
+                "type": of_arrow(field.type, columns.is_variant(field)),
                 "nullable": field.nullable,
-                "default": None,
+                "default": defaults.get(field.name),
                 "comment": comment or None,
             }
-            for field, (_, text, comment) in zip(fields, described, strict=False)
+            for field, (_, _, comment) in zip(fields, described, strict=False)
         ]
 
     def get_pk_constraint(
@@ -203,14 +214,13 @@ class HAProcDialect(default.DefaultDialect):
         self, connection: Any, table_name: str, schema: str | None, what: str, **kw: Any
     ) -> str | None:
         described = self._described(connection, table_name, schema, **kw)
-        headings = [at for at, row in enumerate(described) if row[0].startswith("# Detailed")]
-        details: Iterable[Any] = described[headings[-1] :] if headings else ()
+        details = section(described, "# Detailed Table Information")
         return next((value for name, value, _ in details if name == what), None)
 
     @reflection.cache
     def _described(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
-    ) -> list[tuple[str, str, str]]:
+    ) -> list[Row]:
         """Return the rows of DESCRIBE, first those of the columns; raises NoSuchTableError."""
         name = self._name(table_name, schema)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from datetime import time
 from typing import Any
@@ -15,7 +14,6 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 Process = Callable[[Any], Any]
-_WITH_LENGTH = re.compile(r"(char|varchar)\((\d+)\)")
 
 
 class TINYINT(types.SmallInteger):
@@ -146,11 +144,3 @@ def of_arrow(kind: Any, is_variant: bool = False) -> TypeEngine[Any]:
     if pa.types.is_struct(kind):
         return STRUCT(tuple((field.name, of_arrow(field.type)) for field in kind))
     return next((make() for test, make in _SIMPLE if test(kind)), types.NullType())
-
-
-def with_length(kind: TypeEngine[Any], described: str) -> TypeEngine[Any]:
-    """Return a text's type with the length that DESCRIBE says (``varchar(20)``)."""
-    found = _WITH_LENGTH.fullmatch(described)
-    if found is None:
-        return kind
-    return (types.CHAR if found[1] == "char" else types.VARCHAR)(int(found[2]))

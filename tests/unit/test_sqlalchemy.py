@@ -15,8 +15,8 @@ import haclient
 from haclient.settings import make_settings
 from haclient.sqlalchemy import INTERVAL, MAP, STRUCT, TIMESTAMP_NTZ, TINYINT, VARIANT
 from haclient.sqlalchemy.address import connect_options
-from haclient.sqlalchemy.dialect import HAProcDialect
-from haclient.sqlalchemy.types import of_arrow, with_length
+from haclient.sqlalchemy.dialect import HAProcDialect, section
+from haclient.sqlalchemy.types import of_arrow
 
 DIALECT = HAProcDialect()
 
@@ -122,7 +122,7 @@ def test_table_has_the_properties_that_its_columns_need() -> None:
 def test_keys_and_indexes_are_left_out_and_what_is_unique_is_refused() -> None:
     metadata = sa.MetaData()
     sa.Table("parent", metadata, sa.Column("id", sa.Integer, primary_key=True))
-    key = sa.Column("parent_id", sa.ForeignKey("parent.id"), index=True)
+    key: sa.Column[int] = sa.Column("parent_id", sa.ForeignKey("parent.id"), index=True)
     child = sa.Table("child", metadata, key)
     assert compiled(CreateTable(child)) == "CREATE TABLE child ( parent_id INT ) USING delta"
     (index,) = child.indexes
@@ -273,9 +273,12 @@ def test_type_of_a_result_is_written_as_it_was(kind: Any, text: str) -> None:
     assert of_arrow(kind).compile(dialect=DIALECT) == text
 
 
-def test_variant_unknown_types_and_lengths_are_told_apart() -> None:
+def test_variant_and_unknown_types_are_told_apart() -> None:
     assert isinstance(of_arrow(pa.string(), is_variant=True), VARIANT)
     assert isinstance(of_arrow(pa.null()), sa.types.NullType)
-    assert with_length(sa.String(), "varchar(20)").compile(dialect=DIALECT) == "VARCHAR(20)"
-    assert with_length(sa.String(), "char(3)").compile(dialect=DIALECT) == "CHAR(3)"
-    assert with_length(sa.String(), "string").compile(dialect=DIALECT) == "STRING"
+
+
+def test_section_of_describe_ends_at_a_blank_row() -> None:
+    rows = [("a", "int", ""), ("", "", ""), ("# H", "", ""), ("x", "1", ""), ("", "", "")]
+    assert section([*rows, ("y", "2", "")], "# H") == [("x", "1", "")]
+    assert section(rows, "# other") == []
