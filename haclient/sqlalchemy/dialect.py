@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import exc, schema, types
 from sqlalchemy.engine import URL, default, reflection
-from sqlalchemy.engine.interfaces import DBAPIModule
 
 import haclient
 from haclient import columns
@@ -22,11 +21,21 @@ from haclient.sqlalchemy.compiler import (
 )
 from haclient.sqlalchemy.types import TextTime, of_arrow
 
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIModule
+
 MISSING = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
 """Spark's classes of errors about a table that is not there."""
 AUTOCOMMIT = "AUTOCOMMIT"
 
 Row = tuple[str, str, str]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def cached(method: Method) -> Method:
+    """Have an inspector keep a method's answers; SQLAlchemy 1.4 stumbles over its annotations."""
+    method.__annotations__ = {}
+    return reflection.cache(method)
 
 
 def section(described: Sequence[Row], heading: str) -> list[Row]:
@@ -112,24 +121,24 @@ class HAProcDialect(default.DefaultDialect):
     def _get_default_schema_name(self, connection: Any) -> str:
         return str(connection.exec_driver_sql("SELECT current_schema()").scalar())
 
-    @reflection.cache
+    @cached
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """Return the schemas of the catalog."""
         return [row[0] for row in connection.exec_driver_sql("SHOW SCHEMAS")]
 
-    @reflection.cache
+    @cached
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return a schema's tables."""
         views = set(self.get_view_names(connection, schema, **kw))
         tables = self._shown(connection, "TABLES", schema, temporary=False)
         return [name for name in tables if name not in views]
 
-    @reflection.cache
+    @cached
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Return a schema's views."""
         return self._shown(connection, "VIEWS", schema, temporary=False)
 
-    @reflection.cache
+    @cached
     def get_temp_view_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
@@ -153,7 +162,7 @@ class HAProcDialect(default.DefaultDialect):
             return False
         return True
 
-    @reflection.cache
+    @cached
     def get_columns(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
@@ -217,7 +226,7 @@ class HAProcDialect(default.DefaultDialect):
         details = section(described, "# Detailed Table Information")
         return next((value for name, value, _ in details if name == what), None)
 
-    @reflection.cache
+    @cached
     def _described(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Row]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from sqlalchemy import cast, func, types
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeEngine, UserDefinedType
+
+if TYPE_CHECKING:
+    OwnType = UserDefinedType[Any]
+else:  # SQLAlchemy 1.4 has no parameter there
+    OwnType = UserDefinedType
 
 Process = Callable[[Any], Any]
 
@@ -28,7 +33,7 @@ class TIMESTAMP_NTZ(types.DateTime):
     __visit_name__ = "TIMESTAMP_NTZ"
 
 
-class INTERVAL(UserDefinedType[Any]):
+class INTERVAL(OwnType):
     """``INTERVAL DAY TO SECOND`` (timedelta), or another of Spark's. Delta tables have none."""
 
     cache_ok = True
@@ -57,7 +62,7 @@ class TextTime(types.Time):
         return lambda value: f"'{value.isoformat()}'"
 
 
-class MAP(UserDefinedType[Any]):
+class MAP(OwnType):
     """Keys of one type to values of another; a value is a dict."""
 
     __visit_name__ = "MAP"
@@ -68,7 +73,7 @@ class MAP(UserDefinedType[Any]):
         self.value: TypeEngine[Any] = types.to_instance(value)
 
 
-class _AsJson(UserDefinedType[Any]):
+class _AsJson(OwnType):
     """Values that travel to Spark as JSON text."""
 
     cache_ok = True

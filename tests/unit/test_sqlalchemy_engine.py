@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
+from sqlalchemy.engine import URL
 
 import haclient
 from haclient.sqlalchemy.dialect import HAProcDialect
@@ -29,7 +30,7 @@ def servers() -> Iterator[list[Server]]:
 def engine(servers: list[Server]) -> Iterator[sa.Engine]:
     hosts = [server.url.removeprefix("http://") for server in servers]
     servers[0].script.append(SCHEMA)
-    made = sa.create_engine(sa.URL.create("haproc", password="s", query={"host": hosts}))
+    made = sa.create_engine(URL.create("haproc", password="s", query={"host": hosts}))
     servers[0].token = "s"
     yield made
     made.dispose()
