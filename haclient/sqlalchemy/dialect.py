@@ -45,6 +45,12 @@ def section(described: Sequence[Row], heading: str) -> list[Row]:
     return list(itertools.takewhile(lambda row: row[0], rest))
 
 
+def _drop_count(cursor: Any, context: Any) -> None:
+    """Take the row from an UPDATE's or DELETE's answer that says what ``rowcount`` says, too."""
+    if context is not None and (context.isupdate or context.isdelete):
+        cursor.description = None
+
+
 class HAProcDialect(default.DefaultDialect):
     """SQLAlchemy on a ring of Sparks."""
 
@@ -115,6 +121,14 @@ class HAProcDialect(default.DefaultDialect):
         """Run a statement; a definition of what Spark does not have is none."""
         if statement or context is None or not context.isddl:
             cursor.execute(statement, parameters)
+        _drop_count(cursor, context)
+
+    def do_executemany(
+        self, cursor: Any, statement: str, parameters: Any, context: Any = None
+    ) -> None:
+        """Run a statement with each of these sets, an INSERT with all at once."""
+        cursor.executemany(statement, parameters)
+        _drop_count(cursor, context)
 
     # -- reflection ------------------------------------------------------------------------
 

@@ -72,6 +72,18 @@ def test_pandas_writes_with_one_statement(
     assert not any(each.startswith(("INSERT", "CREATE")) for each in others)
 
 
+def test_row_with_the_count_of_an_update_is_no_result(
+    engine: sa.Engine, servers: list[Server]
+) -> None:
+    """Delta answers UPDATE and DELETE with a row that says how many there were."""
+    count = answering(pa.table({"num_affected_rows": [3]}), {"affected_rows": 3})
+    with engine.connect() as connection:
+        for statement in (T.update().values(name="x"), T.delete()):
+            servers[0].script.append(count)
+            done = connection.execute(statement)
+            assert (done.rowcount, done.returns_rows) == (3, False)
+
+
 def test_index_is_not_sent_and_a_rollback_undoes_nothing(
     engine: sa.Engine, servers: list[Server]
 ) -> None:
