@@ -6,6 +6,7 @@ out of what is made, and what would have to be kept unique is refused.
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from typing import Any
 
 from sqlalchemy import exc, types
@@ -39,8 +40,14 @@ class HAProcCompiler(compiler.SQLCompiler):
         return text
 
     def render_literal_value(self, value: Any, type_: Any) -> str:
-        """Return a literal; a backslash in a text of Spark's has a meaning."""
-        text = super().render_literal_value(value, type_)
+        """Return a literal of the value's type; a backslash in a text of Spark's has a meaning."""
+        if isinstance(value, bytes):
+            return f"X'{value.hex()}'"
+        text: str = super().render_literal_value(value, type_)
+        if isinstance(value, datetime):
+            return f"{'TIMESTAMP_NTZ' if value.tzinfo is None else 'TIMESTAMP'}{text}"
+        if isinstance(value, date):
+            return f"DATE{text}"
         return text.replace("\\", "\\\\") if isinstance(value, str) else text
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:

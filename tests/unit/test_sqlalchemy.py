@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -208,6 +209,21 @@ def test_limit_and_offset_each_stand_alone() -> None:
 
 def test_literal_text_keeps_its_quotes_and_backslashes() -> None:
     assert literally(sa.select(sa.literal("it's \\d"))) == "SELECT 'it''s \\\\d' AS anon_1"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"\0\xff", "X'00ff'"),
+        (date(2026, 1, 31), "DATE'2026-01-31'"),
+        (datetime(2026, 1, 31, 12), "TIMESTAMP_NTZ'2026-01-31 12:00:00'"),
+        (datetime(2026, 1, 31, 12, tzinfo=UTC), "TIMESTAMP'2026-01-31 12:00:00+00:00'"),
+        (True, "true"),
+    ],
+    ids=str,
+)
+def test_literal_has_the_type_of_its_value(value: Any, text: str) -> None:
+    assert literally(sa.select(sa.literal(value))) == f"SELECT {text} AS anon_1"
 
 
 def test_many_rows_are_one_insert() -> None:

@@ -4,7 +4,8 @@ from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
 
 HAS = """
-    ctes datetime_historic date_historic datetime_literals except_ infinity_floats intersect
+    ctes datetime_historic date_historic datetime_timezone datetime_literals except_
+    infinity_floats intersect
     nullsordering precision_numerics_many_significant_digits
     precision_numerics_retains_significant_digits
     regexp_match schemas supports_bitwise_and supports_bitwise_not supports_bitwise_or
@@ -19,7 +20,7 @@ HAS_NOT = """
     foreign_key_ddl implements_get_lastrowid implicitly_named_constraints index_reflection
     indexes_with_ascdesc named_constraints on_update_cascade primary_key_constraint_reflection
     reflect_indexes_with_ascdesc self_referential_foreign_keys temporary_tables
-    temp_table_reflection unique_constraint_reflection unusual_column_name_characters
+    temp_table_reflection unique_constraint_reflection
 """
 
 
