@@ -47,8 +47,12 @@ class _Retyped:
         return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
 
 
+_MONTHS: Final = 21
+"""Arrow's number of year-month intervals; pyarrow 18, which Superset has, has no name for it."""
+
+
 def _is_months(kind: Any) -> bool:
-    return bool(kind.id == pa.lib.Type_INTERVAL_MONTHS)
+    return bool(kind.id == _MONTHS)
 
 
 def _with_types(schema: Any, months: Any) -> Any:

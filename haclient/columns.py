@@ -130,11 +130,16 @@ def describe(schema: Any) -> list[Column] | None:
     return [_column(field) for field in schema] or None
 
 
+def is_variant(field: Any) -> bool:
+    """Return whether a column's values are the JSON texts of VARIANTs."""
+    return bool((field.metadata or {}).get(_NOTE) == b"variant")
+
+
 def _column(field: Any) -> Column:
     digits = pa.types.is_decimal(field.type)
     return Column(
         field.name,
-        "VARIANT" if (field.metadata or {}).get(_NOTE) == b"variant" else type_name(field.type),
+        "VARIANT" if is_variant(field) else type_name(field.type),
         None,
         None,
         field.type.precision if digits else None,

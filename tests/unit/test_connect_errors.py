@@ -163,6 +163,22 @@ def test_refusal_shows_its_class_and_what_to_do() -> None:
     assert "[HAPROC_PATH] no files; use a table" in str(shown)
 
 
+def test_class_of_ours_is_told_a_client_in_java_by_the_message_alone() -> None:
+    """It shows nothing of an error whose class Spark's own list does not have."""
+
+    def metadata(error: RequestError) -> dict[str, str]:
+        status = status_pb2.Status.FromString(told(error, to_java=True).packed)
+        info = error_details_pb2.ErrorInfo()
+        assert status.details[0].Unpack(info)
+        assert status.message.startswith(f"[{error.error_class}] ")
+        return dict(info.metadata)
+
+    ours = metadata(refused(ErrorClass.PATH, "no", "name a table"))
+    assert not {"errorClass", "messageParameters"} & ours.keys()
+    sparks = RequestError(FailureKind.APPLICATION, "no", error_class="DIVIDE_BY_ZERO")
+    assert metadata(sparks)["errorClass"] == "DIVIDE_BY_ZERO"
+
+
 def test_availability_error_is_repeated_and_busy_says_when() -> None:
     away = RequestError(FailureKind.AVAILABILITY, "away", error_class=ErrorClass.DOWN)
     assert _repeated(told(away))

@@ -35,6 +35,8 @@ microseconds each. Chosen: 25,000 operations' ids."""
 _WITH_PLANS: Final = frozenset({"AnalyzePlan"})
 _RUNNING: Final = frozenset({"ExecutePlan", "ReattachExecute"})
 """What may write; nothing else that fails leaves a write in doubt."""
+_JAVA: Final = "grpc-java"
+"""What the gRPC of Spark's client for the JVM calls itself."""
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """As clients write a UUID; Python takes one with any number of dashes for one, too."""
 
@@ -175,7 +177,9 @@ class Boundary:
                 error = self._explained(error)
             error_id = str(uuid.uuid4())
             only_reads = rpc not in _RUNNING
-            ending = told(as_told(error, rpc, only_reads=only_reads), error_id=error_id)
+            to_java = _JAVA in _metadata(context).get("user-agent", "")
+            failure = as_told(error, rpc, only_reads=only_reads)
+            ending = told(failure, error_id=error_id, to_java=to_java)
             if ending.enriched:
                 self.enriched.keep(error_id, ending.enriched)
         await abort(context, ending)

@@ -138,10 +138,15 @@ def as_given(error: RelayedError) -> CallEnd | None:
     return CallEnd(error.code, error.status_message, error.packed)
 
 
-def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> CallEnd:
+def told(
+    error: RequestError, *, own_id: bool = True, error_id: str = "", to_java: bool = False
+) -> CallEnd:
     """Return how a call ends that failed so; without an id of the client's it is not repeated.
 
     ``error_id``: the id by which the client may ask for what does not fit into a status.
+    ``to_java``: Spark's client for the JVM looks each class up in Spark's own list, and shows
+    nothing else of an error whose class is not there. Of ours it gets the message alone, which
+    begins with the class.
     """
     error = _as_spark_names(error)
     code = _CODE_OF_CLASS.get(error.error_class, _CODE_OF_KIND[error.kind])
@@ -156,15 +161,18 @@ def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> Cal
     if error.hint:
         parameters |= {"hint": error.hint, "outcome": error.outcome.value}
     said = json.dumps(parameters)
+    named = {
+        "errorClass": error.error_class,
+        "messageParameters": said if len(said) <= _PARAMETERS_BYTES_MAX else "{}",
+    }
     enriched = _enriched(error, message, classes, parameters) if error_id and error.details else b""
     info = error_details_pb2.ErrorInfo(
         reason=classes[0],
         domain="org.apache.spark" if classes[0].startswith("org.apache.spark") else "haproc",
         metadata={
             "classes": json.dumps(classes),
-            "errorClass": error.error_class,
+            **({} if to_java and _is_ours(error) else named),
             "sqlState": error.sqlstate,
-            "messageParameters": said if len(said) <= _PARAMETERS_BYTES_MAX else "{}",
             "outcome": error.outcome.value,
             **({"errorId": error_id} if enriched else {}),
         },

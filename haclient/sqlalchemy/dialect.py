@@ -1,0 +1,259 @@
+"""The dialect: connecting, running statements, and reflection by SHOW and DESCRIBE."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import exc, schema, types
+from sqlalchemy.engine import URL, default, reflection
+
+import haclient
+from haclient import columns
+from haclient.sqlalchemy.address import connect_options
+from haclient.sqlalchemy.compiler import (
+    HAProcCompiler,
+    HAProcDDLCompiler,
+    HAProcIdentifierPreparer,
+    HAProcTypeCompiler,
+)
+from haclient.sqlalchemy.types import TextTime, of_arrow
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIModule
+
+MISSING = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
+"""Spark's classes of errors about a table that is not there."""
+AUTOCOMMIT = "AUTOCOMMIT"
+
+Row = tuple[str, str, str]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def cached(method: Method) -> Method:
+    """Have an inspector keep a method's answers; SQLAlchemy 1.4 stumbles over its annotations."""
+    method.__annotations__ = {}
+    return reflection.cache(method)
+
+
+def section(described: Sequence[Row], heading: str) -> list[Row]:
+    """Return the rows of DESCRIBE between a heading and the next blank row."""
+    found = [at for at, row in enumerate(described) if row[0] == heading]
+    rest = described[found[-1] + 1 :] if found else ()
+    return list(itertools.takewhile(lambda row: row[0], rest))
+
+
+def _drop_count(cursor: Any, context: Any) -> None:
+    """Take the row from an UPDATE's or DELETE's answer that says what ``rowcount`` says, too."""
+    if context is not None and (context.isupdate or context.isdelete):
+        cursor.description = None
+
+
+class HAProcDialect(default.DefaultDialect):
+    """SQLAlchemy on a ring of Sparks."""
+
+    name = "haproc"
+    driver = "haclient"
+    statement_compiler = HAProcCompiler
+    ddl_compiler = HAProcDDLCompiler
+    # Under this name SQLAlchemy 1.4 finds it, too.
+    type_compiler = HAProcTypeCompiler
+    preparer = HAProcIdentifierPreparer  # type: ignore[assignment]
+    construct_arguments = [  # noqa: RUF012
+        (schema.Table, {"using": "delta", "partitioned_by": ()}),
+    ]
+    colspecs = {types.Time: TextTime}  # noqa: RUF012
+    default_paramstyle = "qmark"
+
+    supports_statement_cache = True
+    supports_multivalues_insert = True
+    supports_native_boolean = True
+    supports_native_decimal = True
+    returns_native_bytes = True
+    supports_comments = True
+    inline_comments = True
+    supports_empty_insert = False
+    postfetch_lastrowid = False
+    cte_follows_insert = True
+    div_is_floordiv = False
+
+    @classmethod
+    def import_dbapi(cls) -> DBAPIModule:
+        """Return the DB-API module."""
+        return haclient  # type: ignore[return-value]
+
+    dbapi = import_dbapi  # type: ignore[assignment]  # by this name SQLAlchemy 1.4 asks
+
+    # -- connecting ------------------------------------------------------------------------
+
+    def create_connect_args(self, url: URL) -> tuple[Sequence[str], dict[str, Any]]:
+        """Return what `haclient.connect` is called with."""
+        return [], connect_options(url, os.environ.get("HACLIENT_TOKEN"))
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        """Return whether the connection is of no more use.
+
+        It goes on by itself when a server fails. Only a session that was closed never comes back.
+        """
+        return getattr(e, "error_class", "") == "HAPROC_SESSION_CLOSED"
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """Do nothing: what was written is written."""
+
+    def get_isolation_level(self, dbapi_connection: Any) -> Any:
+        """Return the only one."""
+        return AUTOCOMMIT
+
+    get_default_isolation_level = get_isolation_level
+
+    def get_isolation_level_values(self, dbapi_conn: Any) -> Sequence[Any]:
+        """Return the only one."""
+        return (AUTOCOMMIT,)
+
+    def set_isolation_level(self, dbapi_connection: Any, level: Any) -> None:
+        """Refuse any other."""
+        if level != AUTOCOMMIT:
+            raise exc.ArgumentError(f"the isolation level is {AUTOCOMMIT}, and cannot be {level}")
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        """Run a statement; a definition of what Spark does not have is none."""
+        if statement or context is None or not context.isddl:
+            cursor.execute(statement, parameters)
+        _drop_count(cursor, context)
+
+    def do_executemany(
+        self, cursor: Any, statement: str, parameters: Any, context: Any = None
+    ) -> None:
+        """Run a statement with each of these sets, an INSERT with all at once."""
+        cursor.executemany(statement, parameters)
+        _drop_count(cursor, context)
+
+    # -- reflection ------------------------------------------------------------------------
+
+    def _get_default_schema_name(self, connection: Any) -> str:
+        return str(connection.exec_driver_sql("SELECT current_schema()").scalar())
+
+    @cached
+    def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
+        """Return the schemas of the catalog."""
+        return [row[0] for row in connection.exec_driver_sql("SHOW SCHEMAS")]
+
+    @cached
+    def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """Return a schema's tables."""
+        views = set(self.get_view_names(connection, schema, **kw))
+        tables = self._shown(connection, "TABLES", schema, temporary=False)
+        return [name for name in tables if name not in views]
+
+    @cached
+    def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """Return a schema's views."""
+        return self._shown(connection, "VIEWS", schema, temporary=False)
+
+    @cached
+    def get_temp_view_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
+        """Return the temporary views of the connection's session."""
+        return self._shown(connection, "VIEWS", schema, temporary=True)
+
+    def _shown(
+        self, connection: Any, what: str, schema: str | None, *, temporary: bool
+    ) -> list[str]:
+        place = f" IN {self.identifier_preparer.quote_schema(schema)}" if schema else ""
+        rows = connection.exec_driver_sql(f"SHOW {what}{place}")
+        return [name for _, name, is_temporary, *_ in rows if is_temporary == temporary]
+
+    def has_table(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> bool:
+        """Return whether there is a table or view."""
+        try:
+            self._described(connection, table_name, schema, **kw)
+        except exc.NoSuchTableError:
+            return False
+        return True
+
+    @cached
+    def get_columns(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """Return the columns; types and nullability are those of a query's result.
+
+        DESCRIBE has the comments and defaults. Its types are cut short where they are long.
+        """
+        described = self._described(connection, table_name, schema, **kw)
+        defaults = {name: text for name, _, text in section(described, "# Column Default Values")}
+        result = connection.exec_driver_sql(
+            f"SELECT * FROM {self._name(table_name, schema)} LIMIT 0"
+        )
+        fields = result.cursor.fetch_arrow_table().schema
+        result.close()
+        return [
+            {
+                "name": field.name,
+                "type": of_arrow(field.type, columns.is_variant(field)),
+                "nullable": field.nullable,
+                "default": defaults.get(field.name),
+                "comment": comment or None,
+            }
+            for field, (_, _, comment) in zip(fields, described, strict=False)
+        ]
+
+    def get_pk_constraint(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """Return that there is none."""
+        self._described(connection, table_name, schema, **kw)
+        return {"constrained_columns": [], "name": None}
+
+    def _none(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """Return that a table has none of these."""
+        self._described(connection, table_name, schema, **kw)
+        return []
+
+    get_foreign_keys = get_indexes = get_unique_constraints = get_check_constraints = _none
+
+    def get_table_comment(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """Return a table's or view's comment."""
+        return {"text": self._detail(connection, table_name, schema, "Comment", **kw) or None}
+
+    def get_view_definition(
+        self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
+    ) -> str:
+        """Return the query of a view."""
+        text = self._detail(connection, view_name, schema, "View Text", **kw)
+        if text is None:
+            raise exc.NoSuchTableError(f"{self._name(view_name, schema)} is no view")
+        return text
+
+    def _detail(
+        self, connection: Any, table_name: str, schema: str | None, what: str, **kw: Any
+    ) -> str | None:
+        described = self._described(connection, table_name, schema, **kw)
+        details = section(described, "# Detailed Table Information")
+        return next((value for name, value, _ in details if name == what), None)
+
+    @cached
+    def _described(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Row]:
+        """Return the rows of DESCRIBE, first those of the columns; raises NoSuchTableError."""
+        name = self._name(table_name, schema)
+        try:
+            rows = connection.exec_driver_sql(f"DESCRIBE TABLE EXTENDED {name}")
+        except exc.DBAPIError as error:
+            if getattr(error.orig, "error_class", "") in MISSING:
+                raise exc.NoSuchTableError(name) from error
+            raise
+        return [tuple(row) for row in rows]
+
+    def _name(self, table_name: str, schema: str | None) -> str:
+        quote = self.identifier_preparer.quote_identifier
+        return ".".join(quote(part) for part in (schema, table_name) if part)

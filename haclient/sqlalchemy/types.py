@@ -1,0 +1,151 @@
+"""Spark's types that SQLAlchemy has no name for, and Arrow's types as SQLAlchemy's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlalchemy import cast, func, types
+from sqlalchemy.engine import Dialect
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import TypeEngine, UserDefinedType
+
+if TYPE_CHECKING:
+    OwnType = UserDefinedType[Any]
+else:  # SQLAlchemy 1.4 has no parameter there
+    OwnType = UserDefinedType
+
+Process = Callable[[Any], Any]
+
+
+class TINYINT(types.SmallInteger):
+    """One byte."""
+
+    __visit_name__ = "TINYINT"
+
+
+class TIMESTAMP_NTZ(types.DateTime):
+    """A date and time without a time zone: what ``DateTime()`` is in Spark."""
+
+    __visit_name__ = "TIMESTAMP_NTZ"
+
+
+class INTERVAL(OwnType):
+    """``INTERVAL DAY TO SECOND`` (timedelta), or another of Spark's. Delta tables have none."""
+
+    cache_ok = True
+
+    def __init__(self, fields: str = "DAY TO SECOND") -> None:
+        self.fields = fields
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return the type as Spark writes it."""
+        return f"INTERVAL {self.fields}".rstrip()
+
+
+class TextTime(types.Time):
+    """A time of day in a STRING, since tables have none: what ``Time()`` is in Spark."""
+
+    def bind_processor(self, dialect: Dialect) -> Process:
+        """Return what makes a time the text that is stored."""
+        return lambda value: value.isoformat() if isinstance(value, time) else value
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Process:
+        """Return what reads it."""
+        return lambda value: time.fromisoformat(value) if isinstance(value, str) else value
+
+    def literal_processor(self, dialect: Dialect) -> Callable[[time], str]:
+        """Return what writes it into a statement."""
+        return lambda value: f"'{value.isoformat()}'"
+
+
+class MAP(OwnType):
+    """Keys of one type to values of another; a value is a dict."""
+
+    __visit_name__ = "MAP"
+    cache_ok = True
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self.key: TypeEngine[Any] = types.to_instance(key)
+        self.value: TypeEngine[Any] = types.to_instance(value)
+
+
+class _AsJson(OwnType):
+    """Values that travel to Spark as JSON text."""
+
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Process:
+        """Return what makes a value the JSON text that is sent."""
+        return lambda value: None if value is None else json.dumps(value, default=str)
+
+    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
+        """Return the marker's text as a value of this type."""
+        return cast(func.parse_json(bindvalue), self)
+
+
+class VARIANT(_AsJson):
+    """A value that JSON can hold; a result is that value, and no text."""
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return the type as Spark writes it."""
+        return "VARIANT"
+
+    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
+        """Return the marker's text as a VARIANT."""
+        return func.parse_json(bindvalue, type_=self)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Process:
+        """Return what reads the JSON text that a result has."""
+        return lambda value: json.loads(value) if isinstance(value, str) else value
+
+
+class STRUCT(_AsJson):
+    """Named fields, in their order; a value is a dict."""
+
+    __visit_name__ = "STRUCT"
+
+    def __init__(self, fields: dict[str, Any] | tuple[tuple[str, Any], ...]) -> None:
+        pairs = fields.items() if isinstance(fields, dict) else fields
+        self.fields = tuple((name, types.to_instance(kind)) for name, kind in pairs)
+
+
+_SIMPLE: tuple[tuple[Callable[[Any], bool], Callable[[], TypeEngine[Any]]], ...] = (
+    (pa.types.is_boolean, types.BOOLEAN),
+    (pa.types.is_int8, TINYINT),
+    (pa.types.is_int16, types.SMALLINT),
+    (pa.types.is_int32, types.INTEGER),
+    (pa.types.is_int64, types.BIGINT),
+    (pa.types.is_float32, lambda: types.Float(24)),
+    (pa.types.is_float64, lambda: types.Float(53)),
+    (pa.types.is_string, types.String),
+    (pa.types.is_large_string, types.String),
+    (pa.types.is_binary, types.LargeBinary),
+    (pa.types.is_large_binary, types.LargeBinary),
+    (pa.types.is_date, types.DATE),
+    (pa.types.is_time, types.TIME),
+    (pa.types.is_duration, INTERVAL),
+)
+
+
+def of_arrow(kind: Any, is_variant: bool = False) -> TypeEngine[Any]:
+    """Return the type of a column that Arrow has with this one; NullType if there is none."""
+    if is_variant:
+        return VARIANT()
+    if pa.types.is_decimal(kind):
+        return types.DECIMAL(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP_NTZ() if kind.tz is None else types.TIMESTAMP(timezone=True)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        item = of_arrow(kind.value_type)
+        if isinstance(item, types.ARRAY):  # SQLAlchemy counts dimensions and nests none
+            return types.ARRAY(item.item_type, dimensions=(item.dimensions or 1) + 1)
+        return types.ARRAY(item)
+    if pa.types.is_map(kind):
+        return MAP(of_arrow(kind.key_type), of_arrow(kind.item_type))
+    if pa.types.is_struct(kind):
+        return STRUCT(tuple((field.name, of_arrow(field.type)) for field in kind))
+    return next((make() for test, make in _SIMPLE if test(kind)), types.NullType())

@@ -1,0 +1,3 @@
+"""The suite's tests."""
+
+from sqlalchemy.testing.suite import *  # noqa: F403
