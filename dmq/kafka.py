@@ -252,7 +252,7 @@ class KafkaLog:
         self._tail = Tail(
             clients, recent, self._waiters.advance, self._lost_place, lambda: bool(self._waiters)
         )
-        self._asking_end: asyncio.Task[None] | None = None
+        self._finding_end: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         handle.on_lost = self._waiters.fail
 
@@ -438,10 +438,10 @@ class KafkaLog:
 
     def _lost_place(self) -> None:
         """The end that was followed is not in the log: find out why, and tell those who wait."""
-        if self._asking_end is None and self._closing is None:
-            self._asking_end = self._loop.create_task(self._ask_end())
+        if self._finding_end is None and self._closing is None:
+            self._finding_end = self._loop.create_task(self._find_end())
 
-    async def _ask_end(self) -> None:
+    async def _find_end(self) -> None:
         try:
             await self.end()
         except LogError as error:
@@ -449,7 +449,7 @@ class KafkaLog:
         else:
             self._follow()
         finally:
-            self._asking_end = None
+            self._finding_end = None
 
     # -- cursors ---------------------------------------------------------------------------
 
@@ -472,7 +472,7 @@ class KafkaLog:
 
     async def _close(self) -> None:
         self._handle.shut()
-        if self._asking_end is not None:
-            await asyncio.wait([self._asking_end])
+        if self._finding_end is not None:
+            await asyncio.wait([self._finding_end])
         self._tail.stop()
         await self._handle.close(self._reader.close, {self._committing: self._cursors.close})

@@ -226,12 +226,12 @@ class BootstrapFailure(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Bootstrap connection") and isinstance(record.args, tuple):
             for error in record.args:
-                if isinstance(error, Exception) and _says(error) >= _says(self.found):
+                if isinstance(error, Exception) and _weight(error) >= _weight(self.found):
                     self.found = error
         return True
 
 
-def _says(error: Exception | None) -> int:
+def _weight(error: Exception | None) -> int:
     """Return how much a failed attempt tells about what is wrong."""
     # A connection that the deadline cut short hides that as an error of its own.
     if error is None or isinstance(error, _TOO_LATE) or isinstance(error.__context__, _TOO_LATE):

@@ -26,7 +26,7 @@ GONE_AFTER_S: Final = 3.0
 """A topic that no broker has known for so long is gone; one that starts may not know it."""
 APPEARS_WITHIN_S: Final = 10.0
 CURSORS_KEPT_DAYS_MIN: Final = 30
-ASK_AGAIN_S: Final = 0.1
+RETRY_PAUSE_S: Final = 0.1
 
 _UNKNOWN_TOPIC: Final = kafka_errors.UnknownTopicOrPartitionError.errno
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def _appeared(clients: Clients, admin: Any) -> dict[str, Any]:
         found = _describe(admin, clients.topic)
         if found is not None and all(part["leader_id"] >= 0 for part in found["partitions"]):
             return found
-        time.sleep(ASK_AGAIN_S)
+        time.sleep(RETRY_PAUSE_S)
     raise LogUnavailableError(f"topic {clients.topic} was created but did not get a leader")
 
 
@@ -139,7 +139,7 @@ class TopicAdmin:
     def check(self) -> None:
         """Return if the topic is the one that was opened; LogRegressedError if not."""
         topic = self._clients.topic
-        found = self._asking(lambda: _describe(self._admin, topic))
+        found = self._requested(lambda: _describe(self._admin, topic))
         if found is not None and str(found["topic_id"]) == self.topic_id:
             self._missing_since = None
             return
@@ -154,13 +154,13 @@ class TopicAdmin:
 
     def groups(self, prefix: str) -> list[str]:
         """Return the consumer groups whose names begin so."""
-        found = self._asking(self._admin.list_groups)
+        found = self._requested(self._admin.list_groups)
         return [group["group_id"] for group in found if group["group_id"].startswith(prefix)]
 
     def delete_below(self, offset: int) -> None:
         """Delete the records below this offset."""
         timeout_ms = int(1000 * REQUEST_TIMEOUT_S)
-        self._asking(
+        self._requested(
             lambda: self._admin.delete_records(
                 {self._clients.partition: offset}, timeout_ms=timeout_ms
             )
@@ -170,7 +170,7 @@ class TopicAdmin:
         """Release the connection."""
         close_quietly(self._admin)
 
-    def _asking(self, call: Callable[[], T]) -> T:
+    def _requested(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except Exception as error:

@@ -63,30 +63,30 @@ class StoreReader:
         self._positions: dict[TopicPartition, int] = {}
         """Where each of them goes on by itself."""
         self._index = Index()
-        self._ends_heard: dict[TopicPartition, int] = {}
+        self._ends_seen: dict[TopicPartition, int] = {}
         self._caught_up_s = float("-inf")
         self._away_s = float("-inf")
         self._away = ""
 
-    def revision(self, asked_s: float) -> int:
-        """Return the newest revision; like all looks, as of ``asked_s`` (monotonic) or later."""
-        return self._looking(asked_s, lambda: self._index.end)
+    def revision(self, called_s: float) -> int:
+        """Return the newest revision; like all looks, as of ``called_s`` (monotonic) or later."""
+        return self._looking(called_s, lambda: self._index.end)
 
-    def keys(self, asked_s: float, prefix: str) -> list[str]:
+    def keys(self, called_s: float, prefix: str) -> list[str]:
         """See KeyValueStore.keys."""
-        return self._looking(asked_s, lambda: self._index.below(prefix))
+        return self._looking(called_s, lambda: self._index.below(prefix))
 
-    def get(self, asked_s: float, key: str) -> Kept | None:
+    def get(self, called_s: float, key: str) -> Kept | None:
         """See KeyValueStore.get."""
-        return self._looking(asked_s, lambda: self._kept([key])).get(key)
+        return self._looking(called_s, lambda: self._kept([key])).get(key)
 
-    def scan(self, asked_s: float, prefix: str) -> dict[str, Kept]:
+    def scan(self, called_s: float, prefix: str) -> dict[str, Kept]:
         """See KeyValueStore.scan."""
-        return self._looking(asked_s, lambda: self._kept(self._index.below(prefix)))
+        return self._looking(called_s, lambda: self._kept(self._index.below(prefix)))
 
-    def unowned(self, asked_s: float) -> list[Manifest]:
+    def unowned(self, called_s: float) -> list[Manifest]:
         """Return what names the pieces of values that are gone, or never came to be."""
-        return self._looking(asked_s, lambda: list(self._index.unowned(time.monotonic())))
+        return self._looking(called_s, lambda: list(self._index.unowned(time.monotonic())))
 
     def close(self) -> None:
         """Release the connections."""
@@ -99,18 +99,18 @@ class StoreReader:
 
     # -- looking ---------------------------------------------------------------------------
 
-    def _looking(self, asked_s: float, look: Callable[[], T]) -> T:
-        if asked_s <= self._away_s:
+    def _looking(self, called_s: float, look: Callable[[], T]) -> T:
+        if called_s <= self._away_s:
             # Asked before that was found out: it need not be found out again for each.
             raise LogUnavailableError(self._away)
         try:
             for _ in range(LOOKS_MAX):
-                if self._caught_up_s < asked_s:
+                if self._caught_up_s < called_s:
                     self._catch_up()
                 try:
                     return look()
                 except _ReplacedError:
-                    asked_s = time.monotonic()
+                    called_s = time.monotonic()
             raise LogUnavailableError(
                 f"topic {self._clients.topic}: what was looked for was replaced {LOOKS_MAX} times "
                 "while it was read"
@@ -169,13 +169,13 @@ class StoreReader:
 
     def _end_of(self, partition: TopicPartition) -> int:
         found = self._following().end_offsets([partition], timeout_ms=_TIMEOUT_MS)
-        end, heard = int(found[partition]), self._ends_heard.get(partition, 0)
-        if end < heard:
+        end, seen = int(found[partition]), self._ends_seen.get(partition, 0)
+        if end < seen:
             raise ShrunkError(
-                f"topic {self._clients.topic} ends at {end}, but had {heard} records: it lost its "
+                f"topic {self._clients.topic} ends at {end}, but had {seen} records: it lost its "
                 "newest ones, or is another one"
             )
-        self._ends_heard[partition] = end
+        self._ends_seen[partition] = end
         return end
 
     # -- values ----------------------------------------------------------------------------

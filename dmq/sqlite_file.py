@@ -64,7 +64,7 @@ class WriterLock:
         """Tell the waiting readers of all processes that the log now ends here."""
         os.pwrite(self._fd, _NUMBER.pack(end), 0)
 
-    def heard(self) -> int:
+    def announced(self) -> int:
         """Return what was rung last (0 if nothing was). Safe on any thread."""
         data = os.pread(self._fd, _NUMBER.size, 0)
         return int(_NUMBER.unpack(data)[0]) if len(data) == _NUMBER.size else 0

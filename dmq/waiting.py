@@ -109,7 +109,7 @@ class Changes:
             self._forgotten = self._recent.popleft()[0]
         self._waiters.advance(revision + 1)
 
-    def heard(self, prefix: str, after: int) -> bool:
+    def changed(self, prefix: str, after: int) -> bool:
         """Whether there may have been a change below this prefix after this revision."""
         if after < self._forgotten:
             return True
@@ -124,7 +124,7 @@ class Changes:
         """See KeyValueStore.wait; hears of nothing but what is noted meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while not self.heard(prefix, after):
+        while not self.changed(prefix, after):
             # Waits for a revision beyond the newest, which is one below the end.
             if not await self._waiters.wait(self._waiters.end, deadline - loop.time()):
                 return False

@@ -29,7 +29,7 @@ class Breaker:
         """Whether to ask others first."""
         return self.open_until is not None and now < self.open_until
 
-    def asked(self, first_s: float, longest_s: float, now: float) -> Breaker:
+    def tried(self, first_s: float, longest_s: float, now: float) -> Breaker:
         """Return the circuit when a request goes to the server now, on trial if it was open."""
         if self.open_until is None or now < self.open_until:
             return self

@@ -290,18 +290,18 @@ def second(memory: Memory, progress: Progress, now: float) -> int | None:
     return None
 
 
-def asked(progress: Progress, server: int) -> Progress:
+def tried(progress: Progress, server: int) -> Progress:
     """Return the progress when this server has been asked, too."""
     return replace(progress, untried=tuple(s for s in progress.untried if s != server))
 
 
-def final_outcome(progress: Progress, told: Outcome, log_offset: int | None) -> Outcome:
+def final_outcome(progress: Progress, reported: Outcome, log_offset: int | None) -> Outcome:
     """Return the outcome of a request that was answered with an error.
 
     If an earlier attempt is in doubt, only an answer that comes from the request's own record in
     the log (it has an offset) settles what became of it.
     """
-    return Outcome.UNKNOWN if progress.in_doubt and log_offset is None else told
+    return Outcome.UNKNOWN if progress.in_doubt and log_offset is None else reported
 
 
 def _next(
@@ -312,10 +312,10 @@ def _next(
     # Chosen only now: other requests may have met a failure meanwhile.
     server = min(progress.untried, key=lambda each: rank(memory, each, now))
     known = memory.servers[server]
-    breaker = known.breaker.asked(policy.circuit_s, policy.circuit_max_s, now)
+    breaker = known.breaker.tried(policy.circuit_s, policy.circuit_max_s, now)
     if breaker is not known.breaker:
         memory = memory.with_standing(server, replace(known, breaker=breaker))
-    return memory, asked(progress, server), Try(server)
+    return memory, tried(progress, server), Try(server)
 
 
 def failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
@@ -330,8 +330,8 @@ def _pause(
 ) -> tuple[Progress, Action]:
     # The exponent is bounded so that a long outage cannot overflow a float.
     full = min(policy.backoff_max_s, policy.backoff_first_s * 2.0 ** min(progress.round, 30))
-    asked_s = progress.wait_s or 0.0
-    seconds = max(full * (0.5 + jitter / 2), asked_s * (1.0 + jitter / 2))
+    server_pause_s = progress.wait_s or 0.0
+    seconds = max(full * (0.5 + jitter / 2), server_pause_s * (1.0 + jitter / 2))
     progress = replace(progress, round=progress.round + 1)
     if now + seconds >= progress.deadline:
         return progress, GiveUp(_outcome(progress), Reason.DEADLINE)

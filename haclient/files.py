@@ -132,7 +132,7 @@ MEDIA_TYPES: Final = {
     FileKind.PARQUET: "application/vnd.apache.arrow.stream",
     FileKind.ARROW: "application/vnd.apache.arrow.stream",
 }
-_SAYS: Final = {
+_OPTIONS: Final = {
     FileKind.CSV: {"columns", "delimiter", "null", "time_zone"},
     FileKind.JSON_LINES: {"columns", "time_zone"},
     FileKind.PARQUET: {"columns"},
@@ -152,11 +152,13 @@ class FileForm:
 
     def query(self) -> dict[str, str]:
         """Return what a server is told of each piece."""
-        said = asdict(self)
-        return {name: said[name] for name in said if name != "kind" and said[name] is not None}
+        options = asdict(self)
+        return {
+            name: options[name] for name in options if name != "kind" and options[name] is not None
+        }
 
 
-def form_of(path: Path, kind: str | None = None, **said: str | None) -> FileForm:
+def form_of(path: Path, kind: str | None = None, **options: str | None) -> FileForm:
     """Return how to read a file, by its name unless ``kind`` says it; raises InterfaceError."""
     suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     try:
@@ -164,8 +166,8 @@ def form_of(path: Path, kind: str | None = None, **said: str | None) -> FileForm
     except (ValueError, KeyError):
         known = ", ".join(FileKind)
         raise InterfaceError(f"say what {path.name} holds: {known}") from None
-    given = {name: value for name, value in said.items() if value is not None}
-    if wrong := sorted(given.keys() - _SAYS[found]):
+    given = {name: value for name, value in options.items() if value is not None}
+    if wrong := sorted(given.keys() - _OPTIONS[found]):
         raise InterfaceError(f"{wrong[0]} says nothing of {found}")
     if found is FileKind.CSV and suffix.lower() == ".tsv":
         given.setdefault("delimiter", "\t")
@@ -272,8 +274,8 @@ class LoadFile:
                     if not data:
                         continue
                 at = position()
-                said = {**query, "first_line": str(line)}
-                yield FilePiece(number, f"line {line}", lambda d=data: d, at - read, said)  # type: ignore[misc]
+                options = {**query, "first_line": str(line)}
+                yield FilePiece(number, f"line {line}", lambda d=data: d, at - read, options)  # type: ignore[misc]
                 read, line, is_empty = at, line + data.count(b"\n"), False
         if is_csv and "columns" not in query:
             raise DataError(f"{self.path.name}: the first line is to name the columns")

@@ -90,16 +90,16 @@ class JobFile:
 
 def form(request: Mapping[str, Any], files: Sequence[JobFile]) -> tuple[str, bytes]:
     """Return a body's type and its bytes: JSON, or a form with the files."""
-    told = json.dumps(dict(request)).encode()
+    content = json.dumps(dict(request)).encode()
     if not files:
-        return "application/json", told
-    digest = hashlib.sha256(told)
+        return "application/json", content
+    digest = hashlib.sha256(content)
     for each in files:
         digest.update(each.data)
     boundary = (
         f"haclient-{digest.hexdigest()[:40]}"  # in no file, unless one was made to hold its hash
     )
-    parts = [_part(boundary, 'name="request"', told)]
+    parts = [_part(boundary, 'name="request"', content)]
     for each in files:
         name = each.name.replace("\\", "_").replace('"', "_")
         parts.append(_part(boundary, f'name="{each.part}"; filename="{name}"', each.data))
@@ -254,8 +254,8 @@ def cancelled_as(status: int, body: bytes) -> str | None:
         return None
     if status != 200:
         return ""
-    told = json.loads(body or b"{}")
-    found = told.get("became", "") if isinstance(told, dict) else ""
+    fields = json.loads(body or b"{}")
+    found = fields.get("became", "") if isinstance(fields, dict) else ""
     return found if isinstance(found, str) else ""
 
 
@@ -299,7 +299,7 @@ def report(text: str | None) -> dict[str, Any]:
 
 def failure(status: int, body: bytes, retry_after: str | None = None) -> Failure:
     """Return what an answer with an error status, and this header of it, means."""
-    return replace(_said(status, body), retry_after_s=_seconds(retry_after))
+    return replace(_failure_of(status, body), retry_after_s=_seconds(retry_after))
 
 
 def _seconds(text: str | None) -> float:
@@ -307,29 +307,29 @@ def _seconds(text: str | None) -> float:
     return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
-def _said(status: int, body: bytes) -> Failure:
+def _failure_of(status: int, body: bytes) -> Failure:
     try:
-        said = json.loads(body)
+        fields = json.loads(body)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or "kind" not in said:
+        fields = None
+    if not isinstance(fields, dict) or "kind" not in fields:
         return _unexplained(status, body)
     return Failure(
-        kind=_member(FailureKind, said.get("kind"), FailureKind.APPLICATION),
-        message=str(said.get("message") or f"HTTP status {status}"),
-        outcome=outcome_of(said.get("outcome")),
-        error_class=str(said.get("error_class") or ""),
-        sqlstate=str(said.get("sqlstate") or ""),
-        hint=str(said.get("hint") or ""),
-        cluster=str(said.get("cluster") or ""),
-        log_offset=said.get("log_offset"),
+        kind=_member(FailureKind, fields.get("kind"), FailureKind.APPLICATION),
+        message=str(fields.get("message") or f"HTTP status {status}"),
+        outcome=outcome_of(fields.get("outcome")),
+        error_class=str(fields.get("error_class") or ""),
+        sqlstate=str(fields.get("sqlstate") or ""),
+        hint=str(fields.get("hint") or ""),
+        cluster=str(fields.get("cluster") or ""),
+        log_offset=fields.get("log_offset"),
         status=status,
     )
 
 
-def outcome_of(said: Any) -> Outcome:
+def outcome_of(value: Any) -> Outcome:
     """Return the outcome that a server named; unknown is what it did not name."""
-    return cast(Outcome, _member(Outcome, said, Outcome.UNKNOWN))
+    return cast(Outcome, _member(Outcome, value, Outcome.UNKNOWN))
 
 
 def _member(enum: Any, value: Any, default: Any) -> Any:
@@ -361,11 +361,11 @@ def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
     Rejected for an error that is not the statement's own.
     """
     if status == 200:
-        said = json.loads(body)
-        if said["status"]["state"] == "SUCCEEDED":
-            return dict(said["ha"])
-        failed = _said(status, json.dumps(said["status"].get("error")).encode())
-        final = said.get("ha", {}).get("final") is True
+        fields = json.loads(body)
+        if fields["status"]["state"] == "SUCCEEDED":
+            return dict(fields["ha"])
+        failed = _failure_of(status, json.dumps(fields["status"].get("error")).encode())
+        final = fields.get("ha", {}).get("final") is True
         return replace(failed, final=final) if failed.log_offset is not None else None
     failed = failure(status, body)
     if status == 404 or failed.kind is FailureKind.APPLICATION:

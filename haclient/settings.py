@@ -51,8 +51,8 @@ class SeenOffsets:
             return {}
         # What a linearizable or bounded answer must show is measured from the log's end, but a
         # client that changes levels still never goes back.
-        told: dict[str, Any] = {"after_offset": self.after_offset, "seen": dict(self.by_cluster)}
-        return {name: value for name, value in told.items() if value}
+        fields: dict[str, Any] = {"after_offset": self.after_offset, "seen": dict(self.by_cluster)}
+        return {name: value for name, value in fields.items() if value}
 
 
 NOTHING_SEEN = SeenOffsets()

@@ -46,17 +46,17 @@ class Topology:
 def parse(status: int, body: bytes) -> Topology | None:
     """Read an answer to ``GET /clusterStatus``; None if that is not what it is."""
     try:
-        said = json.loads(body) if status == 200 else None
-        if not isinstance(said, dict):
+        fields = json.loads(body) if status == 200 else None
+        if not isinstance(fields, dict):
             return None
-        members = tuple(_member(each) for each in said["clusters"])
-        return Topology(str(said["ring"]), str(said["cluster"]), str(said["state"]), members)
+        members = tuple(_member(each) for each in fields["clusters"])
+        return Topology(str(fields["ring"]), str(fields["cluster"]), str(fields["state"]), members)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _member(said: dict[str, Any]) -> Member:
-    return Member(str(said["name"]), str(said["url"]), str(said.get("state") or ""))
+def _member(fields: dict[str, Any]) -> Member:
+    return Member(str(fields["name"]), str(fields["url"]), str(fields.get("state") or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Roster:
         """Return what is known at the start."""
         return Roster(tuple(Known(server) for server in seeds), len(seeds))
 
-    def told(self, by: Server, topology: Topology) -> Roster:
+    def described_by(self, by: Server, topology: Topology) -> Roster:
         """Return the roster with the ring as one of its HAProcs describes it."""
         urls = {each.server.url for each in self.known}
         found = list(self.known)
@@ -99,7 +99,7 @@ class Roster:
             self, known=tuple(found), ring=topology.ring, members=tuple(topology.members)
         )
 
-    def heard(self, index: int, topology: Topology | None) -> Roster:
+    def identified(self, index: int, topology: Topology | None) -> Roster:
         """Return the roster with what a server has said of itself; None: nothing that counts."""
         before = self.known[index]
         if topology is None or (self.ring and topology.ring != self.ring):
@@ -113,7 +113,7 @@ class Roster:
     def _with(self, index: int, known: Known) -> Roster:
         return replace(self, known=(*self.known[:index], known, *self.known[index + 1 :]))
 
-    def to_ask(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
+    def unidentified(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
         """Return whom to ask who they are: who has not told yet, and who may have moved."""
         advertised = {member.url.rstrip("/"): member.name for member in self.members}
         found = []
@@ -149,9 +149,9 @@ class Roster:
             for index, each in enumerate(self.known)
             if index >= self.seeds and each.cluster == cluster and cluster and at
         ]
-        told = [index for index in found if self.known[index].server.url in at]
-        answering = [index for index in told if self.known[index].answers]
-        return next(iter(answering or told or found), None)
+        advertised = [index for index in found if self.known[index].server.url in at]
+        answering = [index for index in advertised if self.known[index].answers]
+        return next(iter(answering or advertised or found), None)
 
 
 def _follow(by: Server, url: str, index: int) -> Server | None:

@@ -315,8 +315,8 @@ class Metrics:
 
     def waited(self, concern: str, met: bool, seconds: float) -> None:
         """Count a write that waited for other clusters, and whether its concern was met."""
-        told = "yes" if met else "no"
-        self._histogram("haproc_write_concern_seconds", concern, told).observe(seconds)
+        met_text = "yes" if met else "no"
+        self._histogram("haproc_write_concern_seconds", concern, met_text).observe(seconds)
 
     def forget_peer(self, peer: str) -> None:
         """Tell no more of a cluster that the ring does not have any more."""

@@ -155,7 +155,7 @@ class _Watch:
         if kind is None:
             self._transport.hung_in_a_row = 0
 
-    def heard(self, pulse: Pulse) -> None:
+    def received(self, pulse: Pulse) -> None:
         """Take a sign of life into account, or that there is none."""
         self._liveness = self._liveness.after(pulse)
         hung = self._liveness.hung(self._transport.policy, self._hung_before)
@@ -274,7 +274,7 @@ class Transport:
         while listening:
             pulse = await self._pulse(server)
             for watch in tuple(listening):
-                watch.heard(pulse)
+                watch.received(pulse)
             if pulse is not Pulse.SILENT:
                 await asyncio.sleep(self.policy.silence_s)
 

@@ -163,39 +163,41 @@ class AsyncView:
         """Learn the ring from the current server, then who else answers, and how fast."""
         try:
             source = self.current if self._settings.discover else None
-            told = await self._ask(source, of_all=True) if source else None
+            received = await self._identify(source, of_all=True) if source else None
             everybody = self._settings.order is Order.NEAREST
-            for index in self._roster.to_ask(self._failing(), everybody=everybody):
+            for index in self._roster.unidentified(self._failing(), everybody=everybody):
                 if self._closed:
                     return
                 if source is None or index != source.index:
-                    await self._ask(self.server(index))
+                    await self._identify(self.server(index))
             self.update(lambda memory: failover.prefer(memory, self._arranged(memory)))
-            self._leave(told)
+            self._leave(received)
         finally:
             self._refreshed_at = now()
             self._refreshing = False
 
-    async def _ask(self, server: Server, *, of_all: bool = False) -> Topology | None:
+    async def _identify(self, server: Server, *, of_all: bool = False) -> Topology | None:
         """Have a server say who it is, and maybe who the others are."""
         begun = now()
-        told = await self._doors.topology(server)
+        received = await self._doors.topology(server)
         took_s = now() - begun
         with self._lock:
             roster = self._roster
-            if told is not None and of_all:
-                roster = roster.told(server, told)
-            roster = roster.heard(server.index, told)
-            self._roster = roster if told is None else roster.timed(server.index, took_s)
-        return told
+            if received is not None and of_all:
+                roster = roster.described_by(server, received)
+            roster = roster.identified(server.index, received)
+            self._roster = roster if received is None else roster.timed(server.index, took_s)
+        return received
 
     def _failing(self) -> set[int]:
         servers = enumerate(self._memory.servers)
         return {index for index, known in servers if known.breaker != CLOSED}
 
-    def _leave(self, told: Topology | None) -> None:
+    def _leave(self, received: Topology | None) -> None:
         """Keep away from those that are said to be draining."""
-        draining = {m.name for m in told.members if m.state in topology.DRAINING} if told else ()
+        draining = (
+            {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
+        )
         for index in self._memory.preferred:
             if self._roster.known[index].cluster in draining:
                 self.left(self.server(index))

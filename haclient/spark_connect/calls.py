@@ -17,7 +17,7 @@ from haclient.exceptions import DatabaseError
 from haclient.protocol import Broken, Busy, WireError, outcome_of
 from haclient.settings import Server
 from haclient.spark_connect.links import Link, Links
-from haclient.spark_connect.status import Said, failed
+from haclient.spark_connect.status import CallEnd, failed
 from haclient.sync.ring import Work
 from haclient.sync.transport import now
 
@@ -88,7 +88,7 @@ class GivenUp(ChannelError):
         self.failure = error.failure
 
 
-def said_by(error: grpc.RpcError) -> Said:
+def call_end_of(error: grpc.RpcError) -> CallEnd:
     """Return how a call ended; the class is what the server's ErrorInfo names, "" for none."""
     code, details = error.code().name, error.details() or ""
     try:
@@ -96,19 +96,19 @@ def said_by(error: grpc.RpcError) -> Said:
     except ValueError:  # its details belong to another status
         status = None
     if status is None:
-        return Said(code, details, None)
-    said = Said(code, details, "")
+        return CallEnd(code, details, None)
+    end = CallEnd(code, details, "")
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details:
         if detail.Unpack(info):
-            said = replace(
-                said,
+            end = replace(
+                end,
                 error_class=info.metadata.get("errorClass", info.reason),
                 outcome=outcome_of(info.metadata.get("outcome")),
             )
         elif detail.Unpack(retry):
-            said = replace(said, retry_after_s=retry.retry_delay.ToTimedelta().total_seconds())
-    return said
+            end = replace(end, retry_after_s=retry.retry_delay.ToTimedelta().total_seconds())
+    return end
 
 
 # The three kinds of calls that Spark Connect has, each made at whichever server takes it.
@@ -196,7 +196,7 @@ class Method:
 
 def judged(links: Links, link: Link, error: grpc.RpcError) -> WireError | None:
     """Return what a call's error means for failing over; None: it is an answer."""
-    return None if links.closed else failed(link.server.url, said_by(error), link.hung)
+    return None if links.closed else failed(link.server.url, call_end_of(error), link.hung)
 
 
 def unary(method: Method, request: Any, options: Options) -> Work[Ended]:
@@ -230,7 +230,7 @@ def upload(method: Method, requests: Iterable[Any], options: Options) -> Work[En
 
 def _well(links: Links, made: tuple[Link, tuple[Any, Any]]) -> Ended:
     link, (response, call) = made
-    links.heard(link)
+    links.received(link)
     links.leave(link)
     return Ended(response, call)
 

@@ -90,7 +90,7 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
 
     def saw(self, link: Link, response: Any) -> None:
         """A response of a stream has come."""
-        self.links.heard(link)
+        self.links.received(link)
         if response.WhichOneof("response_type") in _BOUND:
             self._bound_to = link.server.index
 

@@ -63,7 +63,7 @@ def greeted(server: str, found: Health, details: str) -> WireError | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CallEnd:
     """How a call ended, other than well."""
 
     code: str
@@ -76,23 +76,28 @@ class Said:
     """How long it asked to be left alone for."""
 
 
-def failed(server: str, said: Said, hung: bool) -> WireError | None:
+def failed(server: str, call_end: CallEnd, hung: bool) -> WireError | None:
     """Return what the end of a call means for failing over; None: it is an answer."""
     if hung:
         return Hung(f"{server} accepts connections but does not answer")
-    if said.code != UNAVAILABLE:
+    if call_end.code != UNAVAILABLE:
         return None
-    if said.error_class is None:
-        return Broken(f"the connection to {server} broke: {said.details}")
+    if call_end.error_class is None:
+        return Broken(f"the connection to {server} broke: {call_end.details}")
     end = end_of(
-        Failure(FailureKind.AVAILABILITY, said.details, said.outcome, error_class=said.error_class)
+        Failure(
+            FailureKind.AVAILABILITY,
+            call_end.details,
+            call_end.outcome,
+            error_class=call_end.error_class,
+        )
     )
     match end:
         case AttemptEnd.IN_DOUBT:
-            return InDoubt(said.details)
+            return InDoubt(call_end.details)
         case AttemptEnd.BUSY:
-            return Busy(said.details, said.retry_after_s)
+            return Busy(call_end.details, call_end.retry_after_s)
         case AttemptEnd.LEAVING:
-            return Leaving(said.details)
+            return Leaving(call_end.details)
         case _:
-            return NotTaken(said.details)
+            return NotTaken(call_end.details)

@@ -80,7 +80,7 @@ class Connection:
         start = protocol.session_start(settings.catalog, settings.schema)
         self._session = Session(self._transport, self._headers, start)
         self._running: list[tuple[str, Server]] = []
-        self._asked: tuple[str, Server] | None = None
+        self._last: tuple[str, Server] | None = None
         """The last request that was sent, and where."""
         self._lock = StateLock()
         self._last_offset: int | None = None
@@ -239,10 +239,10 @@ class Connection:
             )
             return protocol.became(status, data)
 
-        told = self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
-        if isinstance(told, dict):
-            self._saw(told.get("log_offset"), told.get("cluster"), told.get("after_offset"))
-        return told
+        answer = self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        if isinstance(answer, dict):
+            self._saw(answer.get("log_offset"), answer.get("cluster"), answer.get("after_offset"))
+        return answer
 
     def load(
         self,
@@ -268,8 +268,8 @@ class Connection:
         """
         if columns is not None and not isinstance(columns, str):
             columns = protocol.columns_text(columns)
-        said = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
-        file = LoadFile(Path(path), form_of(Path(path), kind, **said), piece_bytes)
+        given = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
+        file = LoadFile(Path(path), form_of(Path(path), kind, **given), piece_bytes)
         load = Load(self, file, table, resume=resume, where=self.place(), **options)
         return load.run()
 
@@ -283,7 +283,7 @@ class Connection:
         def attempt(server: Server, deadline: float) -> Result:
             running = (statement.request_id, server)
             self._running.append(running)
-            self._asked = running
+            self._last = running
             try:
                 return self._attempt(statement, age, server, deadline, limit)
             finally:
@@ -306,8 +306,8 @@ class Connection:
 
     def _with_freshness(self, statement: Statement) -> Statement:
         """Return it with the connection's level and what it must show, for all its attempts."""
-        asked = (self.settings.consistency, self.settings.acceptable_offset_lag)
-        usual = zip(("consistency", "acceptable_offset_lag"), asked, strict=True)
+        freshness = (self.settings.consistency, self.settings.acceptable_offset_lag)
+        usual = zip(("consistency", "acceptable_offset_lag"), freshness, strict=True)
         options = {name: value for name, value in usual if value is not None}
         return replace(statement, options={**options, **statement.options}, seen=self._seen)
 
@@ -363,8 +363,8 @@ class Connection:
         """
         became = ""
         running = [server for running, server in tuple(self._running) if running == request_id]
-        if not running and self._asked is not None and self._asked[0] == request_id:
-            running = [self._asked[1]]
+        if not running and self._last is not None and self._last[0] == request_id:
+            running = [self._last[1]]
         until = now() + _CANCEL_S
         for server in running:
             found = self._cancel_anywhere(request_id, server)

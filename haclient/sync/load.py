@@ -103,9 +103,9 @@ class Load:
                 where=self._where,
             )
         except DatabaseError as error:
-            told = f"{self._file.path.name}, from {piece.begins} on: {error.message}"
+            message = f"{self._file.path.name}, from {piece.begins} on: {error.message}"
             hint = " · ".join(filter(None, (error.hint, f"go on with {self.id}")))
-            failure = replace(error.failure, message=told, hint=hint)
+            failure = replace(error.failure, message=message, hint=hint)
             raise error_from(failure, request_id) from error
         self._note(piece, result.ha.get("affected_rows"))
 
@@ -116,14 +116,14 @@ class Load:
         """
         request_id = first
         for number in range(2, REJECTIONS_MAX + 1):
-            told = self._connection.written(request_id, self._write_concern)
-            if not isinstance(told, Failure):
-                met = told is not None and told.get("concern_met") is True
-                return request_id, told if met else None
-            if told.error_class in _SENT_AGAIN:
+            answer = self._connection.written(request_id, self._write_concern)
+            if not isinstance(answer, Failure):
+                met = answer is not None and answer.get("concern_met") is True
+                return request_id, answer if met else None
+            if answer.error_class in _SENT_AGAIN:
                 break
-            if not told.final:
-                raise error_from(_undecided(told), request_id)
+            if not answer.final:
+                raise error_from(_undecided(answer), request_id)
             request_id = f"{first}.{number}"
         return request_id, None
 
@@ -140,12 +140,12 @@ class Load:
             self._on_progress(self._loaded)
 
 
-def _undecided(told: Failure) -> Failure:
+def _undecided(failure: Failure) -> Failure:
     """Return why a piece cannot be sent anew: other clusters may yet apply it as it was."""
     return replace(
-        told,
-        message=f"cluster {told.cluster} rejected it ({told.message}), but it is not known that "
-        "every other cluster has, too: go on later, nothing was changed now",
+        failure,
+        message=f"cluster {failure.cluster} rejected it ({failure.message}), but it is not known "
+        "that every other cluster has, too: go on later, nothing was changed now",
         outcome=Outcome.UNKNOWN,
         hint="every cluster must have come so far; if a HAProc was restarted before it had, "
         "see haproc queue and the table for what became of the piece",

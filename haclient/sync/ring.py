@@ -164,7 +164,7 @@ class Ring:
             lambda memory: failover.begin(policy, memory, now(), timeout_s, True, work.in_doubt)
         )
         failed: _End[T] | None = None
-        told = _SILENT
+        last_failure = _SILENT
         while True:
             if isinstance(action, Pause):
                 sleep(action.seconds)
@@ -174,16 +174,16 @@ class Ring:
                 raise error_from(_cancelled(progress), request_id)
             if not isinstance(action, Try):
                 assert isinstance(action, GiveUp)
-                raise _given_up(action, told, request_id)
+                raise _given_up(action, last_failure, request_id)
             server = self.view.server(action.server)
             if failed is not None:
-                self._tell(request_id, failed, server)
+                self._announce(request_id, failed, server)
             progress, ends = self._attempt(work, server, progress)
             for early in ends[:-1]:
                 progress = self._noted(progress, early)
             failed = ends[-1]
             if failed.failure is not None and failed.end is not AttemptEnd.TIMED_OUT:
-                told = failed.failure
+                last_failure = failed.failure
             progress, action = self._after(progress, failed)
             if isinstance(action, Done):
                 return self._answer(failed, progress, request_id)
@@ -198,7 +198,7 @@ class Ring:
         outcome = failover.final_outcome(progress, failure.outcome, failure.log_offset)
         raise error_from(replace(failure, outcome=outcome), request_id) from None
 
-    def _tell(self, request_id: str, failed: _End[T], server: Server) -> None:
+    def _announce(self, request_id: str, failed: _End[T], server: Server) -> None:
         if self.settings.on_failover is not None and failed.failure is not None:
             message = failed.failure.message
             self.settings.on_failover(Failover(request_id, failed.server.url, server.url, message))
@@ -220,7 +220,7 @@ class Ring:
             beside = self.view.server(other)
             ends = self._race(work, server, beside, progress.deadline, after_s)
             if any(each.server is beside for each in ends):
-                progress = failover.asked(progress, other)
+                progress = failover.tried(progress, other)
         if work.cancel_at is not None and ends[-1].end is AttemptEnd.ANSWERED:
             with self._lock:
                 self._hedging = self._hedging.took(now() - begun)
@@ -292,10 +292,10 @@ class Ring:
         policy, server = self.settings.policy, ended.server.index
 
         def choose(memory: Memory) -> tuple[Memory, Progress, Action]:
-            heard = failover.noted(
+            noted = failover.noted(
                 policy, memory, progress, server, ended.end, now(), _wait_s(ended)
             )
-            return *heard, Done()
+            return *noted, Done()
 
         return self._decide(choose)[0]
 

@@ -378,8 +378,8 @@ def refusal(key: str) -> RefusedError | None:
     reason = reserved(key)
     if not reason:
         return None
-    said = f"a session may not change {key[:100]}: {reason}"
-    return RefusedError(ErrorClass.RESERVED_SETTING, said, instead(key))
+    message = f"a session may not change {key[:100]}: {reason}"
+    return RefusedError(ErrorClass.RESERVED_SETTING, message, instead(key))
 
 
 def instead(key: str) -> str:

@@ -52,7 +52,7 @@ class SparkAnswer:
         self._last_until(timeout_s)
         self._tasks = tasks
         self._report = tasks.begin(planned)
-        self._hear = self._report.hear_bytes if raw else self._report.hear
+        self._receive = self._report.receive_bytes if raw else self._report.receive
 
     def __aiter__(self) -> SparkAnswer:
         return self
@@ -143,7 +143,7 @@ class SparkAnswer:
         if self._taken_count < AHEAD_MAX:
             self._next()
         if message is not None:
-            self._hear(message)
+            self._receive(message)
         return message
 
 

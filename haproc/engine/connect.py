@@ -206,18 +206,18 @@ class SparkConnectEngine:
             await fresh.release()
 
     async def _of_each(
-        self, tables: Sequence[str], ask: Callable[[RemoteSession, str], Awaitable[_Result]]
+        self, tables: Sequence[str], read: Callable[[RemoteSession, str], Awaitable[_Result]]
     ) -> Mapping[str, _Result]:
         """Ask the same of several tables, a few at once."""
         places = asyncio.Semaphore(self._limits.tables_at_once)
 
         async def one(table: str) -> _Result:
             async with places:
-                return await self._in_own_session(lambda own: ask(own, table))
+                return await self._in_own_session(lambda own: read(own, table))
 
-        asked = list(dict.fromkeys(tables))
-        found = await asyncio.gather(*(one(table) for table in asked))
-        return dict(zip(asked, found, strict=True))
+        names = list(dict.fromkeys(tables))
+        found = await asyncio.gather(*(one(table) for table in names))
+        return dict(zip(names, found, strict=True))
 
     # -- what it holds, for verifications --------------------------------------------------
 

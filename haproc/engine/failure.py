@@ -77,11 +77,11 @@ class CallFailure:
             kind = kind_of_code(self.code)
             message = self.message or "no word about what went wrong"
             return EngineError(kind, f"{self.code}: {message}", error_class=self.code)
-        refusal, told = self.refusal
+        refusal, parameters = self.refusal
         if refusal == ErrorClass.NO_QUERY:
-            return NoQueryError(tuple(told.split(", ")), self.details)
+            return NoQueryError(tuple(parameters.split(", ")), self.details)
         if refusal:
-            return EngineError(ErrorKind.APPLICATION, told, error_class=refusal)
+            return EngineError(ErrorKind.APPLICATION, parameters, error_class=refusal)
         return EngineError(
             kind_of_chain([self.link], whole=False),
             self.message,
@@ -128,22 +128,22 @@ def _with_info(code: str, message: str, metadata: dict[str, str]) -> CallFailure
     except ValueError:
         java_classes = ()
     try:
-        told = json.loads(metadata.get("messageParameters", "{}"))
-        parameters = {str(name): str(value) for name, value in told.items()}
+        given = json.loads(metadata.get("messageParameters", "{}"))
+        parameters = {str(name): str(value) for name, value in given.items()}
     except (ValueError, AttributeError):
         parameters = {}
     link = Link(metadata.get("errorClass", ""), metadata.get("sqlState", ""), java_classes)
-    said = details(java_classes, parameters)
-    return CallFailure(code, message, link, metadata.get("errorId", ""), said)
+    described = details(java_classes, parameters)
+    return CallFailure(code, message, link, metadata.get("errorId", ""), described)
 
 
-def error_with_details(failure: CallFailure, told: Any) -> EngineError:
+def error_with_details(failure: CallFailure, response: Any) -> EngineError:
     """Return the error that a failure amounts to, given a FetchErrorDetailsResponse."""
-    if not told.HasField("root_error_idx") or failure.link is None:
+    if not response.HasField("root_error_idx") or failure.link is None:
         return failure.error()
-    chain, said = [failure.link], [failure.details]
-    errors = list(told.errors)
-    index, messages = told.root_error_idx, [failure.message]
+    chain, described = [failure.link], [failure.details]
+    errors = list(response.errors)
+    index, messages = response.root_error_idx, [failure.message]
     seen: set[int] = set()
     while 0 <= index < len(errors) and index not in seen:
         seen.add(index)
@@ -151,11 +151,11 @@ def error_with_details(failure: CallFailure, told: Any) -> EngineError:
         if len(seen) == 1:
             link = _merged(failure.link, link)
             chain, messages = [link], [message or failure.message]
-            said = [_details(link, errors[index])]
+            described = [_details(link, errors[index])]
         else:
             chain.append(link)
             messages.append(message)
-            said.append(_details(link, errors[index]))
+            described.append(_details(link, errors[index]))
         if not errors[index].HasField("cause_idx"):
             break
         index = errors[index].cause_idx
@@ -165,7 +165,7 @@ def error_with_details(failure: CallFailure, told: Any) -> EngineError:
         messages[at] or messages[0],
         error_class=chain[at].error_class,
         sqlstate=chain[at].sqlstate,
-        details=said[at],
+        details=described[at],
     )
 
 

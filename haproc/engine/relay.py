@@ -118,9 +118,9 @@ class SparkRelay:
             try:
                 return bytes(await call(made))
             except grpc.aio.AioRpcError as error:
-                told = failure.relayed(error)
-                if attempt == _ATTEMPTS_MAX or not await self._recover(told, epoch):
-                    raise told from error
+                end = failure.relayed(error)
+                if attempt == _ATTEMPTS_MAX or not await self._recover(end, epoch):
+                    raise end from error
         raise AssertionError("the last attempt returns or raises")
 
     async def _fit(self, *, changes: bool) -> int:

@@ -184,9 +184,9 @@ class RemoteSession:
             yield answer
             ended = answered = True
         except grpc.aio.AioRpcError as error:
-            told = failure.relayed(error) if raw else await self._explained(error)
-            ended = has_ended(told)
-            raise told from error
+            explained = failure.relayed(error) if raw else await self._explained(error)
+            ended = has_ended(explained)
+            raise explained from error
         finally:
             if ended or not stops:
                 answer.end(answered=answered)

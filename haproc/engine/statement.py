@@ -30,12 +30,12 @@ def version_plan() -> Any:
 def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
     """Return the bytes of the plan whose one value is a statement's reading."""
     plan = _of_text(statement.sql) if isinstance(statement, SqlText) else statement.plan
-    asked = {
+    request = {
         "plan": base64.b64encode(plan).decode(),
         "analyze": not parsed_only,
         "columns": isinstance(statement, SparkPlan),
     }
-    return bytes(_plan(_READ, json.dumps(asked).encode()).SerializeToString())
+    return bytes(_plan(_READ, json.dumps(request).encode()).SerializeToString())
 
 
 def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
@@ -43,10 +43,10 @@ def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]])
 
     ``named``: sort, parts of the name, whether the content is asked for; see `Standing.java`.
     """
-    asked = [
+    request = [
         {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
     ]
-    return _plan(_STANDING, json.dumps({"folder": folder, "named": asked}).encode())
+    return _plan(_STANDING, json.dumps({"folder": folder, "named": request}).encode())
 
 
 def _of_text(sql: str) -> bytes:
@@ -55,10 +55,10 @@ def _of_text(sql: str) -> bytes:
     return bytes(plan.SerializeToString())
 
 
-def _plan(what: str, asked: bytes) -> Any:
+def _plan(what: str, request: bytes) -> Any:
     plan = protos.base.Plan()
     plan.root.extension.type_url = what
-    plan.root.extension.value = asked
+    plan.root.extension.value = request
     return plan
 
 

@@ -40,7 +40,7 @@ SURVEY_TIMEOUT_S: Final = 60.0
 _SYSTEM: Final = frozenset({"information_schema", "sys", "global_temp"}) | OWN_SCHEMAS
 _AS_TEXT: Final = re.compile(r"\bvariant\b|\bcollate\b")
 """Types that are hashed as text: some have no hash, some have one that takes `a` for `A`."""
-_TELLING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})
+_DEFINING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})
 
 
 def catalogs(confs: Iterable[str]) -> list[str]:
@@ -142,8 +142,8 @@ async def _definition(session: Session, name: str) -> str:
     rows = await _rows(session, f"DESCRIBE TABLE EXTENDED {name}")
     names = [str(row["col_name"]) for row in rows]
     columns = rows[: names.index("")] if "" in names else rows
-    told = [*columns, *(row for row in rows if row["col_name"] in _TELLING)]
-    text = "\n".join(f"{row['col_name']} {row['data_type']}" for row in told)
+    rows_used = [*columns, *(row for row in rows if row["col_name"] in _DEFINING)]
+    text = "\n".join(f"{row['col_name']} {row['data_type']}" for row in rows_used)
     return f"view:{_digest(text)}"
 
 
@@ -202,18 +202,18 @@ async def all_rows(
     timeout_s: float,
     *,
     operation_id: str = "",
-    hear: Callable[[Any], None] = lambda _: None,
+    receive: Callable[[Any], None] = lambda _: None,
 ) -> AsyncIterator[dict[str, Any]]:
     """Run a query, a text or a plan, and yield its rows, for small results.
 
-    ``hear`` is given each message.
+    ``receive`` is given each message.
     """
     plan = sql_plan(query) if isinstance(query, str) else query
     async with contextlib.aclosing(
         remote.execute(plan, operation_id or str(uuid.uuid4()), timeout_s)
     ) as responses:
         async for response in responses:
-            hear(response)
+            receive(response)
             if response.HasField("arrow_batch"):
                 for row in arrow.rows([response.arrow_batch.data]):
                     yield row
@@ -230,7 +230,7 @@ async def rows_in_turn(
 
     async def read() -> list[dict[str, Any]]:
         found = all_rows(
-            remote, query, WAIT_S_MAX, operation_id=operation_id, hear=wait.report.hear
+            remote, query, WAIT_S_MAX, operation_id=operation_id, receive=wait.report.receive
         )
         return [row async for row in found]
 
@@ -251,11 +251,11 @@ async def rows_in_turn(
 
 
 def _late(timeout_s: float, *, is_held: bool) -> EngineError:
-    said = f"The cluster did not answer within {timeout_s} s"
+    message = f"The cluster did not answer within {timeout_s} s"
     if not is_held:
-        return EngineError(ErrorKind.AVAILABILITY, said, error_class="DEADLINE_EXCEEDED")
-    said += ": tasks of statements that were given up hold its cores, until Spark has ended them"
-    return EngineError(ErrorKind.AVAILABILITY, said, error_class=ErrorClass.CORES_HELD)
+        return EngineError(ErrorKind.AVAILABILITY, message, error_class="DEADLINE_EXCEEDED")
+    message += ": tasks of statements that were given up hold its cores, until Spark has ended them"
+    return EngineError(ErrorKind.AVAILABILITY, message, error_class=ErrorClass.CORES_HELD)
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class StatementReport:
         """Whether it is waiting for its tasks: so the driver, which reports, is well."""
         return self._queued and self._clock() - self._reported_at <= FRESH_S
 
-    def hear(self, response: Any) -> None:
+    def receive(self, response: Any) -> None:
         """Take in one message of the statement's answer."""
         if response.HasField("execution_progress"):
             progress, self._reported_at = response.execution_progress, self._clock()
@@ -87,26 +87,26 @@ class StatementReport:
             self._queued = not self.inflight and any(not stage.done for stage in progress.stages)
             self.has_begun |= self.inflight > 0 or self._queued
             if progress.stages and self._phase is None:
-                self._tell(Phase.PLANNED)
+                self._announce(Phase.PLANNED)
         elif response.HasField("arrow_batch"):
             self._has_rows()
 
-    def hear_bytes(self, response: bytes) -> None:
+    def receive_bytes(self, response: bytes) -> None:
         """Take in one message that nobody else reads."""
         if len(response) > _REPORT_BYTES_MAX:
             self._has_rows()
         elif self._planned is not None or _REPORT_TAG in response:
             try:
-                self.hear(wire.parsed(_RESPONSE, response))
+                self.receive(wire.parsed(_RESPONSE, response))
             except ValueError:
                 return
 
     def _has_rows(self) -> None:
         self.has_begun = True
-        self._tell(Phase.ROWS)
+        self._announce(Phase.ROWS)
         self._planned = None  # there is nothing more to tell
 
-    def _tell(self, phase: Phase) -> None:
+    def _announce(self, phase: Phase) -> None:
         self._phase = phase
         if self._planned is not None:
             self._planned(phase)

@@ -16,14 +16,14 @@ from dmq.key_value import Kept, KeyValueStore
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.jobs.model import Event, Job, Submission, job_of, requested
 from haproc.jobs.records import (
-    ASKED,
     EVENTS,
     JOBS,
     RECORDS,
-    asked_prefix,
+    REQUESTED,
     event_key,
     events_prefix,
     place_of,
+    request_prefix,
     session_key,
 )
 from haproc.sessions.durable import reached
@@ -91,10 +91,10 @@ class Book:
         """Return the job of this id, if there is one."""
         return (await self.look()).jobs.get(job_id)
 
-    async def ask(self, asked: Submission) -> Job:
+    async def submit(self, submission: Submission) -> Job:
         """Make a submission durable; return the job of its request id, which another may be."""
-        key = asked_prefix(asked.user, asked.request_id) + self.new_name()
-        await reached(self._store.put(key, RECORDS.to_bytes(asked)))
+        key = request_prefix(submission.user, submission.request_id) + self.new_name()
+        await reached(self._store.put(key, RECORDS.to_bytes(submission)))
         found = await self.look()
         job_id = next(
             number
@@ -127,13 +127,13 @@ class Book:
 
 def found_in(kept: dict[str, Kept]) -> StoredJobs:
     """Return the jobs that these keys and values make."""
-    asked: dict[str, dict[str, int]] = defaultdict(dict)
+    keys_of: dict[str, dict[str, int]] = defaultdict(dict)
     events: dict[int, list[tuple[int, Event]]] = defaultdict(list)
     sessions: dict[int, list[tuple[str, str]]] = defaultdict(list)
     below: dict[int, list[str]] = defaultdict(list)
     for key, value in kept.items():
-        if key.startswith(ASKED):
-            asked[key.rpartition("/")[0]][key] = value.revision
+        if key.startswith(REQUESTED):
+            keys_of[key.rpartition("/")[0]][key] = value.revision
         elif key.startswith(EVENTS) and (place := place_of(key)) is not None:
             below[place.job_id].append(key)
             if place.sort == "s":
@@ -144,7 +144,7 @@ def found_in(kept: dict[str, Kept]) -> StoredJobs:
                 assert not isinstance(event, Submission)
                 events[place.job_id].append((value.revision, event))
     found = StoredJobs()
-    for revisions in asked.values():
+    for revisions in keys_of.values():
         first = requested(revisions)
         job_id = revisions[first]
         submission = RECORDS.from_bytes(kept[first].value)
@@ -256,7 +256,7 @@ def _checked(job: Job | None, attempt: str, token: str) -> str:
         raise refused(ErrorClass.UNAUTHENTICATED, "this is the token of no job of the ring")
     if not job.valid(attempt):
         raise fenced(job)
-    return job.asked.user
+    return job.submission.user
 
 
 def fenced(job: Job) -> RequestError:

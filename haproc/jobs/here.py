@@ -73,21 +73,21 @@ class Scheduler:
         }
         user = schedule.user or self._anonymous
         try:
-            match turn(schedule, at, await self._service.asked_by(user)):
+            match turn(schedule, at, await self._service.jobs_of(user)):
                 case Turn.WAIT:
-                    self._tell(schedule, "its job before has not ended")
+                    self._warn_once(schedule, "its job before has not ended")
                     return
                 case Turn.NOW:
                     await self._service.submit(user, body, (), request_id(schedule, at))
                 case Turn.DONE:
                     pass
         except RequestError as error:
-            self._tell(schedule, str(error))
+            self._warn_once(schedule, str(error))
             return
         self._done[schedule.name] = at
         self._logged.pop(schedule.name, None)
 
-    def _tell(self, schedule: Schedule, why: str) -> None:
+    def _warn_once(self, schedule: Schedule, why: str) -> None:
         """Say it once: it is looked at every second."""
         if self._logged.get(schedule.name) != why:
             self._logged[schedule.name] = why

@@ -49,9 +49,9 @@ def main(plan: dict[str, Any]) -> NoReturn:
         try:
             _become(plan, first)
         except BaseException as error:
-            _tell({"failed": f"{type(error).__name__}: {error}"})
+            _report({"failed": f"{type(error).__name__}: {error}"})
             os._exit(EXEC_FAILED)
-    _tell({"began": True})
+    _report({"began": True})
     while True:
         readable, _, _ = select.select([0, woken], [], [])
         if 0 in readable:
@@ -68,7 +68,7 @@ def _reap(program: int) -> None:
         except ChildProcessError:
             return
         if pid == program:
-            _tell({"code": os.waitstatus_to_exitcode(status)})
+            _report({"code": os.waitstatus_to_exitcode(status)})
             os._exit(0)
         if pid == 0:
             return
@@ -91,13 +91,13 @@ def _become(plan: dict[str, Any], parent: int) -> NoReturn:
         os._exit(EXEC_FAILED)
     os.umask(0o077)
     os.chdir(plan["folder"])
-    telling = os.dup(2)
+    report_fd = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(1, 2)
     try:
         os.execve(plan["command"][0], plan["command"], plan["environment"])
     except OSError:
-        os.dup2(telling, 2)
+        os.dup2(report_fd, 2)
         raise
 
 
@@ -109,5 +109,5 @@ def _limit(which: int, value: int, grace: int) -> None:
     resource.setrlimit(which, (value, most))
 
 
-def _tell(said: dict[str, Any]) -> None:
-    os.write(2, json.dumps(said).encode() + b"\n")
+def _report(message: dict[str, Any]) -> None:
+    os.write(2, json.dumps(message).encode() + b"\n")

@@ -93,7 +93,7 @@ async def _fault(settings: Jobs, folder: Path, hidden: Path) -> str | None:
             return "HAProc must be root to run programs as jobs.user"
         await asyncio.to_thread(make_folder, folder, [], user, lambda: remove_folder(folder))
         running = await Running.start(plan)
-        said = b"".join([piece async for piece in running.output()])
+        output = b"".join([piece async for piece in running.output()])
         end = await running.ended()
     except KeyError:
         return f"there is no user {user}: name one as jobs.user"
@@ -103,4 +103,4 @@ async def _fault(settings: Jobs, folder: Path, hidden: Path) -> str | None:
         await asyncio.to_thread(remove_folder, folder)
     if end.outcome is Outcome.SUCCESS:
         return None
-    return f"{end.why} {said.decode('utf-8', 'replace')[-500:]}".strip()
+    return f"{end.why} {output.decode('utf-8', 'replace')[-500:]}".strip()

@@ -84,7 +84,7 @@ def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
         elif step is not None:
             found.append((step, job))
         elif job.state is BatchState.RUNNING:
-            running[job.asked.user] += 1
+            running[job.submission.user] += 1
     return found + [(Step.START, job) for job in _in_turn(waiting, running, seen.room)]
 
 
@@ -96,8 +96,8 @@ def _in_turn(waiting: list[Job], running: Counter[str], room: int) -> list[Job]:
     found: list[Job] = []
     while len(found) < min(room, len(waiting)):
         left = (job for job in waiting if job not in found)
-        job = min(left, key=lambda each: (running[each.asked.user], each.id))
-        running[job.asked.user] += 1
+        job = min(left, key=lambda each: (running[each.submission.user], each.id))
+        running[job.submission.user] += 1
         found.append(job)
     return found
 
@@ -110,8 +110,8 @@ def _step(job: Job, seen: RingView) -> Step | None:
         due = _mine_or_due(current.cluster, current.incarnation, job.final.at_ms, seen)
         return Step.FENCE if due else None
     if current is None:
-        asked = job.asked
-        due = _mine_or_due(asked.cluster, asked.incarnation, asked.at_ms, seen)
+        submission = job.submission
+        due = _mine_or_due(submission.cluster, submission.incarnation, submission.at_ms, seen)
         return Step.START if due else None
     if job.ended is not None:
         due = _mine_or_due(current.cluster, current.incarnation, job.ended.at_ms, seen)

@@ -180,7 +180,7 @@ class Job:
     """A job as it stands: ``ended`` is the last attempt's ending, ``final`` the job's."""
 
     id: int
-    asked: Submission
+    submission: Submission
     attempts: tuple[JobAttempt, ...] = ()
     ended: Ending | None = None
     final: Ending | None = None
@@ -197,7 +197,7 @@ class Job:
     @property
     def restarts_left(self) -> int:
         """How many more attempts there may be after the first one."""
-        return self.asked.restarts + 1 - max(1, len(self.attempts))
+        return self.submission.restarts + 1 - max(1, len(self.attempts))
 
     @property
     def state(self) -> BatchState:
@@ -225,12 +225,12 @@ class Job:
 
     def program(self) -> str:
         """Return the name of the file to run."""
-        return next(each.name for each in self.asked.files if each.role is Role.PROGRAM)
+        return next(each.name for each in self.submission.files if each.role is Role.PROGRAM)
 
 
 def job_of(
     job_id: int,
-    asked: Submission,
+    submission: Submission,
     events: Sequence[tuple[int, Event]],
     sessions: Sequence[tuple[str, str]] = (),
 ) -> Job:
@@ -246,17 +246,17 @@ def job_of(
         current = attempts[-1].name if attempts else ""
         match event:
             case JobAttempt():
-                if event.replaces == current and len(attempts) <= asked.restarts:
+                if event.replaces == current and len(attempts) <= submission.restarts:
                     attempts.append(event)
                     ended = None
             case Ending():
                 if event.attempt == current and attempts and ended is None:
                     ended = event
-                    again = event.outcome in RESTARTABLE and len(attempts) <= asked.restarts
+                    again = event.outcome in RESTARTABLE and len(attempts) <= submission.restarts
                     final = None if again else event
             case Kill():
                 final = Ending(current, Outcome.KILLED, None, f"killed by {event.by}", event.at_ms)
-    return Job(job_id, asked, tuple(attempts), ended, final, tuple(sessions), fenced)
+    return Job(job_id, submission, tuple(attempts), ended, final, tuple(sessions), fenced)
 
 
 def requested(revisions: Mapping[str, int]) -> str:
@@ -338,15 +338,15 @@ def environment(
 
     ``passed``: what jobs may see of HAProc's; ``ring``: where the ring is, and the token.
     """
-    confs = dict(job.asked.confs)
+    confs = dict(job.submission.confs)
     return {
         **passed,
-        **dict(job.asked.environment),
+        **dict(job.submission.environment),
         "PATH": f"{python.parent}:{SYSTEM_PATH}",
         "HOME": str(folder),
         "TMPDIR": str(folder / "tmp"),
         "LANG": "C.UTF-8",
-        "PYTHONPATH": ":".join(str(each) for each in module_path(folder, job.asked.files)),
+        "PYTHONPATH": ":".join(str(each) for each in module_path(folder, job.submission.files)),
         "PYTHONUNBUFFERED": "1",
         **ring,
         "SPARK_CONNECT_MODE_ENABLED": "1",

@@ -213,7 +213,7 @@ BEGIN: Final = (
 BUBBLEWRAP: Final = "bwrap"
 READ_BYTES: Final = 64 << 10
 FILES_OPEN_MAX: Final = 1024
-SAID_MAX: Final = 1000
+REPORT_CHARS_MAX: Final = 1000
 """Characters of an error that is passed on."""
 UNPRIVILEGED: Final = "nobody"
 """As whom programs run in the sandbox of a HAProc that is root, unless `jobs.user` says."""
@@ -248,7 +248,7 @@ class Plan:
         """Of each process."""
         return max(1, round(self.cpu_s))
 
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return what the supervisor is told; raises OSError, KeyError for an unknown user."""
         limits = {
             "RLIMIT_AS": self.memory_bytes,
@@ -310,7 +310,7 @@ class Running:
     @classmethod
     async def start(cls, plan: Plan) -> Running:
         """Start it; raises OSError, and KeyError for a user that there is not."""
-        told = json.dumps(plan.told()).encode() + b"\n"
+        message = json.dumps(plan.fields()).encode() + b"\n"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(SUPERVISOR)),
             stdin=asyncio.subprocess.PIPE,
@@ -321,7 +321,7 @@ class Running:
             start_new_session=True,
         )
         assert process.stdin is not None
-        process.stdin.write(told)
+        process.stdin.write(message)
         return cls(process, plan)
 
     def stop(self) -> None:
@@ -347,13 +347,13 @@ class Running:
     async def ended(self) -> End:
         """Return how it ended, once the output is read."""
         assert self._process.stderr is not None
-        told = await self._process.stderr.read()
+        report = await self._process.stderr.read()
         await self._process.wait()
         self.stop()
         if self._over:
             most = self._plan.output_bytes_max
             return End(Outcome.LIMIT, None, f"it said more than {most} bytes")
-        return end_of(told.decode("utf-8", "replace").splitlines(), self._plan.cpu_limit_s)
+        return end_of(report.decode("utf-8", "replace").splitlines(), self._plan.cpu_limit_s)
 
 
 ENDED_WHY: Final = {
@@ -368,11 +368,11 @@ ENDED_WHY: Final = {
 }
 
 
-def end_of(told: Sequence[str], cpu_limit_s: float) -> End:
+def end_of(lines: Sequence[str], cpu_limit_s: float) -> End:
     """Return what the last words of supervisor, first process and bubblewrap mean."""
     words: dict[str, Any] = {}
     others: list[str] = []
-    for line in told:
+    for line in lines:
         if line.startswith("{"):
             words.update(json.loads(line))
         elif line.strip():
@@ -386,8 +386,8 @@ def end_of(told: Sequence[str], cpu_limit_s: float) -> End:
         return End(outcome, words.get("code", -signal.SIGKILL), why)
     if "code" not in words:
         if others and "began" not in words:
-            said = "; ".join(others)[:SAID_MAX]
-            return End(Outcome.ERROR, None, f"the program could not be started: {said}")
+            message = "; ".join(others)[:REPORT_CHARS_MAX]
+            return End(Outcome.ERROR, None, f"the program could not be started: {message}")
         return End(Outcome.FAILED, None, "its first process was killed")
     code = int(words["code"])
     used_up = words["cpu_s"] >= cpu_limit_s

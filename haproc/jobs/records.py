@@ -34,7 +34,7 @@ from haproc.jobs.model import (
 
 
 JOBS: Final = "job/"
-ASKED: Final = "job/asked/"
+REQUESTED: Final = "job/asked/"
 EVENTS: Final = "job/at/"
 FILES: Final = "jobfile/"
 LOGS: Final = "joblog/"
@@ -42,9 +42,9 @@ GRACE_MS: Final = 3_600_000
 """How long files wait for their job. Chosen: far above what clocks differ by."""
 
 
-def asked_prefix(user: str, request_id: str) -> str:
+def request_prefix(user: str, request_id: str) -> str:
     """Return below what the submissions under a request id are."""
-    return f"{ASKED}{quote(user, safe='')}/{quote(request_id, safe='')}/"
+    return f"{REQUESTED}{quote(user, safe='')}/{quote(request_id, safe='')}/"
 
 
 def events_prefix(job_id: int) -> str:
@@ -58,7 +58,7 @@ def left_over(keys: Iterable[str], jobs: Mapping[int, Submission], now_ms: int) 
     A submission broke off, or its job was forgotten by a HAProc that died over it. Files come
     before the job that they are of, so young ones stay; ``stored`` begins with the time.
     """
-    stored = {asked.stored for asked in jobs.values()}
+    stored = {job.stored for job in jobs.values()}
     found = []
     for key in keys:
         head, of, *_ = key.split("/")
@@ -299,9 +299,9 @@ def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> l
         of.setdefault(attempt, []).append((int(first), int(end), key))
     found: list[Span] = []
     ends = [*(each.log_from for each in attempts[1:]), None]
-    for said_by, until in zip(attempts, ends, strict=False):
-        at = said_by.log_from
-        pieces = sorted((first, -end, key) for first, end, key in of.get(said_by.name, ()))
+    for attempt_of, until in zip(attempts, ends, strict=False):
+        at = attempt_of.log_from
+        pieces = sorted((first, -end, key) for first, end, key in of.get(attempt_of.name, ()))
         for begin, longest, key in pieces:
             stop = -longest if until is None else min(-longest, until)
             start = max(begin, at)

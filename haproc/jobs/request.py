@@ -25,20 +25,20 @@ def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
     current = job.current
     return {
         "id": job.id,
-        "name": job.asked.name,
-        "owner": job.asked.user,
-        "proxyUser": job.asked.proxy_user,
+        "name": job.submission.name,
+        "owner": job.submission.user,
+        "proxyUser": job.submission.proxy_user,
         "state": job.state.value,
         "appId": f"haproc-{job.id}-{current.number}" if current is not None else None,
         "appInfo": {"driverLogUrl": None, "sparkUiUrl": None},
         "log": list(log),
         "haproc": {
-            "request_id": job.asked.request_id,
+            "request_id": job.submission.request_id,
             "program": job.program(),
-            "cluster": current.cluster if current is not None else job.asked.cluster,
+            "cluster": current.cluster if current is not None else job.submission.cluster,
             "attempts": len(job.attempts),
             "restarts_left": max(0, job.restarts_left),
-            "submitted_ms": job.asked.at_ms,
+            "submitted_ms": job.submission.at_ms,
             "started_ms": current.at_ms if current is not None else None,
             "ended_ms": job.final.at_ms if job.final is not None else None,
             "outcome": job.final.outcome.value if job.final is not None else None,
@@ -296,20 +296,20 @@ class _Settings:
         """Return the job's limits: those of the configuration, or less."""
         memory = _text(body, "driverMemory") or self.memory
         most = jobs.memory_bytes_max
-        asked = memory_bytes(memory) if memory is not None else most
-        if asked > most and not ignored.may("driverMemory"):
+        wanted = memory_bytes(memory) if memory is not None else most
+        if wanted > most and not ignored.may("driverMemory"):
             raise _bad(f"driverMemory {memory} is more than jobs.memory_bytes_max ({most})")
         return JobLimits(
-            min(asked, most),
+            min(wanted, most),
             self._seconds("haproc.cpu_s", jobs.cpu_s),
             self._seconds("haproc.wall_s", jobs.wall_s),
         )
 
     def _seconds(self, name: str, most: float) -> float:
-        asked = self.numbers.get(name, most)
-        if not 0 < asked <= most:
+        wanted = self.numbers.get(name, most)
+        if not 0 < wanted <= most:
             raise _bad(f"conf {name} must be above 0 and at most {most:g}")
-        return asked
+        return wanted
 
 
 def _settings(body: Mapping[str, Any], jobs: Jobs, ignored: _Ignored) -> _Settings:
@@ -425,13 +425,13 @@ def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str
         JobFile(each.role, each.name, len(each.data), hashlib.sha256(each.data).hexdigest())
         for each in files
     )
-    told = [
+    parts = [
         [[each.role.value, each.name, each.sha256] for each in found],
         *(list(want.args), want.confs, want.options, want.environment),
         [want.limits.memory_bytes, want.limits.cpu_s, want.limits.wall_s],
         *(want.restarts, want.name),
     ]
-    fingerprint = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return Submission(
         user,
         request_id,

@@ -274,8 +274,8 @@ class Runner:
 
     async def _furnish(self, job: Job, folder: Path) -> None:
         files = []
-        for index, file in enumerate(job.asked.files):
-            kept = await reached(self._store.get(file_key(job.asked.stored, index)))
+        for index, file in enumerate(job.submission.files):
+            kept = await reached(self._store.get(file_key(job.submission.stored, index)))
             if kept is None:
                 raise OSError(f"{file.name} is not in the ring's store")
             files.append((placed(file), kept.value))
@@ -285,14 +285,14 @@ class Runner:
     async def _run(
         self, job: Job, attempt: JobAttempt, token: str, folder: Path, tail: Tail, after_offset: int
     ) -> End:
-        settings, limits = self._settings, job.asked.limits
+        settings, limits = self._settings, job.submission.limits
         python = interpreter_of(settings)
         passed = {k: os.environ[k] for k in settings.environment if k in os.environ}
         servers = self._around.servers
-        options = job.asked.options
+        options = job.submission.options
         ring = ring_variables(self._relay.port, servers, token, options, after_offset)
         plan = Plan(
-            (str(python), "-u", str(folder / job.program()), *job.asked.args),
+            (str(python), "-u", str(folder / job.program()), *job.submission.args),
             folder,
             environment(job, attempt.number, folder, ring, passed, python),
             limits.memory_bytes,
@@ -374,7 +374,7 @@ class Runner:
         for attempt, session_id in job.sessions:
             if not job.valid(attempt):
                 try:
-                    await self._around.close_session(job.asked.user, session_id)
+                    await self._around.close_session(job.submission.user, session_id)
                 except RequestError as error:
                     logger.info("session %s of job %d: %s", session_id, job.id, error)
 
@@ -390,8 +390,10 @@ class Runner:
         jobs = forgettable(found.jobs.values(), kept_ms, settings.kept_max, now_ms)
         for job in jobs[:FORGET_MAX]:
             await self._book.drop([*found.repeated[job.id], found.keys[job.id]])
-            await self._book.drop(await reached(self._store.keys(f"{FILES}{job.asked.stored}/")))
+            await self._book.drop(
+                await reached(self._store.keys(f"{FILES}{job.submission.stored}/"))
+            )
         keys = [key for all in (FILES, LOGS) for key in await reached(self._store.keys(all))]
         found = await self._book.look()  # behind the keys: a job's log comes after its job
-        asked = {job.id: job.asked for job in found.jobs.values()}
-        await self._book.drop([*found.orphans, *left_over(keys, asked, now_ms)][:DROPPED_MAX])
+        submissions = {job.id: job.submission for job in found.jobs.values()}
+        await self._book.drop([*found.orphans, *left_over(keys, submissions, now_ms)][:DROPPED_MAX])

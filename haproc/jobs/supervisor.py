@@ -54,7 +54,7 @@ def main() -> int:
     try:
         namespace = _user_namespace() if plan["user_namespace"] else None
     except OSError as error:
-        _tell({"failed": f"there is no user namespace to be had: {error}"})
+        _report({"failed": f"there is no user namespace to be had: {error}"})
         return 1
     reading, writing = os.pipe()
     parent = os.getpid()
@@ -63,14 +63,14 @@ def main() -> int:
         try:
             _enter(plan["command"], reading, namespace, parent)
         except BaseException as error:
-            _tell({"failed": f"{type(error).__name__}: {error}"})
+            _report({"failed": f"{type(error).__name__}: {error}"})
             os._exit(EXEC_FAILED)
     os.close(reading)
     with contextlib.suppress(BrokenPipeError):
         _write(writing, json.dumps(plan["inside"]).encode() + b"\n")
     ending = _wait(child, plan)
     _clear()
-    _tell(ending)
+    _report(ending)
     return 0
 
 
@@ -227,16 +227,16 @@ def _descendants(top: int) -> list[int]:
 
 def _resident(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/statm") as told:
-            return int(told.read().split()[1]) * PAGE_BYTES
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
     except OSError:
         return 0
 
 
 def _proportional(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/smaps_rollup") as told:
-            return sum(int(line.split()[1]) << 10 for line in told if line.startswith("Pss:"))
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
     except OSError:
         return _resident(pid)
 
@@ -261,8 +261,8 @@ def _children(pid: int, thread: int) -> list[int]:
         return [int(pid) for pid in listing.read().split()]
 
 
-def _tell(said: dict[str, Any]) -> None:
-    os.write(2, json.dumps(said).encode() + b"\n")
+def _report(message: dict[str, Any]) -> None:
+    os.write(2, json.dumps(message).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -277,20 +277,20 @@ class HttpPeers:
     ) -> PeerOutcome:
         """Ask a peer to run a synchronous operation now; returns its outcome."""
         body, wait_s = ApplyNow(offset, operation_id, timeout_s), timeout_s + _ANSWER_MARGIN_S
-        return await self._ask(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
+        return await self._request(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
         """Ask what became of an operation on a peer's cluster."""
-        return await self._ask(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
+        return await self._request(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
         """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
         path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
-        return await self._ask(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
+        return await self._request(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
         """Ask a peer for its state, cursor and lag."""
-        return await self._ask(PeerStatus, peer, "/ha/v1/status", timeout_s)
+        return await self._request(PeerStatus, peer, "/ha/v1/status", timeout_s)
 
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
@@ -304,16 +304,16 @@ class HttpPeers:
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
         """Ask a peer how its Spark server is set."""
-        return await self._ask(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
+        return await self._request(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
         """Ask how long each operation of a range took until it was done on a peer's cluster."""
         path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
-        return await self._ask(dict[int, int], peer, path, timeout_s)
+        return await self._request(dict[int, int], peer, path, timeout_s)
 
-    async def _ask(
+    async def _request(
         self, of: type[T], peer: str, path: str, timeout_s: float, body: ApplyNow | None = None
     ) -> T:
         """Return what a peer answers, which is ``of`` this type; with a body it is a POST."""
@@ -364,8 +364,8 @@ def _read(peer: str, status: int, data: bytes, of: type[T]) -> T:
     try:
         if status == 200:
             return msgspec.json.decode(data, type=of)
-        told = msgspec.json.decode(data, type=_Refusal).message
+        message = msgspec.json.decode(data, type=_Refusal).message
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        said = f"peer {peer} answered {status} with something else: {error}"
-        raise PeerUnavailableError(said) from error
-    raise PeerUnavailableError(f"peer {peer} answered {status}: {told}")
+        problem = f"peer {peer} answered {status} with something else: {error}"
+        raise PeerUnavailableError(problem) from error
+    raise PeerUnavailableError(f"peer {peer} answered {status}: {message}")

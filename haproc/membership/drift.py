@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from haproc.engine.interface import SETTINGS_OF_RESULTS, VERSION
 
-Told: TypeAlias = Mapping[str, str | None]
+Values: TypeAlias = Mapping[str, str | None]
 """What a HAProc tells of its server: a value as it is or its digest, or None."""
 
 DEFAULTS: Final = "haproc.session_defaults"
@@ -128,7 +128,7 @@ class Findings:
         return len(self.differences), len(self.unfit)
 
 
-def overridden(values: Told, defaults: Mapping[str, str]) -> tuple[Overridden, ...]:
+def overridden(values: Values, defaults: Mapping[str, str]) -> tuple[Overridden, ...]:
     """Return what the server was given otherwise than sessions begin with."""
     return tuple(
         Overridden(name, own, default)
@@ -142,16 +142,16 @@ def text_of(defaults: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {value}" for name, value in sorted(defaults.items()))
 
 
-def tellable(values: Told, key: str) -> dict[str, str | None]:
+def as_reported(values: Values, key: str) -> dict[str, str | None]:
     """Return what is told of a server's values; ``key``: the ring's secret, for digests."""
     return {
-        name: value if value is None else _as_told(name, value, key)
+        name: value if value is None else _shown(name, value, key)
         for name, value in sorted(values.items())
         if _matters(name)
     }
 
 
-def to_look_up(others: Iterable[Told]) -> list[str]:
+def to_look_up(others: Iterable[Values]) -> list[str]:
     """Return the names of settings that have to be looked up, whether they are set here or not."""
     names = {requirement.name for requirement in REQUIRED}
     for reported in others:
@@ -161,7 +161,7 @@ def to_look_up(others: Iterable[Told]) -> list[str]:
     return sorted(names)[:NAMES_MAX]
 
 
-def compare(mine: Told, others: Mapping[str, Told | None]) -> Findings:
+def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
     """Compare what the own server has with what the others told; None: nothing."""
     differences = []
     for name, here in mine.items():
@@ -181,7 +181,7 @@ def compare(mine: Told, others: Mapping[str, Told | None]) -> Findings:
     return Findings(tuple(differences), tuple(unfit), unknown)
 
 
-def read(body: Mapping[str, Any]) -> Told | None:
+def read(body: Mapping[str, Any]) -> Values | None:
     """Return what a peer's answer tells; None if it is none."""
     reported = body.get("settings")
     if not isinstance(reported, dict) or not 0 < len(reported) <= NAMES_MAX:
@@ -200,11 +200,11 @@ def _matters(name: str) -> bool:
     return len(name) <= _NAME_LENGTH_MAX and _HARMLESS.fullmatch(name) is None
 
 
-def _as_told(name: str, value: str, key: str) -> str:
+def _shown(name: str, value: str, key: str) -> str:
     if name.startswith(VERSION) or (_PLAIN.fullmatch(value) and not _OF_CATALOG.fullmatch(name)):
         return value
-    said = f"haproc setting\0{name}\0{value}".encode()
-    return "digest=" + hmac.digest(key.encode(), said, "sha256").hex()[:16]
+    keyed = f"haproc setting\0{name}\0{value}".encode()
+    return "digest=" + hmac.digest(key.encode(), keyed, "sha256").hex()[:16]
 
 
 def _fits(requirement: Requirement, value: str | None) -> bool:

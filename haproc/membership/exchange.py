@@ -61,23 +61,23 @@ class Seal:
 
     def close(self, envelope: Envelope) -> bytes:
         """Return the signed text."""
-        said = msgspec.json.encode(envelope)[:-1]
-        return said + _MAC_FIELD + self._mac(said) + b'"}'
+        content = msgspec.json.encode(envelope)[:-1]
+        return content + _MAC_FIELD + self._mac(content) + b'"}'
 
     def open(self, data: bytes) -> Envelope | None:
         """Return what was signed; None if it is not the message of a HAProc of this ring."""
         if not _END_LENGTH < len(data) <= BYTES_MAX:
             return None
-        said, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
-        if not hmac.compare_digest(end, _MAC_FIELD + self._mac(said) + b'"}'):
+        content, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
+        if not hmac.compare_digest(end, _MAC_FIELD + self._mac(content) + b'"}'):
             return None
         try:
-            return _ENVELOPE.decode(said + b"}")
+            return _ENVELOPE.decode(content + b"}")
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None  # signed, but of another version
 
-    def _mac(self, said: bytes) -> bytes:
-        return hmac.digest(self._key, said, hashlib.sha256).hex().encode()
+    def _mac(self, content: bytes) -> bytes:
+        return hmac.digest(self._key, content, hashlib.sha256).hex().encode()
 
 
 PROVEN_INTERVALS_MAX = 2.0

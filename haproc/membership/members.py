@@ -90,8 +90,8 @@ class Members:
     def places(self) -> dict[str, ClusterProgress]:
         """Return how every cluster stands, as far as writes may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
-        told, unheard = self.judged(), self.unheard()
-        return places(self.cluster, own, told, unheard, limit)
+        judged, unheard = self.judged(), self.unheard()
+        return places(self.cluster, own, judged, unheard, limit)
 
     def peers(self) -> Mapping[str, Peer]:
         """Return what is known of the peers at this moment."""
@@ -146,7 +146,7 @@ class Members:
         before = self._view.peers[beat.cluster].beat
         taken = self._view.heartbeat(beat, self._clock())
         if taken and (before is None or before.hears != beat.hears):
-            self._tell(self._view.confirm(self._clock()))
+            self._log(self._view.confirm(self._clock()))
 
     def report(self, report: ClusterReport) -> None:
         """A peer tells how far it is."""
@@ -201,7 +201,7 @@ class Members:
             self._lines.send(ClusterReport(cluster, incarnation, own.epoch, *state))
 
     def _check(self) -> None:
-        self._tell(self._view.check(self._clock()))
+        self._log(self._view.check(self._clock()))
         log_lost = self.own().log_lost
         found = isolated(self._view.evidence(log_lost, self._lines.silent())) if log_lost else ""
         if found != self._isolated:
@@ -212,7 +212,7 @@ class Members:
     def _now_text(self) -> str:
         return time_text(datetime.fromtimestamp(self._unix_ms() / 1000, UTC))
 
-    def _tell(self, changed: list[str]) -> None:
+    def _log(self, changed: list[str]) -> None:
         for name in changed:
             logger.info("%s: %s is %s", self.cluster, name, self._view.peers[name].standing)
 

@@ -183,9 +183,9 @@ class RedisChannel:
         return host.decode() if isinstance(host, bytes) else str(host), int(port)
 
     def _reason(self, error: Exception) -> str:
-        said = str(error) or ("no answer" if isinstance(error, TimeoutError) else repr(error))
+        reason = str(error) or ("no answer" if isinstance(error, TimeoutError) else repr(error))
         where = f"the sentinels at {self._url.shown}" if self._url.master else self._url.shown
-        return f"Redis ({where}): {said[:_REASON_LENGTH_MAX]}"
+        return f"Redis ({where}): {reason[:_REASON_LENGTH_MAX]}"
 
 
 async def _write(connection: Connection, packed: bytes, before: asyncio.Task[None] | None) -> None:
@@ -371,8 +371,8 @@ class RedisLines:
             return
         number, heard = self._exchange.publish(self._loop.time())
         identity = (self._cluster, self._incarnation)
-        said = Envelope(*identity, number, heard, self._url, self._beat, self._report)
-        self._published = self._seal.close(said)
+        envelope = Envelope(*identity, number, heard, self._url, self._beat, self._report)
+        self._published = self._seal.close(envelope)
         self._channel.publish(self._published, keep=self._report is not None)
         self._tally.published += 1
 

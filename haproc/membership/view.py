@@ -34,18 +34,18 @@ _EARLY_INTERVALS = 0.2
 class Detector:
     """One peer's heartbeats and the judgement on them; begins with a peer that is not heard."""
 
-    __slots__ = ("_heard_at", "_rules", "_watched_since", "up")
+    __slots__ = ("_received_at", "_rules", "_watched_since", "up")
 
     def __init__(self, rules: Membership, now_s: float) -> None:
         self._rules = rules
-        self._heard_at: deque[float] = deque(maxlen=4 * _intervals(rules))
+        self._received_at: deque[float] = deque(maxlen=4 * _intervals(rules))
         self._watched_since = now_s
         self.up = False
         """Whether the peer is heard, by the last check."""
 
-    def heard(self, now_s: float) -> None:
+    def received(self, now_s: float) -> None:
         """A heartbeat came."""
-        self._heard_at.append(now_s)
+        self._received_at.append(now_s)
 
     def resumed(self, now_s: float) -> None:
         """Nobody listened for a while until now."""
@@ -57,12 +57,12 @@ class Detector:
             return True  # the walk could say nothing else, and is dearer
         ahead_s = now_s + _EARLY_INTERVALS * self._rules.heartbeat_interval_s
         was_up = self.up
-        self.up = judged(was_up, self._heard_at, self._watched_since, ahead_s, self._rules)
+        self.up = judged(was_up, self._received_at, self._watched_since, ahead_s, self._rules)
         if was_up and not self.up:
             # What came before the silence is no sign that it is over; the last tells its length.
-            last = self._heard_at[-1]
-            self._heard_at.clear()
-            self._heard_at.append(last)
+            last = self._received_at[-1]
+            self._received_at.clear()
+            self._received_at.append(last)
         return self.up
 
     def hears(self, now_s: float) -> bool:
@@ -77,17 +77,17 @@ class Detector:
 
     def silent_s(self, now_s: float) -> float:
         """Return for how long the peer has been silent while somebody listened."""
-        last = self._heard_at[-1] if self._heard_at else self._watched_since
+        last = self._received_at[-1] if self._received_at else self._watched_since
         return now_s - max(last, self._watched_since)
 
 
 def judged(
-    up: bool, heard_at: Iterable[float], watched_since: float, now_s: float, rules: Membership
+    up: bool, received_at: Iterable[float], watched_since: float, now_s: float, rules: Membership
 ) -> bool:
     """Return whether a peer is heard, given whether it was and when heartbeats came."""
     interval_s, count = rules.heartbeat_interval_s, _intervals(rules)
     full = bytearray(count)
-    for at in heard_at:
+    for at in received_at:
         age = int(max(0.0, now_s - at) / interval_s)
         if age < count:
             full[age] = 1
@@ -224,7 +224,7 @@ class RingView:
         if peer.beat is not None and peer.beat.incarnation != beat.incarnation:
             peer.report = None  # another process: what the earlier one told is history
         peer.beat = beat
-        peer.detector.heard(now_s)
+        peer.detector.received(now_s)
         return True
 
     def report(self, report: ClusterReport, now_s: float) -> bool:

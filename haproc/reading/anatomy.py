@@ -116,7 +116,7 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
         limits.check_partition(reading.text, parsed)
     elif kind in (Kind.SET, Kind.RESET):
         limits.check_setting(parsed)
-    return _told(kind, parsed, reading.parsed, analyzed, reading.text, context)
+    return _given(kind, parsed, reading.parsed, analyzed, reading.text, context)
 
 
 def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
@@ -277,7 +277,7 @@ def _dropped(kind: Kind, analyzed: Node) -> Anatomy:
     return _made(Kind.TEMPORARY_VIEW, uses, frozenset(), None)
 
 
-def _told(
+def _given(
     kind: Kind, parsed: Node, whole: Node, analyzed: Node, text: str, context: Context
 ) -> Anatomy:
     uses = Uses()
@@ -340,9 +340,9 @@ def _written(
     if len(full) == 1 and kind in (Kind.ALTER_VIEW, Kind.ALTER_TABLE):
         return Kind.TEMPORARY_VIEW, frozenset(), ()
     if held is not None and parts(held):
-        said = target(parts(held), context)
-        if said != joined(full):
-            raise _differs(f"{said} was analyzed as {joined(full) or 'no table'}")
+        names = target(parts(held), context)
+        if names != joined(full):
+            raise _differs(f"{names} was analyzed as {joined(full) or 'no table'}")
     return kind, written_names(parsed, full, context), fields
 
 

@@ -155,9 +155,9 @@ class Examination(Statement):
 
     def literal(self, node: Node) -> Iterator[Finding]:
         """Typed literals may be read by the clock, and in a MERGE the clock is a literal."""
-        word_said = typed(tokens_of(self.moving.cut(node.place)))
-        if word_said is not None and node.type in TYPED:
-            literal = self.moving.written(*word_said, node)
+        word_text = typed(tokens_of(self.moving.cut(node.place)))
+        if word_text is not None and node.type in TYPED:
+            literal = self.moving.written(*word_text, node)
             if literal is not None and node.place is not None:
                 yield from self.read_by_clock(node, literal, node.place)
         elif is_moment_type(node) and self._is_merge:
@@ -241,15 +241,15 @@ class Examination(Statement):
         if shown and keys >= set(shown):
             yield from self._by_value(node)
         else:
-            said = "keeps any one of the rows that are equal in some of the columns"
-            yield Finding(f"dropDuplicates() {said}", node.place)
+            reason = "keeps any one of the rows that are equal in some of the columns"
+            yield Finding(f"dropDuplicates() {reason}", node.place)
 
     def _limit(self, node: Node) -> Iterator[Finding]:
         if not limit_is_total(node):
             text = self.moving.cut(node.place)
             shown = text if 0 < len(text) <= SHOWN_MAX else "LIMIT"
-            said = "takes any rows, as a LIMIT does, unless their order is total: order by every"
-            yield Finding(f"{shown} {said} column of the select list", node.place)
+            reason = "takes any rows, as a LIMIT does, unless their order is total: order by every"
+            yield Finding(f"{shown} {reason} column of the select list", node.place)
 
     def _window(self, node: Node) -> Iterator[Finding]:
         for each in node.nodes("windowExpressions"):
@@ -324,8 +324,8 @@ class Examination(Statement):
         """PIVOT … FOR moment IN ('12:00')."""
         column = node.node("pivotColumn")
         if column is None or known.holds_timestamp(column.type):
-            said = "compares TIMESTAMPs with values that may be times of day, of today's date"
-            yield Finding(f"PIVOT {said}", node.place)
+            reason = "compares TIMESTAMPs with values that may be times of day, of today's date"
+            yield Finding(f"PIVOT {reason}", node.place)
 
     def _converts(self, node: Node) -> Iterator[Finding]:
         if node["format"] is not None:
@@ -349,7 +349,7 @@ class Examination(Statement):
         return self.moving.texts(node, self.owners.get(id(node)))
 
     def _converted(self, node: Node, text: Text, kind: str) -> Iterator[Finding]:
-        if text.said is None:
+        if text.text is None:
             if not columns_in(node):
                 yield self.finding(node, f"may be read as a moment: {self.shown(node)} {COMPLETED}")
             else:
@@ -357,38 +357,38 @@ class Examination(Statement):
                 shown = self.shown(child)
                 yield Finding(f"{shown}, which may be a time of day, {COMPLETED}", node.place)
         elif text.literal is not None:
-            yield from self._moves(node, text.literal, text.said, kind)
-        elif is_time_of_day(text.said):
-            said = string_literal(text.said)
+            yield from self._moves(node, text.literal, text.text, kind)
+        elif is_time_of_day(text.text):
+            said = string_literal(text.text)
             yield Finding(f"{said} is a time of day: as a moment {COMPLETED}", node.place)
 
     def _constant(self, node: Node, child: Node, text: Text, kind: str) -> Iterator[Finding]:
         """Of constants alone, words become a DATE or a moment without a zone."""
         if text.literal is not None:
-            yield from self._moves(node, text.literal, text.said or "", kind)
+            yield from self._moves(node, text.literal, text.text or "", kind)
         elif child.cls != "CommonExpressionRef" and not columns_in(child):
-            is_special = text.said is None or SPECIAL_DATETIME.fullmatch(text.said)
+            is_special = text.text is None or SPECIAL_DATETIME.fullmatch(text.text)
             said = "may be read as a moment, such as 'today', by the clock"
             yield from [self.finding(node, said)] if is_special else []
 
-    def _moves(self, node: Node, literal: Node, said: str, kind: str) -> Iterator[Finding]:
+    def _moves(self, node: Node, literal: Node, text: str, kind: str) -> Iterator[Finding]:
         """Yield what a literal is that is cast just so."""
-        special = SPECIAL_DATETIME.fullmatch(said) is not None
-        if not special and not (kind == "TIMESTAMP" and is_time_of_day(said)):
+        special = SPECIAL_DATETIME.fullmatch(text) is not None
+        if not special and not (kind == "TIMESTAMP" and is_time_of_day(text)):
             return
-        whole = self.moving.completed(said, kind)
-        place = self._string_at(literal, said)
-        shown = string_literal(said)
+        whole = self.moving.completed(text, kind)
+        place = self._string_at(literal, text)
+        shown = string_literal(text)
         if whole is None or place is None:
             yield Finding(f"{shown} is read as a moment by the clock", literal.place)
             return
         reason = f"{shown} is read as a moment by the clock"
-        if is_time_of_day(said):
+        if is_time_of_day(text):
             reason += ": a time of day is completed by today's date"
         yield Finding(reason, place, Remedy.VALUE, string_literal(whole))
         yield from self.names(node, place)
 
-    def _string_at(self, literal: Node, said: str) -> TextRange | None:
+    def _string_at(self, literal: Node, text: str) -> TextRange | None:
         """Return where a text is written; what it is given by may stand around it."""
         if literal.place is None or self.inside.get(id(literal)):
             return None
@@ -396,7 +396,7 @@ class Examination(Statement):
         found = [
             TextRange(start + each.start, start + each.end)
             for each in tokens_of(self.moving.cut(literal.place))
-            if each.kind is TokenKind.STRING and decoded(each.text) == said
+            if each.kind is TokenKind.STRING and decoded(each.text) == text
         ]
         return found[0] if len(found) == 1 else None
 

@@ -106,14 +106,14 @@ class Statement:
         inside = self.inside.get(id(node))
         return f"{called} in {inside}" if inside else called
 
-    def finding(self, node: Node, said: str, remedy: Remedy = Remedy.ROWS) -> Finding:
-        """Return a finding about a node; ``said``: the end of the sentence."""
+    def finding(self, node: Node, reason: str, remedy: Remedy = Remedy.ROWS) -> Finding:
+        """Return a finding about a node; ``reason``: the end of the sentence."""
         name = known.called(node.cls)
         shown = self.shown(node)
         hidden = node.cls in known.NATURE and name.split("_")[0] not in shown.lower()
         shown = f"{shown} ({name}())" if hidden else shown
         place = None if node.cls == "AttributeReference" else node.place
-        return Finding(f"{shown} {said}", place, remedy)
+        return Finding(f"{shown} {reason}", place, remedy)
 
     def read_by_clock(self, node: Node, literal: str, place: TextRange) -> Iterator[Finding]:
         """Yield what a typed literal is; ``literal``: what takes its place, empty if unknown."""
@@ -122,8 +122,8 @@ class Statement:
         else:
             yield self.finding(node, "is read by the clock, as a moment that cannot be written")
 
-    def value(self, node: Node, literal: str, said: str, place: TextRange) -> Iterator[Finding]:
-        yield Finding(f"{self.shown(node)} {said}", place, Remedy.VALUE, literal)
+    def value(self, node: Node, literal: str, reason: str, place: TextRange) -> Iterator[Finding]:
+        yield Finding(f"{self.shown(node)} {reason}", place, Remedy.VALUE, literal)
         yield from self.names(node, place)
 
     def names(self, node: Node, place: TextRange) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ _HINT_LATER: Final = (
 )
 _CLONE: Final = "CloneTableStatement"
 _HINT_CLONE: Final = "write CREATE TABLE … AS SELECT * FROM the table"
-_SAID: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
+_PLAIN: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
 _NAMED: Final = frozenset({"ResolvedIdentifier"})
 _HINT: Final = (
     "compute the values first (INSERT … SELECT into a table is replicated as rows) and change the "
@@ -194,8 +194,8 @@ def judge_definition(
         return Definition(_vouched(reading, whole, facts, moment))
     if whole.refusal is not None:
         raise whole.refusal
-    said = {each.cls for node in whole.parsed_fixed for each in node.walk()}
-    computes = bool(whole.source or whole.fixed or whole.texts) or not said <= _NAMING
+    classes = {each.cls for node in whole.parsed_fixed for each in node.walk()}
+    computes = bool(whole.source or whole.fixed or whole.texts) or not classes <= _NAMING
     if computes and by_text:
         return None
     judged = replace(_as_it_stands(reading, whole), computes=computes)
@@ -271,7 +271,7 @@ def confirm_query(reading: Reading, context: Context) -> None:
 
 def _expressions(node: Node) -> list[Node]:
     """Return what computes something in a part of a statement; a table's own words do not."""
-    if node.is_tree and node.cls not in _SAID:
+    if node.is_tree and node.cls not in _PLAIN:
         return [node]
     return [each for child in node.children for each in _expressions(child)]
 
@@ -285,10 +285,10 @@ def _of_session(nodes: Iterable[Node]) -> list[str]:
 
 def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
     """Return what becomes of a write that can't run everywhere as it stands, for these reasons."""
-    said = tuple(dict.fromkeys((*judged.reasons, *reasons)))
+    distinct = tuple(dict.fromkeys((*judged.reasons, *reasons)))
     if judged.cut is None:
-        return replace(judged, treatment=Treatment.REFUSE, reasons=said, hint=_HINT)
-    return replace(judged, treatment=Treatment.MATERIALISE, reasons=said)
+        return replace(judged, treatment=Treatment.REFUSE, reasons=distinct, hint=_HINT)
+    return replace(judged, treatment=Treatment.MATERIALISE, reasons=distinct)
 
 
 def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
@@ -324,9 +324,9 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
 def _elsewhere(root: Node) -> Iterator[str]:
     for node in root.walk():
         if node.cls == "CatalogTable":
-            told = node.attributes
-            managed = told.get("kind") == "MANAGED" and told.get("provider") == "delta"
-            if not managed and told.get("kind") != "VIEW":
+            attributes = node.attributes
+            managed = attributes.get("kind") == "MANAGED" and attributes.get("provider") == "delta"
+            if not managed and attributes.get("kind") != "VIEW":
                 yield joined(parts(node))
         elif node.cls in ("DataSourceV2Relation", "StreamingRelationV2"):
             yield joined(parts(node)) or node.cls
@@ -342,8 +342,8 @@ def _literals(findings: Sequence[Finding]) -> list[tuple[TextRange, str]]:
 
 
 def _refused(judged: Judged, reasons: list[str], hint: str) -> Judged:
-    said = tuple(dict.fromkeys(reasons))
-    return replace(judged, treatment=Treatment.REFUSE, reasons=said, hint=hint)
+    distinct = tuple(dict.fromkeys(reasons))
+    return replace(judged, treatment=Treatment.REFUSE, reasons=distinct, hint=hint)
 
 
 def _reasons(findings: Iterable[Finding]) -> list[str]:

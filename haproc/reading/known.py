@@ -125,7 +125,7 @@ REASONS: Final = {
     ),
 }
 """Why a class gives something else on every cluster, each as the end of a sentence."""
-NATURE: Final = {each: said for said, classes in REASONS.items() for each in classes}
+NATURE: Final = {each: reason for reason, classes in REASONS.items() for each in classes}
 FOREIGN: Final = _names(
     """
     CallMethodViaReflection PythonWorkerLogs ScriptTransformation TryReflect

@@ -49,7 +49,7 @@ _TIME = re.compile(
     r"[\s\x00-\x20\x7f]*T?([0-9]{1,2}(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]{1,9})?)?)?)[\s\x7f]*"
 )
 _CALL = re.compile(r"(?:[\w`]+\s*\.\s*)*`?(\w+)`?\s*(?:\(\s*\d?\s*\))?")
-_SAID = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _FIRM_SOURCE: Final = re.compile(
     r"TINYINT|SMALLINT|INT|BIGINT|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN|DATE|TIMESTAMP|TIMESTAMP_NTZ|VOID"
 )
@@ -69,7 +69,7 @@ class Text:
     ``literal``: where it is written, if it is given as it stands there, and not by a column.
     """
 
-    said: str | None
+    text: str | None
     literal: Node | None = None
 
 
@@ -81,9 +81,9 @@ def tokens_of(text: str) -> list[Token]:
         return []
 
 
-def said_by(literal: Node) -> str | None:
+def text_of(literal: Node) -> str | None:
     """Return the text that a literal of a STRING is; None if it is NULL or no text."""
-    match = _SAID.match(literal.value or "")
+    match = _QUOTED.match(literal.value or "")
     return None if match is None else re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL)
 
 
@@ -91,8 +91,8 @@ def typed(tokens: list[Token]) -> tuple[str, str] | None:
     """Return word and text of ``DATE '…'``, ``TIMESTAMP '…'`` if the tokens are one of these."""
     if len(tokens) < 2 or tokens[0].upper not in TYPED or tokens[1].kind is not TokenKind.STRING:
         return None
-    said, behind = adjacent(tokens, 1)
-    return (tokens[0].upper, said) if behind == len(tokens) else None
+    text, behind = adjacent(tokens, 1)
+    return (tokens[0].upper, text) if behind == len(tokens) else None
 
 
 def is_moment_type(node: Node) -> bool:
@@ -110,8 +110,8 @@ def moving_in(text: str) -> str:
     tokens = tokens_of(text)
     for nth, token in enumerate(tokens[:-1]):
         if token.upper in TYPED and tokens[nth + 1].kind is TokenKind.STRING:
-            said, behind = adjacent(tokens, nth + 1)
-            if is_moment(said):
+            text, behind = adjacent(tokens, nth + 1)
+            if is_moment(text):
                 return text[token.start : tokens[behind - 1].end]
     return ""
 
@@ -238,47 +238,47 @@ class Moving:
         name = "" if match is None else match[1].lower()
         return f"{name}()" if name in ("current_timestamp", "now") else ""
 
-    def completed(self, said: str, kind: str) -> str | None:
+    def completed(self, text: str, kind: str) -> str | None:
         """Return a text of the whole moment that a moving text is as a type; None if unknown."""
-        special = SPECIAL_DATETIME.fullmatch(said)
+        special = SPECIAL_DATETIME.fullmatch(text)
         try:
             if special is not None:
                 zone = special[2].strip()
                 moment = replace(self.moment, time_zone=zone) if zone else self.moment
                 literal = special_datetime_literal(special[1], kind, moment)
-                match = None if literal is None else _SAID.search(literal)
+                match = None if literal is None else _QUOTED.search(literal)
                 return None if match is None else match[1]
-            time = _TIME.fullmatch(said)
+            time = _TIME.fullmatch(text)
             return time and f"{local_time(self.moment).date().isoformat()} {time[1]}"
         except RefusedError:  # a time zone that is spelt as only Spark reads it
             return None
 
-    def written(self, word: str, said: str, literal: Node | None) -> str | None:
+    def written(self, word: str, text: str, literal: Node | None) -> str | None:
         """Return what takes the place of a typed literal; None if it stays as it is.
 
         Empty if it moves, and its value is not known.
         """
-        if _COMPLETE.fullmatch(said):
+        if _COMPLETE.fullmatch(text):
             return None
         kind = (literal.type if literal is not None else None) or word
-        whole = self.completed(said, "TIMESTAMP" if kind == "TIMESTAMP_LTZ" else kind)
+        whole = self.completed(text, "TIMESTAMP" if kind == "TIMESTAMP_LTZ" else kind)
         if whole is not None:
             return f"{word} '{whole}'"
         if literal is None or literal.value is None:
-            return "" if is_moment(said) else None
+            return "" if is_moment(text) else None
         return self.constant(literal) or ""
 
     def constant(self, literal: Node) -> str | None:
         """Return a literal of the reading as SQL that means the same anywhere; None if unclear."""
         value = literal.value or ""
-        if literal.type == "TIMESTAMP" and (match := _SAID.search(value)):
+        if literal.type == "TIMESTAMP" and (match := _QUOTED.search(value)):
             wall = _wall(match[1])
             zoned = None if wall is None else wall.replace(tzinfo=local_time(self.moment).tzinfo)
             if zoned is None or zoned.utcoffset() != zoned.replace(fold=1).utcoffset():
                 return None
             return instant_text(zoned)
-        if literal.type == "STRING" and (said := said_by(literal)) is not None:
-            return string_literal(said)
+        if literal.type == "STRING" and (text := text_of(literal)) is not None:
+            return string_literal(text)
         return None if "${" in value else value
 
     # Where texts come from
@@ -295,8 +295,8 @@ class Moving:
             yield Text(None)
             return
         if node.cls == "Literal":
-            if (said := said_by(node)) is not None:
-                yield Text(said, None if through else node)
+            if (text := text_of(node)) is not None:
+                yield Text(text, None if through else node)
         elif node.cls == "Cast":
             inner = node.node("child")
             if inner is not None and is_text(inner.type):

@@ -55,8 +55,8 @@ def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Fin
     """Return what could differ in what the analyzer has computed itself."""
     examination = Examination(reading, moment, facts)
     found = [each for plan in reading.computed for each in examination.part(plan)]
-    said = "is computed while Spark reads the statement, and cannot be read by itself"
-    found += [examination.finding(each, said) for each in reading.unread]
+    reason = "is computed while Spark reads the statement, and cannot be read by itself"
+    found += [examination.finding(each, reason) for each in reading.unread]
     return list(dict.fromkeys(found))
 
 
@@ -107,15 +107,15 @@ def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:
         behind = at + 1
         while behind < len(item) and item[behind].kind is TokenKind.STRING:
             behind += 1
-        word_said = typed(item[at:behind])
+        word_text = typed(item[at:behind])
         place = TextRange(token.start, item[behind - 1].end)
         node = Node("Literal", place=place)
-        if word_said is None:  # the type of a cast
+        if word_text is None:  # the type of a cast
             strings = [each for each in item if each.kind is TokenKind.STRING]
             if len(strings) != 1 or is_moment(decoded(strings[0].text)):
                 whole = Node("Cast", place=TextRange(item[0].start, item[-1].end))
                 yield examination.finding(whole, "may be read as a moment, by the clock")
-        elif (literal := examination.moving.written(*word_said, None)) is not None:
+        elif (literal := examination.moving.written(*word_text, None)) is not None:
             yield from examination.read_by_clock(node, literal, place)
 
 
@@ -127,8 +127,8 @@ def _names_computed(examination: Examination) -> Iterator[Finding]:
             names = each["nameParts"]
             is_plain = each.cls == "UnresolvedFunction" and names[-1].lower() in _NAMING
             if not is_plain and each.cls not in ("Literal", "Concat"):
-                said = "computes a name, which may be another one on every cluster"
-                yield Finding(f"{examination.shown(each)} {said}", each.place)
+                reason = "computes a name, which may be another one on every cluster"
+                yield Finding(f"{examination.shown(each)} {reason}", each.place)
                 break
 
 
@@ -318,5 +318,5 @@ def alike(own: Reading, lanes: Reading) -> bool:
 
 def _shown(node: Node, text: str) -> str:
     place = node.place
-    said = " ".join(text[place.start : place.end].split()) if place is not None else ""
-    return said or node.cls
+    shown = " ".join(text[place.start : place.end].split()) if place is not None else ""
+    return shown or node.cls

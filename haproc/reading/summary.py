@@ -184,7 +184,7 @@ def _lines(node: Node, text: str, depth: int, seen: set[int]) -> Iterator[str]:
         return
     seen.add(id(node))
     if node.is_tree:
-        yield "  " * depth + " ".join(_said(node, text))
+        yield "  " * depth + " ".join(_words(node, text))
         depth += 1
     if node.cls in _TABLES:
         return
@@ -192,7 +192,7 @@ def _lines(node: Node, text: str, depth: int, seen: set[int]) -> Iterator[str]:
         yield from _lines(child, text, depth, seen)
 
 
-def _said(node: Node, text: str) -> Iterator[str]:
+def _words(node: Node, text: str) -> Iterator[str]:
     yield node.cls
     name: Any = ".".join(parts(node)) or node["name"]
     if isinstance(name, str) and name:

@@ -200,22 +200,22 @@ def readable() -> Iterator[None]:
         with deep():
             yield
     except (UnreadableError, RecursionError) as error:
-        said = f"it cannot be judged: {error}"
-        raise RefusedError(ErrorClass.NONDETERMINISTIC, said, PLAINER) from error
+        message = f"it cannot be judged: {error}"
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, message, PLAINER) from error
 
 
 def read(data: str, text: str = "") -> Reading:
     """Return the reading in the server's answer about ``text``; raises UnreadableError."""
     try:
-        said = json.loads(data)
+        document = json.loads(data)
         numbered: list[Node] = []
         trees = ("parsed", "analyzed", "computed", "unread")
-        parsed, analyzed, computed, unread = (_made(said.get(each), numbered) for each in trees)
-        columns = tuple((str(name), str(kind)) for name, kind in said.get("columns", ()))
-        metadata = frozenset(_metadata(json.loads(said.get("schema", "{}"))))
+        parsed, analyzed, computed, unread = (_made(document.get(each), numbered) for each in trees)
+        columns = tuple((str(name), str(kind)) for name, kind in document.get("columns", ()))
+        metadata = frozenset(_metadata(json.loads(document.get("schema", "{}"))))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableError(f"the server's answer is no reading: {error!r}") from error
-    unseen = str(said.get("unseen", ""))
+    unseen = str(document.get("unseen", ""))
     if (parsed is None and text) or (analyzed is None and not unseen):
         raise UnreadableError("the server's answer lacks a tree")
     many = tuple(computed or ()), tuple(unread or ())

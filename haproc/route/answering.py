@@ -29,7 +29,7 @@ _OF_THIS_HOST: Final = (OSError, MemoryError)
 """Another host may have the disk space, the memory or the file."""
 
 
-def as_told(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
+def to_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
     """Turn whatever was raised while ``what`` was done into what the client is told.
 
     ``only_reads``: that nothing could be applied by it is known.
@@ -47,7 +47,7 @@ def of_query(error: Exception, what: str) -> Exception:
     """Return what is raised in place of a query's error; Spark's own stays, in its own words."""
     if isinstance(error, EngineError | RefusedError):
         return error
-    return as_told(error, what, only_reads=True)
+    return to_request_error(error, what, only_reads=True)
 
 
 def _without_outcome(error: RequestError) -> RequestError:
@@ -128,7 +128,7 @@ def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
 
 def failed(error: EngineError, core: Core, outcome: WriteOutcome) -> RequestError:
     """Return what a client is told of this cluster's error, which may be one of its health."""
-    told = request_error(error, core.me, outcome)
-    if error.kind is ErrorKind.AVAILABILITY or told.error_class == ErrorClass.UNKNOWN_ERROR:
+    reported = request_error(error, core.me, outcome)
+    if error.kind is ErrorKind.AVAILABILITY or reported.error_class == ErrorClass.UNKNOWN_ERROR:
         core.health.suspect(error.message)
-    return told
+    return reported

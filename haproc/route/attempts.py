@@ -208,18 +208,18 @@ class Concerns:
         self._classifying = classifying
         self._asks_for_more = asks_for_more
 
-    def of(self, asked: WriteConcern | None, least: WriteConcern | None) -> WriteConcern:
+    def of(self, requested: WriteConcern | None, least: WriteConcern | None) -> WriteConcern:
         """Return what a request asks for, or the configuration; a rule's if that is more."""
-        return (asked or self._assurance.default).at_least(least)
+        return (requested or self._assurance.default).at_least(least)
 
-    async def again(self, asked: WriteConcern | None, offset: int) -> WriteConcern:
+    async def again(self, requested: WriteConcern | None, offset: int) -> WriteConcern:
         """Return the same for one that the log has already, whatever may be said of it by now."""
         least = None
         operation = await self._attempts.operation(offset) if self._asks_for_more else None
         if operation is not None:
             with suppress(RequestError):
                 least = await self._classifying.concern_of(operation)
-        return self.of(asked, least)
+        return self.of(requested, least)
 
 
 ATTEMPTS_MAX: Final = 8

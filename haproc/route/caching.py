@@ -56,13 +56,13 @@ class Repeatable:
 
     def __init__(self, core: Core, readings: Readings) -> None:
         self._core = core
-        self._asking = readings
+        self._readings = readings
 
     async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
         """Return what a query comes to as of now; raises EngineError."""
         since = self._core.schedule.done_below(defines)
         try:
-            found = await self._asking.query(SqlText(statement.sql), settings, user)
+            found = await self._readings.query(SqlText(statement.sql), settings, user)
         except RefusedError as error:
             return Reading(since, reason=error.message)
         if found.reasons:
@@ -118,12 +118,12 @@ class Narrowing:
         self._core = core
         self._readings = readings
 
-    async def applied(self, asked: Understood) -> Callable[[], int] | None:
+    async def applied(self, understood: Understood) -> Callable[[], int] | None:
         """Return what tells how far all is applied that the query shows; None: not known."""
-        if asked.session is not None or unfit(asked):
+        if understood.session is not None or unfit(understood):
             return None
         try:
-            tables = await self._tables(asked)
+            tables = await self._tables(understood)
         except (EngineError, RefusedError):
             return None  # running it tells what is wrong
         if tables is None:
@@ -132,18 +132,18 @@ class Narrowing:
         return lambda: schedule.applied_of(found.names) if self._hold(found) else schedule.low
 
     async def applied_in(
-        self, asked: Understood, session: ClientSession | None
+        self, understood: Understood, session: ClientSession | None
     ) -> Callable[[], int] | None:
         """Say it of a query that its sender runs in its session; nothing is remembered of it."""
         if session is None:
-            return await self.applied(asked)
+            return await self.applied(understood)
         if session.holds_temporaries or session.handles:
             return None
         unchanged = session.unchanged()
         try:
-            query = query_in(asked)
-            shown = query is not None or not unfit_text(asked)
-            tables = await self._tables(asked, query) if shown else None
+            query = query_in(understood)
+            shown = query is not None or not unfit_text(understood)
+            tables = await self._tables(understood, query) if shown else None
         except (EngineError, RefusedError):
             return None  # running it tells what is wrong
         if tables is None:
@@ -156,16 +156,18 @@ class Narrowing:
     def _hold(self, tables: Tables) -> bool:
         return self._core.log_state.definitions.unchanged(tables.rests_on, tables.since)
 
-    async def _tables(self, asked: Understood, query: SparkPlan | None = None) -> Tables | None:
+    async def _tables(
+        self, understood: Understood, query: SparkPlan | None = None
+    ) -> Tables | None:
         """Return what a query reads: its text, or a plan."""
-        core, user = self._core, asked.request.user
+        core, user = self._core, understood.request.user
         definitions = core.watermarks.definitions_applied
         found = await self._readings.query(
-            query or SqlText(asked.statement.sql), asked.settings, user
+            query or SqlText(understood.statement.sql), understood.settings, user
         )
         if not found.known or found.of_session or found.elsewhere:
             return None
-        if not (query is None or asked.statement.reads <= found.reads):
+        if not (query is None or understood.statement.reads <= found.reads):
             return None
         if not all(each.startswith(OURS) for each in found.reads):
             return None
@@ -175,12 +177,12 @@ class Narrowing:
         return Tables(found.reads, found.rests_on, applied)
 
 
-def query_in(asked: Understood) -> SparkPlan | None:
+def query_in(understood: Understood) -> SparkPlan | None:
     """Return a plan whose analysis shows all that a client's plan reads; None: there is none.
 
     Raises RefusedError.
     """
-    sent, settings = asked.request.statement, asked.settings
+    sent, settings = understood.request.statement, understood.settings
     if not isinstance(sent, SentPlan) or len(sent.plan) > TEXT_MAX:
         return None
     read = read_of(sent)
@@ -226,21 +228,24 @@ class NoCounts:
 
 def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
     """Whether the cache counts for a query: who says no is obeyed, whatever others say."""
-    said = {request.cache, statement.cache}
-    if False in said:
+    wishes = {request.cache, statement.cache}
+    if False in wishes:
         return False
-    return True in said or by_default
+    return True in wishes or by_default
 
 
-def unfit(asked: Understood) -> str:
+def unfit(understood: Understood) -> str:
     """Say why a query's answer is never kept, by its form alone; empty if it may be."""
-    return "it runs in a session" if asked.session is not None else unfit_text(asked)
+    return "it runs in a session" if understood.session is not None else unfit_text(understood)
 
 
-def unfit_text(asked: Understood) -> str:
+def unfit_text(understood: Understood) -> str:
     """Say it of a query's text, wherever it runs."""
-    statement = asked.statement
-    if not isinstance(asked.request.statement, SentSql) or statement.kind not in CACHEABLE_KINDS:
+    statement = understood.statement
+    if (
+        not isinstance(understood.request.statement, SentSql)
+        or statement.kind not in CACHEABLE_KINDS
+    ):
         return "it is no SELECT"
     if len(statement.sql) > TEXT_MAX:
         return f"its text has more than {TEXT_MAX:,} characters"
@@ -265,7 +270,7 @@ class Caching:
         self._kept = KeptAnswers(core.log_state.written, limits.bytes_max)
         self._under_way: dict[tuple[str, Key], asyncio.Event] = {}
 
-    def held(self, asked: Understood, still: Callable[[], bool]) -> Answer | None:
+    def held(self, understood: Understood, still: Callable[[], bool]) -> Answer | None:
         """Return the kept answer, if it is the one that the query would get here now.
 
         ``still``: whether the rules would decide about the query as they have.
@@ -275,12 +280,12 @@ class Caching:
         not go behind what its successor showed.
         """
         core = self._core
-        if not self._asked_for(asked) or unfit(asked) or core.condition.state not in SERVING:
+        if not self._wanted(understood) or unfit(understood) or core.condition.state not in SERVING:
             return None
-        seen = need(asked.request.freshness, EVERYBODY, log_end=0)
+        seen = need(understood.request.freshness, EVERYBODY, log_end=0)
         if core.schedule.read_to < seen or not core.own_log.seen:
             return None
-        answer = self._kept.find(_key(asked), core.condition.departures)
+        answer = self._kept.find(_key(understood), core.condition.departures)
         if answer is None or not still():
             return None
         cache_report = CacheReport(hit=True, age_s=self._now() - answer.at_s, kept=True)
@@ -291,24 +296,24 @@ class Caching:
 
     async def answer(
         self,
-        asked: Understood,
+        understood: Understood,
         run: Callable[[], Awaitable[Answer]],
         still: Callable[[], bool],
     ) -> Answer:
         """Run a query of which nothing is held, and keep its answer if that may be."""
-        if not self._asked_for(asked):
+        if not self._wanted(understood):
             return await run()
-        if reason := unfit(asked):
+        if reason := unfit(understood):
             return _with_report(await run(), reason)
-        key = _key(asked)
-        of_user = asked.request.user, key  # who waits in line waits for its own user's turn
+        key = _key(understood)
+        of_user = understood.request.user, key  # who waits in line waits for its own user's turn
         if (other := self._under_way.get(of_user)) is not None:
             await other.wait()
-        if (held := self.held(asked, still)) is not None:
+        if (held := self.held(understood, still)) is not None:
             return held
         ended = self._under_way[of_user] = asyncio.Event()
         try:
-            return await self._first(asked, key, run, ended)
+            return await self._first(understood, key, run, ended)
         finally:
             ended.set()
             if self._under_way.get(of_user) is ended:
@@ -324,33 +329,35 @@ class Caching:
             kept = self._kept
             self._counts.cache(len(kept), kept.bytes_used, kept.given_up)
 
-    def _asked_for(self, asked: Understood) -> bool:
-        return wanted(asked.request, asked.statement, self._limits.by_default)
+    def _wanted(self, understood: Understood) -> bool:
+        return wanted(understood.request, understood.statement, self._limits.by_default)
 
     async def _first(
         self,
-        asked: Understood,
+        understood: Understood,
         key: Key,
         run: Callable[[], Awaitable[Answer]],
         ended: asyncio.Event,
     ) -> Answer:
         """Run it; ``ended`` is set as soon as nobody has anything to wait for."""
-        begun = await self._begun(asked)
+        begun = await self._begun(understood)
         if isinstance(begun, str):
             ended.set()
             return _with_report(await run(), begun)
         answer = await run()
         return await self._taken(key, begun, answer)
 
-    async def _begun(self, asked: Understood) -> KeptAnswer | str:
+    async def _begun(self, understood: Understood) -> KeptAnswer | str:
         """Return what is to be kept of a query that begins now, or why nothing is.
 
         Nothing is waited for between the last look and the query's start: what comes later is seen
         by its offset, and what the query reads is what it did when Spark was asked.
         """
-        core, user = self._core, asked.request.user
+        core, user = self._core, understood.request.user
         try:
-            reading = await self._repeatable.reading(asked.statement, asked.settings, user)
+            reading = await self._repeatable.reading(
+                understood.statement, understood.settings, user
+            )
         except EngineError as error:  # running it tells what is wrong
             return f"Spark did not analyze it: {error.message}"
         if reading.reason:
@@ -405,8 +412,8 @@ class Caching:
         return asyncio.get_running_loop().time()
 
 
-def _key(asked: Understood) -> Key:
-    return key_of(asked.statement.sql, asked.settings)
+def _key(understood: Understood) -> Key:
+    return key_of(understood.statement.sql, understood.settings)
 
 
 def _with_report(answer: Answer, reason: str) -> Answer:

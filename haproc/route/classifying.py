@@ -100,17 +100,17 @@ async def with_bound(request: Request, texts: Texts) -> Request:
             assert_never(request.statement)
 
 
-def as_it_runs(asked: Understood) -> Statement:
+def as_it_runs(understood: Understood) -> Statement:
     """Return what a cluster is given of a statement that is not for the log."""
-    match asked.request.statement:
+    match understood.request.statement:
         case SentSql():
-            return SqlText(asked.statement.sql)
+            return SqlText(understood.statement.sql)
         case SentRows():
             raise AssertionError("rows are for the log")
         case SentPlan(data):
             return SparkPlan(data)
         case _:
-            assert_never(asked.request.statement)
+            assert_never(understood.request.statement)
 
 
 class Classifying:

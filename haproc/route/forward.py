@@ -55,7 +55,7 @@ class HttpForwarding:
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """See Forwarding."""
         url = self._doors.url(peer, PATH)
-        body = msgspec.to_builtins(_asked(request, needed, timeout_s))
+        body = msgspec.to_builtins(_peer_query(request, needed, timeout_s))
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._doors.connect_s, sock_read=timeout_s + _MARGIN_S
         )
@@ -79,7 +79,7 @@ class HttpForwarding:
         return Answer(report, Relayed(peer, response))
 
 
-def _asked(request: Request, needed: int, timeout_s: float) -> PeerQuery:
+def _peer_query(request: Request, needed: int, timeout_s: float) -> PeerQuery:
     return PeerQuery(
         request.id,
         _text(request.statement),

@@ -92,16 +92,16 @@ def decide(
     waited: bool,
     nearer: bool = False,
     may_forward: bool,
-    asked: Collection[str] = (),
+    tried: Collection[str] = (),
 ) -> Decision:
     """Decide what happens to a query next.
 
     ``waited``: it has waited for this cluster; ``nearer``: the cluster has come nearer meanwhile,
-    or is about to, and there is time left. ``asked``: peers that were asked in vain since.
+    or is about to, and there is time left. ``tried``: peers that were asked in vain since.
     """
     if applied >= need(wanted, me, log_end):
         return Serve()
-    fit = [p for p in peers if p.name not in asked and _fits(p, wanted, log_end)]
+    fit = [p for p in peers if p.name not in tried and _fits(p, wanted, log_end)]
     if fit and may_forward and (waited or wanted.level is Consistency.BOUNDED):
         return Forward(max(fit, key=_applied).name)
     # Where nobody is farther, its place here is as good as any: to ask elsewhere begins anew.

@@ -61,15 +61,15 @@ def read_head(data: bytes) -> tuple[FrameKind, int, int]:
 def read_error(data: bytes) -> RequestError:
     """Return the error that an error answer's body tells of."""
     try:
-        told = json.loads(data)
+        fields = json.loads(data)
         return RequestError(
-            FailureKind(told["kind"]),
-            str(told["message"]),
-            error_class=str(told["error_class"]),
-            sqlstate=str(told["sqlstate"]),
-            outcome=WriteOutcome(told["outcome"]),
-            hint=str(told["hint"]),
-            offset=told["log_offset"],
+            FailureKind(fields["kind"]),
+            str(fields["message"]),
+            error_class=str(fields["error_class"]),
+            sqlstate=str(fields["sqlstate"]),
+            outcome=WriteOutcome(fields["outcome"]),
+            hint=str(fields["hint"]),
+            offset=fields["log_offset"],
         )
     except (ValueError, KeyError, TypeError) as wrong:
         raise BrokenPiecesError("the peer's error cannot be read") from wrong

@@ -47,12 +47,12 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
     if plan.WhichOneof("op_type") == "command":
         command = plan.command
         kind = command.WhichOneof("command_type")
-        asked = _ASKED[kind](getattr(command, kind), rows) if kind in _ASKED else ()
+        relations = _CONDITIONS[kind](getattr(command, kind), rows) if kind in _CONDITIONS else ()
     elif plan.root.WhichOneof("rel_type") == "extension":
-        asked = _of_delta(delta.relation_in(plan.root.extension, PlanFindings()), rows)
+        relations = _of_delta(delta.relation_in(plan.root.extension, PlanFindings()), rows)
     else:
-        asked = ()
-    return tuple(_root(each) for each in asked)
+        relations = ()
+    return tuple(_root(each) for each in relations)
 
 
 def table_questions(plan: Any) -> tuple[bytes, ...]:
@@ -114,12 +114,12 @@ def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
 
     Without ``rows`` in them, where they carry many: to be read.
     """
-    asked = protos.base.Plan()
-    asked.root.CopyFrom(plan.command.sql_command.input)
-    asked.root.with_relations.root.sql.query = text
+    question = protos.base.Plan()
+    question.root.CopyFrom(plan.command.sql_command.input)
+    question.root.with_relations.root.sql.query = text
     if not rows:
-        _leave_rows_out(asked.root)
-    return bytes(asked.SerializeToString())
+        _leave_rows_out(question.root)
+    return bytes(question.SerializeToString())
 
 
 def text_over(head: str, relation: Any) -> bytes:
@@ -244,7 +244,7 @@ def _assignments(action: Any) -> Iterable[Any]:
     return [*action.update_action.assignments, *action.insert_action.assignments]
 
 
-_ASKED: Final[dict[str, Callable[[Any, Any], Iterator[Any]]]] = {
+_CONDITIONS: Final[dict[str, Callable[[Any, Any], Iterator[Any]]]] = {
     "write_operation": _of_save,
     "write_operation_v2": _of_write_to,
     "merge_into_table_command": _of_merge,

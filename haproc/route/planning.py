@@ -102,7 +102,7 @@ class Planning:
         try:
             if self.departures() != departures:  # its tables may not be those any more
                 raise self._unavailable()
-            yield partial(self._heard, turn)
+            yield partial(self._reported, turn)
         except BaseException as error:
             if _given_up(error):
                 self._give_up(turn)
@@ -158,7 +158,7 @@ class Planning:
         turn.timer.cancel()
         turn.timer = asyncio.get_running_loop().call_later(LATE_S_MAX, self._end, turn)
 
-    def _heard(self, turn: _Turn, phase: Phase) -> None:
+    def _reported(self, turn: _Turn, phase: Phase) -> None:
         if phase is Phase.ENDED:
             self._end(turn)
         self._planned(turn)

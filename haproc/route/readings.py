@@ -101,7 +101,7 @@ class Readings:
         self._texts = texts
         self._planning = planning
         self._timeout_s = timeout_s
-        self._lanes = AsLanes(sessions.shared, self._asked, self._work)
+        self._lanes = AsLanes(sessions.shared, self._reading, self._work)
         self._parses = Remembered[Key, str](lambda: 0, PARSES_MAX)
         self._recognised = Remembered[Key, Recognised](lambda: 0, JUDGED_MAX)
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
@@ -141,7 +141,7 @@ class Readings:
             return known
         spark = await self._session(asker)
         sent = carried.sent if carried is not None else SqlText
-        data = await self._asked(spark, sent(statement.sql), statement.sql, moment.user)
+        data = await self._reading(spark, sent(statement.sql), statement.sql, moment.user)
         found = await self._judge(data, statement.sql, settings, moment)
         as_sent = data, statement.sql
         if carried is not None and carried.reasons and found.treatment is not Treatment.REFUSE:
@@ -175,7 +175,7 @@ class Readings:
         has_own = bool(own_of(settings))
         rests = asker.has_temporaries or has_own or carried is not None
         by_text = statement.kind in BY_TEXT and not rests
-        asked = carried.sent(text) if carried is not None else SqlText(text)
+        as_carried = carried.sent(text) if carried is not None else SqlText(text)
         values = (asker.context, Facts(is_legacy(settings)), moment)
         if by_text:
             data = await self._parsed(settings, text, user)
@@ -184,19 +184,19 @@ class Readings:
                 _check(statement, found.judged)
                 return found.judged
         spark = await self._session(asker)
-        data = await self._asked(spark, asked, text, user)
+        data = await self._reading(spark, as_carried, text, user)
         found = await self._work(user, data, judged_definition, text, *values, vouched)
         assert found is not None
         judged, queries = found.judged, found.queries
         _check(statement, judged)
         if has_own:
             check_definition(judged, settings)
-            await self._lanes.confirm_alike((data, text), asked, settings, user)
+            await self._lanes.confirm_alike((data, text), as_carried, settings, user)
         if found.function is not None:
             queries = await self.computed_by(found.function, settings, user)
             judged = replace(judged, known=True)  # as far as these tell what it touches
         for query in queries:
-            data = await self._asked(spark, SqlText(query), query, user)
+            data = await self._reading(spark, SqlText(query), query, user)
             judged = await self._work(user, data, judged_part, query, judged, *values)
             _check(statement, judged)
         return judged
@@ -227,18 +227,18 @@ class Readings:
 
     async def touches(
         self,
-        asked: SqlText | SparkPlan,
+        statement: SqlText | SparkPlan,
         text: str,
         asker: Asker,
         *,
         is_query: bool = False,
     ) -> Touches:
-        """Return what a statement touches; ``asked``: how the text is sent.
+        """Return what a statement touches; ``statement``: how the text is sent.
 
         Raises as `judged` does, also if it is to be a query (``is_query``), and is none.
         """
         spark = await self._session(asker)
-        data = await self._asked(spark, asked, text, asker.user)
+        data = await self._reading(spark, statement, text, asker.user)
         return await self._work(asker.user, data, touched_by, text, asker.context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
@@ -248,7 +248,7 @@ class Readings:
         if (known := self._parses.find(key)) is not None:
             return known
         spark = await self._parsing(settings)
-        data = await self._asked(spark, SqlText(text), text, user, parsed_only=True)
+        data = await self._reading(spark, SqlText(text), text, user, parsed_only=True)
         if len(data) <= PARSE_MAX:
             self._parses.keep(key, data, 0)
         return data
@@ -257,31 +257,37 @@ class Readings:
         """Do work on the server's answer, beside the event loop if that is long."""
         return await self._texts.run(user, len(data) // _CHARACTERS_PER_BYTE, work, data, *values)
 
-    async def _asked(
+    async def _reading(
         self,
         spark: Session,
-        asked: SqlText | SparkPlan,
+        statement: SqlText | SparkPlan,
         text: str,
         user: str,
         *,
         parsed_only: bool = False,
     ) -> str:
-        size = len(asked.plan) if isinstance(asked, SparkPlan) else len(text)
+        size = len(statement.plan) if isinstance(statement, SparkPlan) else len(text)
         async with self._planning.turn(user, self._timeout_s, size):
-            return await spark.reading(asked, timeout_s=self._timeout_s, parsed_only=parsed_only)
+            return await spark.reading(
+                statement, timeout_s=self._timeout_s, parsed_only=parsed_only
+            )
 
-    async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
+    async def query(
+        self, statement: SqlText | SparkPlan, settings: Settings, user: str
+    ) -> JudgedQuery:
         """Return what a query would give elsewhere; raises RefusedError, EngineError.
 
         It is read in a session in which nothing temporary is, and a text only once.
         """
         epoch = self.epoch()
-        known = self.known_query(asked.sql, settings) if isinstance(asked, SqlText) else None
+        known = (
+            self.known_query(statement.sql, settings) if isinstance(statement, SqlText) else None
+        )
         if known is not None:
             return known
-        found = await self._query(await self._shared(settings), asked, settings, user)
-        if isinstance(asked, SqlText):
-            self._queries.keep(key_of(asked.sql, settings), found, epoch)
+        found = await self._query(await self._shared(settings), statement, settings, user)
+        if isinstance(statement, SqlText):
+            self._queries.keep(key_of(statement.sql, settings), found, epoch)
         return found
 
     def known_query(self, sql: str, settings: Settings) -> JudgedQuery | None:
@@ -316,16 +322,16 @@ class Readings:
         return found
 
     async def _query(
-        self, spark: Session, asked: SqlText | SparkPlan, settings: Settings, user: str
+        self, spark: Session, statement: SqlText | SparkPlan, settings: Settings, user: str
     ) -> JudgedQuery:
-        text = asked.sql if isinstance(asked, SqlText) else ""
-        data = await self._asked(spark, asked, text, user)
+        text = statement.sql if isinstance(statement, SqlText) else ""
+        data = await self._reading(spark, statement, text, user)
         return await self._work(user, data, judged_query, text, Facts(is_legacy(settings)))
 
     async def outline(self, sql: str, asker: Asker) -> list[str]:
         """Return a text's tree in lines for people, see `haproc.reading.summary`."""
         spark = await self._session(asker)
-        data = await self._asked(spark, SqlText(sql), sql, asker.user)
+        data = await self._reading(spark, SqlText(sql), sql, asker.user)
         return await self._work(asker.user, data, outlined, sql)
 
     async def _session(self, asker: Asker, *, only_there: bool = False) -> Session:
@@ -344,7 +350,7 @@ class Readings:
         """Refuse what stands beside a plan's input and rests on its session's own settings."""
         if own_of(asker.settings):
             spark, plan = await self._session(asker), SparkPlan(query)
-            data = await self._asked(spark, plan, "", asker.user)
+            data = await self._reading(spark, plan, "", asker.user)
             await self._lanes.confirm((data, ""), (plan, ""), asker.settings, asker.user)
 
     async def _confirmed(
@@ -366,7 +372,7 @@ class Readings:
         rows = empty_rows([(column.name, column.type_text) for column in columns])
         text, plan = merge_over(found.cut, rows)
         try:
-            read_again = await self._asked(spark, plan, text, moment.user)
+            read_again = await self._reading(spark, plan, text, moment.user)
         except EngineError as error:
             if error.kind is not ErrorKind.APPLICATION:
                 raise

@@ -188,7 +188,7 @@ class Reads:
         may_forward = self._forwarding is not None and request.session_id is None
         clock = asyncio.get_running_loop().time
         ends_at = came_at + _OF_THE_TIMEOUT * request.timeout_s
-        waited, nearer, asked, busy_peer = False, False, set[str](), ""
+        waited, nearer, tried, busy_peer = False, False, set[str](), ""
         while True:
             decision = decide(
                 wanted,
@@ -199,7 +199,7 @@ class Reads:
                 waited=waited,
                 nearer=nearer and not busy_peer,
                 may_forward=may_forward,
-                asked=asked,
+                tried=tried,
             )
             match decision:
                 case Serve():
@@ -214,10 +214,10 @@ class Reads:
                     until = min(clock() + self._rules.wait_s, ends_at)
                     waited = not await self._wait(wanted, needed, until, applied)
                     nearer = self._comes_nearer(low) and clock() < ends_at
-                    asked.clear()
+                    tried.clear()
                     busy_peer = ""
                 case Forward(peer):
-                    asked.add(peer)
+                    tried.add(peer)
                     try:
                         return await self._forward(peer, request, log_end, came_at)
                     except PeerBusyError:
@@ -273,17 +273,17 @@ class Reads:
         assert self._forwarding is not None
         needed = need(request.freshness, peer, log_end)
         left_s = request.timeout_s - (asyncio.get_running_loop().time() - came_at)
-        asking = asyncio.ensure_future(self._forwarding.query(peer, request, needed, left_s))
+        forwarded = asyncio.ensure_future(self._forwarding.query(peer, request, needed, left_s))
         try:
-            while not (await asyncio.wait({asking}, timeout=WATCH_S))[0]:
+            while not (await asyncio.wait({forwarded}, timeout=WATCH_S))[0]:
                 if not any(each.name == peer and each.serving for each in self._peers()):
                     raise PeerUnavailableError(f"{peer} is gone")  # or frozen, and says nothing
-            answer = await asking
+            answer = await forwarded
         except BaseException:
-            asking.cancel()
-            (told,) = await asyncio.gather(asking, return_exceptions=True)
-            if isinstance(told, Answer):
-                await told.result.aclose()
+            forwarded.cancel()
+            (ended,) = await asyncio.gather(forwarded, return_exceptions=True)
+            if isinstance(ended, Answer):
+                await ended.result.aclose()
             raise
         self._counts.read_forwarded(peer)
         return answer
@@ -297,8 +297,8 @@ def readers(peers: Mapping[str, Peer]) -> list[Candidate]:
     """Return what the view of the ring says of the other clusters as places to run queries."""
     found = []
     for name, peer in peers.items():
-        told = peer.beat or peer.report
-        serving = peer.alive and told is not None and told.state in SERVING
+        received = peer.beat or peer.report
+        serving = peer.alive and received is not None and received.state in SERVING
         cursor = peer.report.cursor if peer.report is not None else None
         found.append(Candidate(name, serving, cursor))
     return found

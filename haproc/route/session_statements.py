@@ -71,9 +71,9 @@ class SessionStatements:
                 )
             await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
-    async def run(self, asked: Understood) -> Answer:
+    async def run(self, understood: Understood) -> Answer:
         """Run one that a client sent."""
-        session, statement = asked.session, asked.statement
+        session, statement = understood.session, understood.statement
         if session is None:
             raise RequestError(
                 FailureKind.REFUSED,
@@ -81,7 +81,9 @@ class SessionStatements:
                 error_class=ErrorClass.SESSION_REQUIRED,
                 hint="open a session and send its session_id",
             )
-        chunks = await self._change(session, statement, as_it_runs(asked), asked.request.id)
+        chunks = await self._change(
+            session, statement, as_it_runs(understood), understood.request.id
+        )
         return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
 
     async def unless_set_already(
@@ -93,18 +95,18 @@ class SessionStatements:
         """
         sent = request.statement
         reserved = error.error_class == ErrorClass.RESERVED_SETTING
-        said = assigned(sent.text) if reserved and isinstance(sent, SentSql) else None
-        if session is None or said is None:
+        assignment = assigned(sent.text) if reserved and isinstance(sent, SentSql) else None
+        if session is None or assignment is None:
             raise error
-        key, value = said
-        asks = SqlText(f"SET {quote_name(key)}")
+        key, value = assignment
+        question = SqlText(f"SET {quote_name(key)}")
         try:
-            rows = await rows_of(Collected(await self._chunks(session, asks)))
+            rows = await rows_of(Collected(await self._chunks(session, question)))
         except EngineError as failure:
             raise failed(failure, self._core, WriteOutcome.NOT_SENT) from failure
         if [tuple(row) for row in rows] != [(key, value)]:
             raise error
-        return replace(request, statement=SentSql(asks.sql))
+        return replace(request, statement=SentSql(question.sql))
 
     async def owned(
         self, statement: Classified, session: ClientSession | None, request_id: str = ""

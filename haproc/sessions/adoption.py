@@ -106,12 +106,12 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
             raise
         if effect.removes:  # what is not there need not be dropped
             return
-        told = _told(kind, name, error.message)
+        message = _broken_message(kind, name, error.message)
         if kind == "view":
-            await _break_view(fresh, name, effect, told, timeout_s)
+            await _break_view(fresh, name, effect, message, timeout_s)
         else:
             of_rows = makes_table_function(entry)
-            await _break_function(fresh, name, told, timeout_s, of_rows=of_rows)
+            await _break_function(fresh, name, message, timeout_s, of_rows=of_rows)
 
 
 async def _give_columns(
@@ -150,7 +150,7 @@ def _frame(name: str, query: str) -> SparkPlan:
     return SparkPlan(plan.SerializeToString())
 
 
-def _told(kind: str, name: str, reason: str) -> str:
+def _broken_message(kind: str, name: str, reason: str) -> str:
     """Return what a broken name says."""
     text = " ".join(reason.split())[:REASON_CHARS]
     return (
@@ -160,14 +160,14 @@ def _told(kind: str, name: str, reason: str) -> str:
 
 
 async def _break_function(
-    fresh: Fresh, name: str, told: str, timeout_s: float, *, of_rows: bool
+    fresh: Fresh, name: str, message: str, timeout_s: float, *, of_rows: bool
 ) -> None:
     """Put a function in a name's place that Spark refuses wherever it is called.
 
     It reads a view that is gone again, and Spark names that view. So no call is ever analysed, and
     none gives a table a column of a type that the function did not have.
     """
-    gone = quote_name(told)
+    gone = quote_name(message)
     takes = ", ".join(f"a{at} STRING DEFAULT NULL" for at in range(PARAMETERS_MAX))
     returns = "TABLE (v STRING)" if of_rows else "STRING"
     body = f"SELECT v FROM {gone}" if of_rows else f"(SELECT max(v) FROM {gone})"
@@ -180,9 +180,11 @@ async def _break_function(
         await fresh.run(SqlText(text), timeout_s=timeout_s)
 
 
-async def _break_view(fresh: Fresh, name: str, effect: Effect, told: str, timeout_s: float) -> None:
+async def _break_view(
+    fresh: Fresh, name: str, effect: Effect, message: str, timeout_s: float
+) -> None:
     """Put a view in a name's place whose rows are an error."""
-    literal = "'" + told.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    literal = "'" + message.replace("\\", "\\\\").replace("'", "\\'") + "'"
     for columns in (effect.columns or _NO_COLUMNS, _NO_COLUMNS):
         chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(each)}" for each, kind in columns)
         rows = f"SELECT {chosen} FROM range(1) WHERE CAST(raise_error({literal}) AS BOOLEAN)"

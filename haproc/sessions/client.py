@@ -202,7 +202,7 @@ class ClientSession:
     """What only this Spark session has: checkpoints and models, by their ids."""
     begun: str = ""
     """See `StoredSession.begun`: another session of the same id has another one."""
-    told_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
+    known_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
     """By what was asked: a serialized ConfigRequest."""
     used_at: float = 0.0
     used_hour: int | None = None

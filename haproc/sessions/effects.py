@@ -172,7 +172,7 @@ def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
     if len(gone) < len(found):  # one that stays is undone by the removals behind it
         gone = [at for at in gone if not removes(entries[at].entry)]
     left = [each.entry for at, each in enumerate(entries) if at not in gone]
-    gone += [at for at, each in enumerate(entries) if at not in gone and _says_nothing(each, left)]
+    gone += [at for at, each in enumerate(entries) if at not in gone and _is_needless(each, left)]
     return [entries[at] for at in sorted(gone)]
 
 
@@ -217,7 +217,7 @@ def _text_of(plan: bytes) -> str:
     return plan.decode("utf-8", "replace").lower()
 
 
-def _says_nothing(numbered: Numbered, left: Sequence[Kept]) -> bool:
+def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
     """Tell whether an entry only removes what no entry makes any more."""
     entry = numbered.entry
     return removes(entry) and not any(

@@ -42,12 +42,12 @@ class Listing:
         keys = [key for key, each in found.items() if each.is_session(key)]
         keys.sort(key=lambda key: (key.user, key.id))
         page = keys[start : start + min(limit, LISTED_MAX)]
-        told: list[Json] = []
+        found_sessions: list[Json] = []
         for key in page:
             standing = await self.durable.standing(key)
             if standing is not None and not standing.closed:
-                told.append(_told(key, found[key], standing))
-        return {"sessions": told, "total": len(keys)}
+                found_sessions.append(_described(key, found[key], standing))
+        return {"sessions": found_sessions, "total": len(keys)}
 
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
         """Close a session, whoever has it; RequestError if there is none."""
@@ -56,7 +56,7 @@ class Listing:
         return {"user": user, "session_id": session_id, "closed": True}
 
 
-def _told(key: Key, found: SessionKeys, standing: StoredSession) -> Json:
+def _described(key: Key, found: SessionKeys, standing: StoredSession) -> Json:
     files = [each.entry for each in standing.entries if isinstance(each.entry, ArtifactEntry)]
     return {
         "user": key.user,

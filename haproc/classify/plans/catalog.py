@@ -81,9 +81,9 @@ def read_root(message: Any) -> PlanReading:
         found = PlanFindings()
         _look(getattr(message, kind), found)
         return found.reading(Does.QUERIES, Kind.SHOW)
-    if kind not in TOLD:
+    if kind not in NAMED:
         raise parsing.refused_unknown(f"the call {kind} of spark.catalog")
-    return TOLD[kind](getattr(message, kind))
+    return NAMED[kind](getattr(message, kind))
 
 
 def _look(message: Any, found: PlanFindings) -> None:
@@ -169,7 +169,7 @@ def _cache(message: Any) -> PlanReading:
     return found.reading(Does.HOLDS, Kind.CACHE)
 
 
-TOLD: Final[dict[str, Callable[[Any], PlanReading]]] = {
+NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
     "set_current_database": _use,
     "set_current_catalog": _use,
     "drop_temp_view": _drop_temporary,

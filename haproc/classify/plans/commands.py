@@ -158,25 +158,25 @@ def read_analysis(request: Any) -> PlanReading:
     Always QUERIES: RefusedError if any of its plans could do more. Its kind is EXPLAIN, or CACHE
     for the hints that keep rows in memory (persist, unpersist).
     """
-    asked = request.WhichOneof("analyze")
+    wanted = request.WhichOneof("analyze")
     found = PlanFindings()
-    if asked in PLAIN:
+    if wanted in PLAIN:
         return found.reading(Does.QUERIES, Kind.EXPLAIN)
-    if asked not in EXPLAINED:
-        raise parsing.refused_unknown(f"the question {asked}")
-    message = getattr(request, asked)
-    for place in EXPLAINED[asked]:
+    if wanted not in EXPLAINED:
+        raise parsing.refused_unknown(f"the question {wanted}")
+    message = getattr(request, wanted)
+    for place in EXPLAINED[wanted]:
         explained = getattr(message, place)
-        _take(explained if place == "relation" else _root_to_analyze(explained, asked), found)
-    kind = Kind.CACHE if asked in ("persist", "unpersist") else Kind.EXPLAIN
+        _take(explained if place == "relation" else _root_to_analyze(explained, wanted), found)
+    kind = Kind.CACHE if wanted in ("persist", "unpersist") else Kind.EXPLAIN
     return found.reading(Does.QUERIES, kind)
 
 
-def _root_to_analyze(plan: Any, asked: str) -> Any:
+def _root_to_analyze(plan: Any, wanted: str) -> Any:
     plan = opened(plan)
     kind = plan.WhichOneof("op_type")
     if kind == "command":
-        raise parsing.refused_nesting(f"a command whose {asked} is asked for")
+        raise parsing.refused_nesting(f"a command whose {wanted} is asked for")
     if kind != "root":
         raise parsing.refused_unknown("neither a query nor a command")
     return plan.root
@@ -214,9 +214,9 @@ def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
     does = command.WhichOneof("command_type")
     if does in REFUSED:
         raise REFUSED[does]()
-    if does not in TOLD:
+    if does not in NAMED:
         raise parsing.refused_unknown(f"the command {does}")
-    return TOLD[does](getattr(command, does))
+    return NAMED[does](getattr(command, does))
 
 
 def _root(relation: Any, data: bytes | None) -> PlanReading:
@@ -322,7 +322,7 @@ def _models(message: Any) -> PlanReading:
     return relations.read_command(message, found)
 
 
-TOLD: Final[dict[str, Callable[[Any], PlanReading]]] = {
+NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
     "sql_command": _sql_command,
     "create_dataframe_view": _view,
     "register_function": _function,

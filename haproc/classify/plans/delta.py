@@ -297,10 +297,10 @@ WRITING: Final[dict[str, Callable[[Any, PlanFindings], PlanReading]]] = {
 
 
 def _named(kind: Kind) -> Callable[[Any, PlanFindings], PlanReading]:
-    def told(message: Any, found: PlanFindings) -> PlanReading:
+    def read(message: Any, found: PlanFindings) -> PlanReading:
         return found.reading(Does.WRITES, kind, target=_name(message.table))
 
-    return told
+    return read
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:

@@ -163,9 +163,9 @@ def _entered(relation: Any, found: PlanFindings) -> Any:
         return message
     if kind in REFUSED:
         raise REFUSED[kind]()
-    if kind not in TOLD:
+    if kind not in NAMED:
         raise parsing.refused_unknown(f"the relation {kind}")
-    TOLD[kind](message, found)
+    NAMED[kind](message, found)
     return message
 
 
@@ -296,7 +296,7 @@ def _chunked(message: Any, found: PlanFindings) -> None:
     found.blobs.update(filter(None, (*message.dataHashes, message.schemaHash)))
 
 
-TOLD: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
+NAMED: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "read": _read,
     "relation_changes": _changes,
     "unresolved_table_valued_function": _table_function,

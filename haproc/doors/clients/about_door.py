@@ -43,7 +43,7 @@ class ClassifyDoor:
         limits = self._config.limits
         given = reading.parse_object(await read_body(request, limits.statement_body_bytes_max))
         reading.no_unknown(given, FIELDS)
-        asked = Request(
+        wanted = Request(
             id=uuid.uuid4().hex,
             statement=SentSql(reading.needed_text(given, "statement")),
             fingerprint="",
@@ -55,7 +55,7 @@ class ClassifyDoor:
         )
         tree = reading.flag(given, "tree")
         async with self._request_admission.permit(request[USER]):
-            return json_response(dict(await self._service.shown(asked, tree=tree)))
+            return json_response(dict(await self._service.shown(wanted, tree=tree)))
 
 
 # What other products' clients ask first: who answers here, who they are, where statements run.

@@ -17,12 +17,19 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from haproc.doors.connect.errors import DETAILS, CallEnd, Enriched, as_given, invalid_handle, told
+from haproc.doors.connect.errors import (
+    DETAILS,
+    CallEnd,
+    Enriched,
+    as_given,
+    call_end,
+    invalid_handle,
+)
 from haproc.doors.http.access import Admission, Admitted
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.route.answering import as_told
+from haproc.route.answering import to_request_error
 from haproc.route.model import Authorization
 from haproc.sessions.ownership import Key
 from haproc.statements.request_admission import Held, RequestAdmission
@@ -175,7 +182,9 @@ class Boundary:
                 error = self._explained(error)
             error_id = str(uuid.uuid4())
             only_reads = rpc not in _RUNNING
-            ending = told(as_told(error, rpc, only_reads=only_reads), error_id=error_id)
+            ending = call_end(
+                to_request_error(error, rpc, only_reads=only_reads), error_id=error_id
+            )
             if ending.enriched:
                 self.enriched.keep(error_id, ending.enriched)
         await abort(context, ending)

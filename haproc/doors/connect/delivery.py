@@ -132,7 +132,7 @@ class Deliveries:
         read = read_request(request)
         known = self._operations.get(key)
         if known is not None:
-            if not (read.reattachable and known.asked.read.plan_hash == read.plan_hash):
+            if not (read.reattachable and known.requested.read.plan_hash == read.plan_hash):
                 raise already_exists(key.operation_id)
             operation = known
         elif self._remembered(key) is not None:
@@ -178,7 +178,7 @@ class Deliveries:
         operation = self._operations.get(key)
         if operation is None:
             return False
-        if not operation.asked.read.reattachable:
+        if not operation.requested.read.reattachable:
             raise not_reattachable()
         if until is None:
             self._remove(operation)
@@ -213,7 +213,7 @@ class Deliveries:
             for key, operation in list(self._operations.items())
             if (key.user, key.session_id) == (user, session_id)
             and operation_id in (None, key.operation_id)
-            and (tag is None or tag in operation.asked.read.tags)
+            and (tag is None or tag in operation.requested.read.tags)
         ]
         stopped = await asyncio.gather(*(self._stopped(*each) for each in wanted))
         return [key.operation_id for (key, _), each in zip(wanted, stopped, strict=True) if each]
@@ -241,17 +241,17 @@ class Deliveries:
 
     def _begin(
         self,
-        asked: OperationRequest,
+        requested: OperationRequest,
         responses: AsyncGenerator[bytes, None],
         start: ResultPosition = START,
         resumed_from: str = "",
     ) -> ConnectOperation:
-        if self._shares.take(asked.key.user) is not None:
+        if self._shares.take(requested.key.user) is not None:
             raise busy("too many operations are under way, or were not released by their clients")
         if self._looks is None:
             self._looks = asyncio.create_task(self._look_after())
         operation = ConnectOperation(
-            asked,
+            requested,
             start=start,
             resumed_from=resumed_from,
             limits=self._limits,
@@ -259,7 +259,7 @@ class Deliveries:
             keep=self._keep,
             ended=self._when_ended,
         )
-        self._operations[asked.key] = operation
+        self._operations[requested.key] = operation
         operation.start(responses)
         return operation
 
@@ -273,7 +273,7 @@ class Deliveries:
         """End an operation for good."""
         if not self._forget(operation):
             return
-        key = operation.asked.key
+        key = operation.requested.key
         untold = operation.state is OperationState.RUNNING and self._goes_on(key)
         state = OperationState.UNKNOWN if untold else operation.outcome
         self._ended[key] = _Ended(state, was_abandoned, operation.run, self._clock())
@@ -284,7 +284,7 @@ class Deliveries:
             self._in_background(self._delete(key, operation.stored))
 
     def _forget(self, operation: ConnectOperation) -> bool:
-        key = operation.asked.key
+        key = operation.requested.key
         if self._operations.get(key) is not operation:
             return False
         del self._operations[key]
@@ -302,7 +302,7 @@ class Deliveries:
                 gone = abandoned if ended is not None and ended.abandoned else not_found
                 raise gone(key.operation_id)
             return None, -1
-        if not operation.asked.read.reattachable:
+        if not operation.requested.read.reattachable:
             raise not_reattachable()
         if last is None or last == operation.resumed_from:
             return operation, -1
@@ -325,16 +325,16 @@ class Deliveries:
         assert read is not None
         if read.way is Way.TAIL:
             responses = _each(_tail(last, read))
-            asked = OperationRequest(key, b"", RequestRead(reattachable=True), names)
-            operation = self._replacing(asked, responses, START, last)
+            requested = OperationRequest(key, b"", RequestRead(reattachable=True), names)
+            operation = self._replacing(requested, responses, START, last)
             self._in_background(self._delete(key))  # nobody will need it
         else:
             request = await self._request(key, read)
             found = self._operations.get(key)
             if found is not None and found.resumed_from == last:
                 return found  # the client came twice meanwhile
-            asked = OperationRequest(key, request, _own(key, request), names)
-            operation = self._replacing(asked, source(request), read.position, last)
+            requested = OperationRequest(key, request, _own(key, request), names)
+            operation = self._replacing(requested, source(request), read.position, last)
             if read.way is Way.STORED:
                 await self._put(operation)
         self.resumed += 1
@@ -343,16 +343,16 @@ class Deliveries:
 
     def _replacing(
         self,
-        asked: OperationRequest,
+        requested: OperationRequest,
         responses: AsyncGenerator[bytes, None],
         start: ResultPosition,
         last: str,
     ) -> ConnectOperation:
-        older = self._operations.get(asked.key)
+        older = self._operations.get(requested.key)
         if older is not None:
             self._forget(older)
             older.close()
-        return self._begin(asked, responses, start, last)
+        return self._begin(requested, responses, start, last)
 
     async def _request(self, key: Key, read: ResponseId) -> bytes:
         """Return the request that an id leads to; RESULT_LOST if it leads to none."""
@@ -367,8 +367,8 @@ class Deliveries:
 
     async def _keep(self, operation: ConnectOperation) -> tuple[Way, str]:
         """See to it that somebody else can go on with this run; return how."""
-        request = operation.asked.request
-        if not (operation.asked.read.reattachable and request):
+        request = operation.requested.request
+        if not (operation.requested.read.reattachable and request):
             return Way.NOTHING, ""
         if len(request) <= 16 * REQUEST_BYTES_MAX:
             text = packed(request)
@@ -379,12 +379,12 @@ class Deliveries:
         return Way.NOTHING, ""
 
     async def _put(self, operation: ConnectOperation) -> bool:
-        request = operation.asked.request
+        request = operation.requested.request
         if len(request) > self._limits.stored_request_bytes_max:
             return False
         try:
             value = _STORED.pack(1, int(time.time()), operation.run) + request
-            await self._store.put(_stored_key(operation.asked.key), value)
+            await self._store.put(_stored_key(operation.requested.key), value)
         except (LogError, ValueError) as error:
             _LOG.warning("a query is not kept for others to go on with: %s", error)
             return False

@@ -55,10 +55,10 @@ class RowDigest:
         """Return the digest of what was added up to now; the same for all that have no rows."""
         if not self.rows:
             return bytes(DIGEST_BYTES)
-        told = hashlib.sha256(f"{self.rows} {self._types}".encode())
+        whole = hashlib.sha256(f"{self.rows} {self._types}".encode())
         for column in self._columns:
-            column.tell(told.update)
-        return told.digest()[:DIGEST_BYTES]
+            column.feed(whole.update)
+        return whole.digest()[:DIGEST_BYTES]
 
 
 class _Column:
@@ -114,12 +114,12 @@ class _Column:
         if data is not None:
             self._values.update(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
 
-    def tell(self, told: Callable[[bytes], None]) -> None:
-        told(self._rows.to_bytes(8, "little"))
+    def feed(self, update: Callable[[bytes], None]) -> None:
+        update(self._rows.to_bytes(8, "little"))
         for stream in (self._nulls, self._lengths, self._values):
-            told(stream.digest())
+            update(stream.digest())
         for column in self._inside:
-            column.tell(told)
+            column.feed(update)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

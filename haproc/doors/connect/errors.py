@@ -138,7 +138,7 @@ def as_given(error: RelayedError) -> CallEnd | None:
     return CallEnd(error.code, error.status_message, error.packed)
 
 
-def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> CallEnd:
+def call_end(error: RequestError, *, own_id: bool = True, error_id: str = "") -> CallEnd:
     """Return how a call ends that failed so; without an id of the client's it is not repeated.
 
     ``error_id``: the id by which the client may ask for what does not fit into a status.
@@ -155,7 +155,7 @@ def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> Cal
     parameters = dict(error.details.parameters)
     if error.hint:
         parameters |= {"hint": error.hint, "outcome": error.outcome.value}
-    said = json.dumps(parameters)
+    as_json = json.dumps(parameters)
     enriched = _enriched(error, message, classes, parameters) if error_id and error.details else b""
     info = error_details_pb2.ErrorInfo(
         reason=classes[0],
@@ -164,7 +164,7 @@ def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> Cal
             "classes": json.dumps(classes),
             "errorClass": error.error_class,
             "sqlState": error.sqlstate,
-            "messageParameters": said if len(said) <= _PARAMETERS_BYTES_MAX else "{}",
+            "messageParameters": as_json if len(as_json) <= _PARAMETERS_BYTES_MAX else "{}",
             "outcome": error.outcome.value,
             **({"errorId": error_id} if enriched else {}),
         },
@@ -278,9 +278,9 @@ class Enriched:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
-    def keep(self, error_id: str, said: bytes) -> None:
+    def keep(self, error_id: str, details: bytes) -> None:
         """Remember what is told of an error; the oldest ones are forgotten."""
-        self._kept[error_id] = said
+        self._kept[error_id] = details
         while len(self._kept) > ENRICHED_MAX:
             self._kept.popitem(last=False)
 

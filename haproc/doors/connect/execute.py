@@ -83,7 +83,7 @@ class Permitted:
     """What a client may have run in its session, see `haproc.route.model.Fit`."""
 
     session: ClientSession
-    asked: PlanRequest
+    plan_request: PlanRequest
     request: Request
     still: Callable[[], bool]
 
@@ -142,40 +142,42 @@ class Executing:
         ``age_s``: how long ago it may have been sent for the first time; 0: now.
         """
         session = await self._behind.enter_session(call.names.session_id, call.user)
-        asked = await self._read(call, request)
-        if asked.does is Does.HOLDS and answers.only_removes(asked.plan):
-            if asked.handles - session.handles:
+        plan_request = await self._read(call, request)
+        if plan_request.does is Does.HOLDS and answers.only_removes(plan_request.plan):
+            if plan_request.handles - session.handles:
                 return  # it is gone already, with the Spark session that had it
         else:
-            session.check_handles(asked.handles)
-        if (said := _said(asked.statement)) is not None:
-            rows = await self._change_options(call, session, said)
-            if said.key:
-                for response in _told(asked, [answers.settings_rows(rows)]):
+            session.check_handles(plan_request.handles)
+        if (change := _change_in(plan_request.statement)) is not None:
+            rows = await self._change_options(call, session, change)
+            if change.key:
+                for response in _told(plan_request, [answers.settings_rows(rows)]):
                     yield response
                 return
-        wanted = self._request(call, session, operation_id, asked.statement, age_s)
-        with self._counted(asked.does):
+        wanted = self._request(call, session, operation_id, plan_request.statement, age_s)
+        with self._counted(plan_request.does):
             async with self._registry.having(wanted, self._behind.decide) as (execution, found):
-                execution.leaves_nothing = asked.does is Does.HOLDS
-                async with aclosing(self._responses(session, asked, wanted, found)) as responses:
+                execution.leaves_nothing = plan_request.does is Does.HOLDS
+                async with aclosing(
+                    self._responses(session, plan_request, wanted, found)
+                ) as responses:
                     async for response in responses:
                         yield response
 
     async def _change_options(
-        self, call: Call, session: ClientSession, said: options.Said
+        self, call: Call, session: ClientSession, change: options.OptionChange
     ) -> list[tuple[str, str]]:
         """Do what a SET or RESET of our options says; return its rows."""
-        if said.value is None and not said.resets:
-            value = self.options_of(session, call.metadata).get(said.key, "<undefined>")
-            return [(said.key, value)]
+        if change.value is None and not change.resets:
+            value = self.options_of(session, call.metadata).get(change.key, "<undefined>")
+            return [(change.key, value)]
         rows: list[tuple[str, str]] = []
-        if said.value is not None:
-            options.check(said.key, said.value)
-            entry = ConfEntry(sets=((said.key, said.value),))
+        if change.value is not None:
+            options.check(change.key, change.value)
+            entry = ConfEntry(sets=((change.key, change.value),))
             rows = list(entry.sets)
         else:
-            entry = ConfEntry(unsets=(said.key,) if said.key else tuple(dict(session.options)))
+            entry = ConfEntry(unsets=(change.key,) if change.key else tuple(dict(session.options)))
             if not entry.unsets:
                 return rows
         async with self._sessions.changing(session):
@@ -217,14 +219,20 @@ class Executing:
             return found.still
 
     def _responses(
-        self, session: ClientSession, asked: PlanRequest, request: Request, found: Fit | Answer
+        self,
+        session: ClientSession,
+        plan_request: PlanRequest,
+        request: Request,
+        found: Fit | Answer,
     ) -> AsyncGenerator[bytes, None]:
         if isinstance(found, Answer):
-            return _answered(asked, found)
-        permitted = Permitted(session, asked, request, found.still)
+            return _answered(plan_request, found)
+        permitted = Permitted(session, plan_request, request, found.still)
         if found.operation_class is OperationClass.QUERY:
             return self._relayed(permitted)
-        return self._held(permitted) if asked.does is Does.HOLDS else self._changed(permitted)
+        return (
+            self._held(permitted) if plan_request.does is Does.HOLDS else self._changed(permitted)
+        )
 
     async def _relayed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """Run it in its session; Spark has to have read it while it may answer."""
@@ -237,7 +245,7 @@ class Executing:
             self._behind.planning.turn(request.user, timeout_s, size, departures) as planned,
             aclosing(
                 relay.execute(
-                    permitted.asked.request,
+                    permitted.plan_request.request,
                     str(uuid.uuid4()),
                     timeout_s=timeout_s,
                     planned=planned,
@@ -253,28 +261,34 @@ class Executing:
 
     async def _changed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """Run it, and record what it left, if it counts once it has run."""
-        session, asked, request = permitted.session, permitted.asked, permitted.request
-        settling = session.settling if asked.kind is Kind.USE else nullcontext()
+        session, plan_request, request = (
+            permitted.session,
+            permitted.plan_request,
+            permitted.request,
+        )
+        settling = session.settling if plan_request.kind is Kind.USE else nullcontext()
         async with self._sessions.changing(session), settling:
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
             run = partial(self._change, permitted)
-            if asked.kind is Kind.USE:
-                told, found = await session.setting(run)
+            if plan_request.kind is Kind.USE:
+                given, found = await session.setting(run)
                 now = replace(session.settings, catalog=found.catalog, schema=found.schema)
                 entry: Entry = SettingsEntry(now)
             else:
-                told, entry = await session.leaving(run, partial(left_by_plan, session, asked.plan))
+                given, entry = await session.leaving(
+                    run, partial(left_by_plan, session, plan_request.plan)
+                )
             check_still(permitted.still)  # else the session is made anew, without what it left
             await self._sessions.record(session, entry, request.id)
-        for response in told:
+        for response in given:
             yield response
 
     @staticmethod
     async def _change(permitted: Permitted) -> list[bytes]:
         """Run a plan that changes the session."""
         responses = permitted.session.spark.relay.execute(
-            permitted.asked.request,
+            permitted.plan_request.request,
             str(uuid.uuid4()),
             timeout_s=permitted.request.timeout_s,
             changes=True,
@@ -285,9 +299,9 @@ class Executing:
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """What only this Spark session has leaves no entry; broken off, it leaves nothing."""
         async with aclosing(self._relayed(permitted)) as responses:
-            told = [response async for response in responses]
-        permitted.session.handles |= answers.handles_in(told)
-        for response in told:
+            given = [response async for response in responses]
+        permitted.session.handles |= answers.handles_in(given)
+        for response in given:
             yield response
 
     def _request(
@@ -397,33 +411,33 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
     return packed, plan, read_opened(messages.as_command(plan))
 
 
-def _said(statement: Sent) -> options.Said | None:
-    return options.said_in(statement.text) if isinstance(statement, SentSql) else None
+def _change_in(statement: Sent) -> options.OptionChange | None:
+    return options.change_in(statement.text) if isinstance(statement, SentSql) else None
 
 
-async def _answered(asked: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
     """Yield the responses to what the ring did: of a root its rows, of a SQL command a relation."""
-    for response in _told(asked, [chunk async for chunk in answer.result]):
+    for response in _told(plan_request, [chunk async for chunk in answer.result]):
         yield response
     if answer.observed:
         yield answers.observed(answer.observed)
 
 
-def _told(asked: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
+def _told(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
     data = [chunk.data for chunk in chunks]
-    if asked.is_root:
+    if plan_request.is_root:
         yield answers.schema(data)
         yield from map(answers.rows, chunks or [Chunk(empty_stream(), 0)])
-    elif asked.does is Does.RUNS_SQL:
-        yield answers.sql_result(data, asked.plan_id)
+    elif plan_request.does is Does.RUNS_SQL:
+        yield answers.sql_result(data, plan_request.plan_id)
 
 
 def _parts(session_id: str, statement: Sent) -> dict[str, Any]:
     match statement:
         case SentSql(text):
-            said = text.encode("utf-8", "surrogatepass")
+            content = text.encode("utf-8", "surrogatepass")
         case SentPlan(plan):
-            said = plan
+            content = plan
         case _:
             raise AssertionError("rows do not come here")
-    return {"session_id": session_id, "plan": hashlib.sha256(said).hexdigest()}
+    return {"session_id": session_id, "plan": hashlib.sha256(content).hexdigest()}

@@ -21,7 +21,7 @@ class Figures:
     operations: int
     resumed: int
 
-    def told(self) -> dict[str, Json]:
+    def fields(self) -> dict[str, Json]:
         """Return them for ``/clusterStatus``."""
         return {
             "statements": dict(self.statements),

@@ -33,17 +33,17 @@ def plans_of(request: bytes) -> tuple[bytes, list[bytes]]:
 
     RefusedError if any does more than read.
     """
-    asked = parse(protos.base.AnalyzePlanRequest, request)
+    parsed = parse(protos.base.AnalyzePlanRequest, request)
     try:
-        read_analysis(asked)
+        read_analysis(parsed)
     except RefusedError as error:
-        if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(asked):
+        if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(parsed):
             raise
-        read_analysis(asked)
-        request = bytes(asked.SerializeToString(deterministic=True))
-    kind = asked.WhichOneof("analyze")
+        read_analysis(parsed)
+        request = bytes(parsed.SerializeToString(deterministic=True))
+    kind = parsed.WhichOneof("analyze")
     places = EXPLAINED.get(kind, ())
-    return request, [_plan(getattr(getattr(asked, kind), each)) for each in places]
+    return request, [_plan(getattr(getattr(parsed, kind), each)) for each in places]
 
 
 def _plan(explained: Any) -> bytes:

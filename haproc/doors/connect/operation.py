@@ -84,7 +84,7 @@ class ConnectOperation:
 
     def __init__(
         self,
-        asked: OperationRequest,
+        requested: OperationRequest,
         *,
         start: ResultPosition,
         resumed_from: str,
@@ -93,7 +93,7 @@ class ConnectOperation:
         keep: Callable[[ConnectOperation], Awaitable[tuple[Way, str]]],
         ended: Callable[[ConnectOperation], None],
     ) -> None:
-        self.asked = asked
+        self.requested = requested
         self.resumed_from = resumed_from
         self.run = os.urandom(8)
         self.error: Exception | None = None
@@ -101,7 +101,7 @@ class ConnectOperation:
         """The run under which the key-value store has its request, if it has."""
         self._limits = limits
         self._memory = memory
-        self._user = asked.key.user
+        self._user = requested.key.user
         self._keep = keep
         self._when_ended = ended
         self._start = start
@@ -127,7 +127,7 @@ class ConnectOperation:
         self._begun_at = self._clock()
         self.detached_at: float | None = self._begun_at
         self._task: asyncio.Task[None] | None = None
-        memory.count(asked.key.user, len(asked.request))
+        memory.count(requested.key.user, len(requested.request))
 
     @property
     def state(self) -> OperationState:
@@ -164,11 +164,11 @@ class ConnectOperation:
         """
         self._stream += 1
         mine, index, sent = self._stream, after + 1, 0
-        reattachable = self.asked.read.reattachable
+        reattachable = self.requested.read.reattachable
         deadline = self._clock() + self._limits.stream_s if reattachable else None
         self.detached_at = None
         self._was_read(after)
-        self._tell()
+        self._notify()
         try:
             while not (self._ended and index >= self._first + len(self._kept)):
                 if mine != self._stream:
@@ -226,7 +226,7 @@ class ConnectOperation:
             self._drop_first()
         self._let_go_of_held()
         self._let_go_of_request()
-        self._tell()
+        self._notify()
 
     async def closed(self) -> None:
         """Wait until the run has ended, on Spark too."""
@@ -240,7 +240,7 @@ class ConnectOperation:
                 async for response in responses:
                     await self._take(response)
             self._has_all = True
-            if self.asked.read.reattachable and not self._complete:
+            if self.requested.read.reattachable and not self._complete:
                 await self._take(COMPLETE)
             await self._give_held()
         except Exception as error:
@@ -310,8 +310,8 @@ class ConnectOperation:
 
     def _let_go_of_request(self) -> None:
         """Forget the request, which may be long, once it is in ids or in the store."""
-        self._memory.give_back(self._user, len(self.asked.request))
-        self.asked = replace(self.asked, request=b"")
+        self._memory.give_back(self._user, len(self.requested.request))
+        self.requested = replace(self.requested, request=b"")
 
     def _let_go_of_held(self) -> list[Followed]:
         held, self._held = self._held or [], None
@@ -342,11 +342,11 @@ class ConnectOperation:
             kind, rest = Way.NOTHING, ""
         index = self._first + len(self._kept)
         id_ = id_text(self.run, index, followed.position or self._start, kind, rest)
-        message = b"".join((followed.response, self.asked.names, response_id(id_)))
+        message = b"".join((followed.response, self.requested.names, response_id(id_)))
         self._kept.append(message)
         self._unread_bytes += len(message)
         self._memory.count(self._user, len(message))
-        self._tell()
+        self._notify()
 
     def _was_read(self, index: int) -> None:
         """Note that the client has all up to this one, also those whose stream ended before."""
@@ -359,7 +359,7 @@ class ConnectOperation:
         self._next_unread = index + 1
         while self._read_bytes > self._limits.retained_bytes:
             self._drop_first()
-        self._tell()
+        self._notify()
 
     def _drop_first(self) -> None:
         size = len(self._kept.popleft())
@@ -377,10 +377,10 @@ class ConnectOperation:
         self.error = error
         self._let_go_of_held()
         self._let_go_of_request()
-        self._tell()
+        self._notify()
         self._when_ended(self)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 

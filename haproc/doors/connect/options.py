@@ -51,7 +51,7 @@ def age_s(metadata: Mapping[str, str]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OptionChange:
     """What a SET or RESET says of options: of all if ``key`` is empty."""
 
     key: str
@@ -59,7 +59,7 @@ class Said:
     resets: bool = False
 
 
-def said_in(text: str) -> Said | None:
+def change_in(text: str) -> OptionChange | None:
     """Return what a SQL text says of our options; None: nothing."""
     tokens = tokenize(text)
     try:
@@ -70,17 +70,17 @@ def said_in(text: str) -> Said | None:
     if word is None or not (resets or word.upper == "SET"):
         return None
     if first is None or first.text == ";":
-        return Said("", resets=True) if resets else None
-    said = text[first.start :].rstrip("; \t\r\n")
+        return OptionChange("", resets=True) if resets else None
+    rest_of = text[first.start :].rstrip("; \t\r\n")
     if first.kind is TokenKind.QUOTED_NAME:
-        key, rest = first.text[1:-1], said[first.end - first.start :]
+        key, rest = first.text[1:-1], rest_of[first.end - first.start :]
     else:
-        key, equals, rest = said.partition("=")
+        key, equals, rest = rest_of.partition("=")
         rest = equals + rest
     if not is_option(key := key.strip()):
         return None
     _, equals, value = rest.partition("=")
-    return Said(key, value.strip() if equals else None, resets)
+    return OptionChange(key, value.strip() if equals else None, resets)
 
 
 def is_option(key: str) -> bool:
@@ -173,7 +173,7 @@ def _is_reserved(key: str) -> bool:
     return not is_option(key) and bool(session_settings.reserved(key))
 
 
-def asking(keys: Sequence[str]) -> bytes:
+def get_request(keys: Sequence[str]) -> bytes:
     """Return the request that asks for the values of settings."""
     request = _base.ConfigRequest()
     request.operation.get_option.keys.extend(keys)
@@ -273,33 +273,33 @@ def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
     Raises RequestError for an option that has no value where one is asked for.
     """
     kind = operation.WhichOneof("op_type")
-    told = wire.parsed(_base.ConfigResponse, response)
+    parsed = wire.parsed(_base.ConfigResponse, response)
     if kind == "get_all":
-        _tell_all(operation.get_all, told, found)
+        _add_all(operation.get_all, parsed, found)
     elif kind in ("get", "get_option", "get_with_default", "is_modifiable"):
         inner = getattr(operation, kind)
-        asked = inner.pairs if kind == "get_with_default" else inner.keys
-        theirs = iter(list(told.pairs))
-        pairs = [_pair(kind, each, found) or next(theirs) for each in asked]
-        del told.pairs[:]
-        told.pairs.extend(pairs)
-    for pair in told.pairs:
+        wanted = inner.pairs if kind == "get_with_default" else inner.keys
+        theirs = iter(list(parsed.pairs))
+        pairs = [_pair(kind, each, found) or next(theirs) for each in wanted]
+        del parsed.pairs[:]
+        parsed.pairs.extend(pairs)
+    for pair in parsed.pairs:
         if kind == "is_modifiable" and _is_reserved(pair.key):
             pair.value = "false"
         elif pair.key == _COMPRESSION:
             pair.value = _NEVER
-    return bytes(told.SerializeToString())
+    return bytes(parsed.SerializeToString())
 
 
-def _tell_all(asked: Any, told: Any, found: Mapping[str, str]) -> None:
-    prefix = asked.prefix if asked.HasField("prefix") else ""
+def _add_all(wanted: Any, parsed: Any, found: Mapping[str, str]) -> None:
+    prefix = wanted.prefix if wanted.HasField("prefix") else ""
     for key, value in found.items():
         if key.startswith(prefix):
-            told.pairs.add(key=key.removeprefix(prefix), value=value)
+            parsed.pairs.add(key=key.removeprefix(prefix), value=value)
 
 
-def _pair(kind: str, asked: Any, found: Mapping[str, str]) -> Any | None:
-    key = _key(asked)
+def _pair(kind: str, wanted: Any, found: Mapping[str, str]) -> Any | None:
+    key = _key(wanted)
     if not is_option(key):
         return None
     pair = _base.KeyValue(key=key)
@@ -308,8 +308,8 @@ def _pair(kind: str, asked: Any, found: Mapping[str, str]) -> Any | None:
     elif key in found:
         pair.value = found[key]
     elif kind == "get_with_default":
-        if asked.HasField("value"):
-            pair.value = asked.value
+        if wanted.HasField("value"):
+            pair.value = wanted.value
     elif kind == "get":
         raise _not_set(key)
     return pair

@@ -16,7 +16,7 @@ import grpc.aio
 
 from haproc.config.model import Address, Connect
 from haproc.doors.connect.calls import abort
-from haproc.doors.connect.errors import told
+from haproc.doors.connect.errors import call_end
 from haproc.doors.connect.figures import Figures
 from haproc.engine.rewriting import fields_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
@@ -41,10 +41,10 @@ def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
 
     async def check(request: bytes, context: Any) -> bytes:
         try:
-            asked = b"".join(fields_of(request, _SERVICE)[-1:])
+            service = b"".join(fields_of(request, _SERVICE)[-1:])
         except ValueError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no health check")
-        if asked not in (b"", SERVICE):
+        if service not in (b"", SERVICE):
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
         return SERVING if serves() else NOT_SERVING
 
@@ -105,7 +105,7 @@ def _refusing(handler: Any) -> Any:
             error_class=ErrorClass.DRAINING,
             outcome=WriteOutcome.NOT_SENT,
         )
-        await abort(context, told(error))
+        await abort(context, call_end(error))
 
     if handler.request_streaming:
         return grpc.stream_unary_rpc_method_handler(refuse)

@@ -21,7 +21,7 @@ from haproc.doors.http.statuses import (
     status_of,
 )
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.route.answering import as_told
+from haproc.route.answering import to_request_error
 from haproc.statements.request_admission import Held
 
 # Bodies: how a request's is read, how an answer's is written.
@@ -174,7 +174,7 @@ def raw_json(data: bytes, status: int = 200) -> web.Response:
 
 CLUSTER: Final = web.AppKey("cluster", str)
 """Whose application it is: every error names the cluster."""
-ASKED: Final = web.RequestKey("asked", RequestedStatement)
+REQUESTED: Final = web.RequestKey("requested", RequestedStatement)
 """What a request turned out to ask for."""
 
 _CLASS_OF_HTTP: Final = {
@@ -209,7 +209,7 @@ def as_request_error(error: BaseException, what: str, *, only_reads: bool = Fals
         return _of_http(error)
     if isinstance(error, web.RequestPayloadError):
         return refused(ErrorClass.BAD_REQUEST, "the request's body is not what its head says")
-    return as_told(error, what, only_reads=only_reads)
+    return to_request_error(error, what, only_reads=only_reads)
 
 
 def _of_http(error: web.HTTPException) -> RequestError:
@@ -221,17 +221,20 @@ def _of_http(error: web.HTTPException) -> RequestError:
 def error_response(
     error: RequestError,
     cluster: str,
-    asked: RequestedStatement | None = None,
+    requested: RequestedStatement | None = None,
     *,
     livy: bool = False,
 ) -> web.Response:
-    """Return an error's answer; ``asked`` tells of the statement that it is about.
+    """Return an error's answer; ``requested`` tells of the statement that it is about.
 
     ``livy``: its clients read ``msg``, and show the user nothing else.
     """
-    status = status_of(error, asked)
+    status = status_of(error, requested)
     body = body_of(
-        in_our_words(error, asked), cluster, asked.statement_id if asked else None, status
+        in_our_words(error, requested),
+        cluster,
+        requested.statement_id if requested else None,
+        status,
     )
     if livy:
         body["msg"] = ": ".join(filter(None, (error.message, error.hint)))

@@ -46,7 +46,7 @@ class HalfClosed:
     def wait(self) -> None:
         """Ask it after a while, for as long as this is not ended."""
         after_s = self._left.pop(0) if self._left else PROBE_S
-        self._timer = asyncio.get_running_loop().call_later(after_s, self._ask)
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._probe)
 
     def end(self) -> None:
         """Ask it no more."""
@@ -54,7 +54,7 @@ class HalfClosed:
             self._timer.cancel()
             self._timer = None
 
-    def _ask(self) -> None:
+    def _probe(self) -> None:
         if not self._transport.is_closing():
             if self._takes():
                 self._transport.write(INTERIM)
@@ -86,7 +86,7 @@ KEEPALIVE_S: Final = 75.0
 STALL_S: Final = 60.0
 """A client that takes nothing for so long is cut off: its answer lies in memory."""
 CONNECTIONS_MAX: Final = 1000
-TELL_S: Final = 10.0
+WARNING_PAUSE_S: Final = 10.0
 """So seldom is a line written about what strangers send."""
 _LINE_BYTES_MAX: Final = 16 << 10
 """Of a head: its first line, and each header."""
@@ -107,7 +107,7 @@ class Places:
         self._whose: dict[Connection, str] = {}
         self._crowds: dict[str, dict[Connection, None]] = {}
         self._full = _answer(busy(f"{connections_max} connections are open here"), cluster)
-        self._told = ThrottledWarning("%d connections are open (limits.connections_max)")
+        self._warning = ThrottledWarning("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._whose)
@@ -115,13 +115,13 @@ class Places:
     def take(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Give the connection a place, or close it where there is none."""
         if len(self._whose) >= self._connections_max and not self._make_room():
-            self._told.tell(len(self._whose))
+            self._warning.warn(len(self._whose))
             transport.write(self._full)
             transport.close()
             return
         self._enter(connection, _STRANGER)
 
-    def heard(self, connection: Connection, user: str | None = None) -> None:
+    def received(self, connection: Connection, user: str | None = None) -> None:
         """Note that a request came on it; ``user``: that it was this one's."""
         if connection in self._whose:
             whose = self._whose[connection]
@@ -159,13 +159,13 @@ class ThrottledWarning:
         self._next_s = 0.0
         self._kept = 0
 
-    def tell(self, *values: object) -> None:
+    def warn(self, *values: object) -> None:
         """Write it, unless the last one is too fresh."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             self._kept += 1
             return
-        self._next_s = now_s + TELL_S
+        self._next_s = now_s + WARNING_PAUSE_S
         _LOG.warning(self._message, *values)
         if self._kept:
             _LOG.warning("%d more such lines were left out before this one", self._kept)
@@ -248,7 +248,7 @@ class Connection(web.RequestHandler):
 
     def is_of(self, user: str) -> None:
         """Note whose request came on it."""
-        self._door.places.heard(self, user)
+        self._door.places.received(self, user)
 
     @property
     def _is_busy(self) -> bool:
@@ -270,7 +270,7 @@ class Connection(web.RequestHandler):
             self._last = self._messages[-1][1]
         if self._messages or self._request_in_progress:
             self._stop_head()
-            self._door.places.heard(self)
+            self._door.places.received(self)
         else:
             self._await_head()
 
@@ -372,7 +372,7 @@ class Connection(web.RequestHandler):
         error = kw.get("exc_info")
         where = traceback.extract_tb(error.__traceback__) if isinstance(error, Exception) else []
         last = f"{where[-1].filename}:{where[-1].lineno}" if where else "an unknown place"
-        self._door.broken.tell(self._peer, type(error).__name__, last)
+        self._door.broken.warn(self._peer, type(error).__name__, last)
 
     def handle_error(
         self,
@@ -382,7 +382,7 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer what could not be read. What aiohttp would say and log repeats it."""
-        self._door.unreadable.tell(request.remote, type(exc).__name__)
+        self._door.unreadable.warn(request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
         error = _unread(exc)

@@ -117,8 +117,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise _not_json("nested too deeply") from None
     except ValueError:  # the only one left: what Python reads no number from
         digits_max = sys.get_int_max_str_digits()
-        said = f"a number in the body has more than {digits_max} digits"
-        raise refused(ErrorClass.BAD_REQUEST, said) from None
+        message = f"a number in the body has more than {digits_max} digits"
+        raise refused(ErrorClass.BAD_REQUEST, message) from None
     if not isinstance(value, dict):
         raise refused(ErrorClass.BAD_REQUEST, "the body must be a JSON object")
     return value

@@ -73,29 +73,29 @@ class RequestedStatement:
     own_id: bool
 
 
-def status_of(error: RequestError, asked: RequestedStatement | None = None) -> int:
-    """Return the status of an error's answer; ``asked`` is None for what is no statement or rows.
+def status_of(error: RequestError, requested: RequestedStatement | None = None) -> int:
+    """Return the HTTP status of an error.
 
-    All else (asking for a state, opening a session, what peers and operators send) may be repeated.
+    ``requested``: the statement or rows. All other requests may be repeated.
     """
-    if error.outcome is WriteOutcome.UNKNOWN and asked is not None and not asked.own_id:
+    if error.outcome is WriteOutcome.UNKNOWN and requested is not None and not requested.own_id:
         return SETTLED_ELSEWHERE
     return _STATUS_OF_CLASS.get(error.error_class, _STATUS_OF_KIND[error.kind])
 
 
-def in_our_words(error: RequestError, asked: RequestedStatement | None) -> RequestError:
+def in_our_words(error: RequestError, requested: RequestedStatement | None) -> RequestError:
     """Return the error in the words in which it is told.
 
     databricks-sdk reads the message, and no other field, for words of its own servers: so none of
     Spark's may be in it where repeating does harm.
     """
-    if asked is None or status_of(error, asked) != SETTLED_ELSEWHERE:
+    if requested is None or status_of(error, requested) != SETTLED_ELSEWHERE:
         return error
     return RequestError(
         error.kind,
-        f"whether statement {asked.statement_id} was applied is not known: do not send it again, "
-        f"ask with GET {STATEMENTS_PATH}/{asked.statement_id}, here or at another HAProc of the "
-        "ring",
+        f"whether statement {requested.statement_id} was applied is not known: do not send it "
+        f"again, ask with GET {STATEMENTS_PATH}/{requested.statement_id}, here or at another "
+        "HAProc of the ring",
         error_class=error.error_class,
         sqlstate=error.sqlstate,
         outcome=error.outcome,

@@ -109,5 +109,5 @@ class HeartbeatDoor:
         try:
             return _DECODERS[path].decode(body)
         except (MsgspecError, ValueError, RecursionError) as error:
-            said = f"the body is no message of a peer: {error}"
-            raise refused(ErrorClass.BAD_REQUEST, said) from error
+            problem = f"the body is no message of a peer: {error}"
+            raise refused(ErrorClass.BAD_REQUEST, problem) from error

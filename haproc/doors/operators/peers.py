@@ -56,7 +56,7 @@ class SettingsService(Protocol):
         ...
 
 
-def tell(app: web.Application, config: Config, service: SettingsService) -> None:
+def add_settings(app: web.Application, config: Config, service: SettingsService) -> None:
     """Add the door to the operators' application."""
     credentials = Credentials.of_peers(config)
 
@@ -106,10 +106,10 @@ class ForwardedDoor:
         self._credentials.user_of(request.headers)
         check_json(request)
         body = await read_body(request, self._bytes_max)
-        asked, needed = await self._texts.run("", len(body), read_query, body)
+        wanted, needed = await self._texts.run("", len(body), read_query, body)
         # Its HAProc keeps a place for it meanwhile, and knows of others to ask.
-        async with self._request_admission.permit(asked.user, waits=False):
-            answer = await self._service.query_for_peer(asked, needed)
+        async with self._request_admission.permit(wanted.user, waits=False):
+            answer = await self._service.query_for_peer(wanted, needed)
             try:
                 return await _send(request, answer)
             finally:
@@ -128,8 +128,10 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
             await _write(response, chunk.data)
         await _write(response, pieces.end())
     except _FailedError as failed:
-        told = as_request_error(failed.error, f"query for a peer {request.remote}", only_reads=True)
-        await _write(response, pieces.error(body_of(told, request.app[CLUSTER])))
+        reported = as_request_error(
+            failed.error, f"query for a peer {request.remote}", only_reads=True
+        )
+        await _write(response, pieces.error(body_of(reported, request.app[CLUSTER])))
     await response.write_eof()
     return response
 
@@ -161,26 +163,26 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 
 def read_query(body: bytes) -> tuple[Request, int]:
     """Return what a peer asks, and how many records it needs; raises RequestError."""
-    asked = _of_peer(PeerQuery, body)
+    query = _of_peer(PeerQuery, body)
     request = Request(
-        id=asked.request_id,
-        statement=SentSql(asked.statement),
+        id=query.request_id,
+        statement=SentSql(query.statement),
         fingerprint="",
-        user=asked.user,
-        catalog=asked.catalog,
-        schema=asked.schema,
-        operation_class=asked.operation_class,
-        timeout_s=asked.timeout_s,
+        user=query.user,
+        catalog=query.catalog,
+        schema=query.schema,
+        operation_class=query.operation_class,
+        timeout_s=query.timeout_s,
     )
-    return request, asked.needed
+    return request, query.needed
 
 
 def _of_peer(of: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=of)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        said = f"the body is no question of a peer: {error}"
-        raise refused(ErrorClass.BAD_REQUEST, said) from error
+        message = f"the body is no question of a peer: {error}"
+        raise refused(ErrorClass.BAD_REQUEST, message) from error
 
 
 # The doors between peers, under the ring's secret.
@@ -240,9 +242,9 @@ class PeerDoor:
         """Run a synchronous operation now."""
         self._credentials.user_of(request.headers)
         check_json(request)
-        asked = _of_peer(ApplyNow, await read_body(request, SMALL_BYTES_MAX))
-        told = await self._peers.apply_now(asked.offset, asked.operation_id, asked.timeout_s)
-        return raw_json(msgspec.json.encode(told))
+        wanted = _of_peer(ApplyNow, await read_body(request, SMALL_BYTES_MAX))
+        outcome = await self._peers.apply_now(wanted.offset, wanted.operation_id, wanted.timeout_s)
+        return raw_json(msgspec.json.encode(outcome))
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell what became of an operation here."""

@@ -172,10 +172,10 @@ class QueueDoor:
         body = await read_object(request, ("cluster", "source", "offset", "verify"))
         cluster, source = reading.needed_texts(body, ("cluster", "source"))
         offset, verify = reading.offset(body, "offset"), reading.flag(body, "verify")
-        told = await self._service.restore(
+        restored = await self._service.restore(
             cluster, source, -1 if offset is None else offset, verify=verify
         )
-        return json_response(dict(told))
+        return json_response(dict(restored))
 
     async def repair(self, request: web.Request) -> web.Response:
         """Replace tables by another cluster's."""

@@ -105,11 +105,11 @@ def _evolves(op: Operation, evolves: bool | None) -> bool:
         return evolves
     if isinstance(op.write, SparkPlan | ComputedPlan):
         reading = read_plan(parse(protos.base.Plan, op.write.plan))
-        return reading.evolves or (reading.sql is not None and _asks_to(reading.sql.text))
-    return _asks_to(op.write.sql)
+        return reading.evolves or (reading.sql is not None and _evolves_by_text(reading.sql.text))
+    return _evolves_by_text(op.write.sql)
 
 
-def _asks_to(sql: str) -> bool:
+def _evolves_by_text(sql: str) -> bool:
     if "with" not in sql.lower():
         return False
     try:
@@ -284,18 +284,18 @@ def names_all(op: Operation) -> bool:
         case ArrowRows() | SpooledRows():
             return False
         case SparkPlan(plan):
-            return not _says_place(plan)
+            return not _names_place(plan)
         case ComputedPlan(query, template):
-            return not (_says_place(query) or _says_place(template))
-    return not _may_say_place(op.write.sql, renames=op.kind in (Kind.ALTER_TABLE, Kind.ALTER_VIEW))
+            return not (_names_place(query) or _names_place(template))
+    return not _may_name_place(op.write.sql, renames=op.kind in (Kind.ALTER_TABLE, Kind.ALTER_VIEW))
 
 
-def _says_place(plan: bytes) -> bool:
+def _names_place(plan: bytes) -> bool:
     plan = plan.lower()
     return any(word in plan for word in _PLACES)
 
 
-def _may_say_place(sql: str, *, renames: bool) -> bool:
+def _may_name_place(sql: str, *, renames: bool) -> bool:
     """Whether a text may say where files are, or ``renames`` what it names."""
     try:
         tokens = [token for token in tokenize(sql) if token.kind is not TokenKind.HINT]

@@ -144,9 +144,9 @@ class FailureVotes:
         wishes = self._wishes.get(offset)
         if not wishes or offset in self._abandoned:
             return None
-        said = self._votes.get(offset, {}).items()
+        votes = self._votes.get(offset, {}).items()
         void = max(
-            (at for at, word in said if isinstance(word, VoteWithdrawal) and word.wish >= 0),
+            (at for at, word in votes if isinstance(word, VoteWithdrawal) and word.wish >= 0),
             default=-1,
         )
         return min((each for each in wishes.items() if each[0] > void), default=None)
@@ -161,8 +161,8 @@ class FailureVotes:
 
     def done(self, offset: int) -> bool:
         """Whether a cluster has answered a wish by an outcome that it has: the operation stands."""
-        said = self._votes.get(offset, {}).values()
-        return any(isinstance(word, VoteWithdrawal) and word.done for word in said)
+        votes = self._votes.get(offset, {}).values()
+        return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 
     def given_up(self, offset: int) -> Abandon | None:
         """Return the record by which the ring gave the operation up, if it has."""
@@ -203,13 +203,13 @@ class FailureVotes:
         if wish is not None:
             error = taken_back(wish[1].who)
         else:
-            told = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
-            error = f"no cluster of the ring could apply it, and it was given up: {told}"
+            errors = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
+            error = f"no cluster of the ring could apply it, and it was given up: {errors}"
         return Abandon(offset, operation_id, *by, read_to, words, without, error, wish is not None)
 
     def forget(self, below: int) -> None:
         """Forget operations that nobody asks about any more."""
         if self._votes or self._abandoned or self._wishes:
             self._wishes = {o: found for o, found in self._wishes.items() if o >= below}
-            self._votes = {o: said for o, said in self._votes.items() if o >= below}
+            self._votes = {o: votes for o, votes in self._votes.items() if o >= below}
             self._abandoned = {o: found for o, found in self._abandoned.items() if o >= below}

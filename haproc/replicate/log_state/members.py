@@ -14,7 +14,7 @@ from haproc.replicate.records.progress import Progress, from_cursor
 # Who the ring's members are by what the log has said. Values in, values out.
 
 
-def heard(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
+def enrolled_after(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
     """Return what counts after a record; hearing of one again changes nothing."""
     if offset <= enrolled.offset or roster.replaces != enrolled.offset:
         return enrolled

@@ -243,14 +243,14 @@ class Outcomes:
         """Note an operation that an earlier incarnation dealt with.
 
         It may have been rejected by a record that this process has yet to hear: nothing is known
-        of it until `all_heard`.
+        of it until `presumed_applied`.
         """
         if self._presumed is None:
             self.resolve(offset, DONE_BEFORE)
         else:
             self._presumed.append(offset)
 
-    def all_heard(self) -> None:
+    def presumed_applied(self) -> None:
         """Take what is presumed for applied, if nothing else was heard of it."""
         presumed, self._presumed = self._presumed or [], None
         for offset in presumed:
@@ -318,9 +318,9 @@ class Outcomes:
 def _weight(outcome: OperationOutcome) -> int:
     """Return the bytes of an outcome that grow with what its statement says or gives."""
     failure = outcome.failure
-    said = 0 if failure is None else len(failure.message) + failure.details.weight
+    weight = 0 if failure is None else len(failure.message) + failure.details.weight
     applied = outcome.applied
-    return sum(map(len, applied.chunks)) + sum(map(len, applied.observed)) + said
+    return sum(map(len, applied.chunks)) + sum(map(len, applied.observed)) + weight
 
 
 def _in_short(outcome: OperationOutcome) -> OperationOutcome:

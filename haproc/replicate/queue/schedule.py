@@ -63,7 +63,7 @@ class Schedule:
         self._old_batches = dict(progress.batches)
         self.unmarked = Unmarked(progress.unmarked, progress.low)
         self._doubtful_below = doubtful_below
-        self._asked_below = 0
+        self._looked_below = 0
         self._settled: set[str] = set()
         self._readiness = Readiness(self._me)
         self._uncomputed = self._unlike = 0
@@ -131,12 +131,12 @@ class Schedule:
         if task := self._tasks.get(offset):
             task.isolate()
 
-    def asked(self, below: int) -> None:
+    def looked_up(self, below: int) -> None:
         """Note that the tables of all operations below were asked what was applied already.
 
         The first one of each table that is not below is looked for when its turn comes.
         """
-        self._asked_below = below
+        self._looked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
         """Mark as done what the tables themselves say was applied; return those offsets.
@@ -293,8 +293,8 @@ class Schedule:
 
     def _may_compose(self, task: Task) -> bool:
         # Who waits here for an answer is told how many rows it was.
-        asked = task.op.origin == self._me and task.offset >= self._doubtful_below
-        counts = asked and changes_keys(task.op)
+        awaited = task.op.origin == self._me and task.offset >= self._doubtful_below
+        counts = awaited and changes_keys(task.op)
         return not (task.single or counts) and self.composing.may_compose(task.offset, task.op)
 
     def _on_table(self, head: Task, below: int | None = None) -> Iterator[Task]:
@@ -339,7 +339,7 @@ class Schedule:
         in_doubt = (
             self.unmarked.doubted(offsets[0])
             or offsets[0] in self._old_batches
-            or (offsets[0] >= self._asked_below and self._doubtful(tasks[0]))
+            or (offsets[0] >= self._looked_below and self._doubtful(tasks[0]))
         )
         unit = Unit(offsets, tuple(t.op for t in tasks), intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
@@ -436,7 +436,7 @@ class Schedule:
             return False
         if (task := self._tasks.get(offset)) is None:
             return offset >= max(self._read_to, self._doubtful_below)
-        looked = offset < self._asked_below or not self._doubtful(task)
+        looked = offset < self._looked_below or not self._doubtful(task)
         return task.state is TaskState.WAITING and looked
 
     def unfinished(self) -> Iterator[Unfinished]:

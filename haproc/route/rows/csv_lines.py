@@ -142,11 +142,11 @@ class CsvLines:
         try:
             batch = self._read(block, self._schema)
         except (pa.ArrowException, ValueError, ArithmeticError) as error:
-            raise RowsError([self._said(block, error)]) from error
+            raise RowsError([self._problem(block, error)]) from error
         check_nulls(batch, self._schema)
         return batch
 
-    def _said(self, block: bytes, error: Exception) -> str:
+    def _problem(self, block: bytes, error: Exception) -> str:
         """Return what an error means, with the column that it comes from, if it is one's."""
         plain = pa.schema([field.with_type(pa.binary()) for field in self._schema])
         if self._failure(block, plain) is None:

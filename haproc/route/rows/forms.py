@@ -15,7 +15,7 @@ from haproc.failure import RequestError
 
 PROBLEMS_MAX: Final = 20
 """More are counted; a schema may name a million columns."""
-TOLD_MAX: Final = 200
+REASON_CHARS_MAX: Final = 200
 """Characters of what a reader said."""
 _NOT_KNOWN: Final = "valid or not, Arrow cannot read it"
 TABLES_OWN: Final = "*"
@@ -27,17 +27,17 @@ class RowsError(ValueError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         more = len(problems) - PROBLEMS_MAX
-        said = [*problems[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]
-        super().__init__("; ".join(said))
+        shown = [*problems[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__("; ".join(shown))
         self.problems = tuple(problems)
 
 
 @contextmanager
-def clients_fault(said: str) -> Iterator[None]:
+def clients_fault(problem: str) -> Iterator[None]:
     """Around all that reads a client's bytes: whatever goes wrong in it is a RowsError.
 
     Readers raise what they like where bytes are not what they expect, so there is no list of it.
-    What Arrow has not implemented is told as that, and not as ``said``: it may be valid.
+    What Arrow has not implemented is told as that, and not as ``problem``: it may be valid.
     Passed on is what was raised on purpose, and that this process has no memory left: Arrow's word
     for that is of a length that is none.
     """
@@ -48,9 +48,9 @@ def clients_fault(said: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, MemoryError) and not isinstance(error, pa.ArrowException):
             raise
-        told = str(error)[:TOLD_MAX] or type(error).__name__
+        reason = str(error)[:REASON_CHARS_MAX] or type(error).__name__
         known = not isinstance(error, pa.ArrowNotImplementedError)
-        raise RowsError([f"{said if known else _NOT_KNOWN}: {told}"]) from error
+        raise RowsError([f"{problem if known else _NOT_KNOWN}: {reason}"]) from error
 
 
 class Readable(Protocol):
@@ -110,16 +110,16 @@ class Form:
             return None
         return list(own) if self.columns == TABLES_OWN else names_of(self.columns)
 
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return what makes another request of the same bytes; nothing for a plain Arrow stream."""
-        said = {
+        given = {
             "form": self.kind.value,
             "columns": self.columns,
             "delimiter": self.delimiter,
             "null": self.null,
             "time_zone": self.time_zone,
         }
-        return {} if replace(self, first_line=1) == ARROW else said
+        return {} if replace(self, first_line=1) == ARROW else given
 
 
 ARROW: Final = Form()

@@ -100,8 +100,8 @@ class JsonLines:
         except ArithmeticError as error:
             raise RowsError(["a number has an exponent that is out of range"]) from error
         except (ValueError, RecursionError) as error:
-            said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise RowsError([f"not JSON: {said[:200]}"]) from error
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise RowsError([f"not JSON: {reason[:200]}"]) from error
         if type(row) is not dict:
             raise RowsError(["not a JSON object"])
         return row if row.keys() <= self._names.keys() else self._renamed(row)

@@ -235,10 +235,10 @@ def _next(found: Iterator[bytes], at: int) -> bytes | None:
     try:
         return next(found, None)
     except RowsError as error:
-        raise _told(error, at) from error
+        raise _at_line(error, at) from error
 
 
-def _told(error: RowsError, at: int) -> RowsError:
+def _at_line(error: RowsError, at: int) -> RowsError:
     return RowsError([f"line {at}: {problem}" for problem in error.problems])
 
 
@@ -258,7 +258,7 @@ def _located(block: bytes, lines: Lines, at: int, error: RowsError) -> RowsError
             records = records[len(first) :]
         else:
             records, error = first, failed
-    return _told(_failure(lines, b"".join(records)) or error, at)
+    return _at_line(_failure(lines, b"".join(records)) or error, at)
 
 
 def _failure(lines: Lines, block: bytes) -> RowsError | None:

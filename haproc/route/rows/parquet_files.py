@@ -91,8 +91,8 @@ def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
     for at, leaf in enumerate(_leaves(file)):
         column = group.column(at)
         if column.num_values - group.num_rows > LIST_ITEMS_MAX:
-            told = f"{column.path_in_schema[:80]} has more than {LIST_ITEMS_MAX} items in lists"
-            raise RowsError([f"{told} in one row group: write smaller groups"])
+            message = f"{column.path_in_schema[:80]} has more than {LIST_ITEMS_MAX} items in lists"
+            raise RowsError([f"{message} in one row group: write smaller groups"])
         size += column.num_values * max(_ITEM_BYTES, leaf.length or 0)
     return size
 
