@@ -36,7 +36,7 @@ from dmq.log import (
 from dmq.waiting import Waiters
 
 COMMIT_ATTEMPTS_MAX: Final = 5
-"""How often a commit that others push aside is tried again."""
+"""The number of attempts for a commit that others push aside."""
 STABLE_WITHIN_S: Final = 0.5
 """A commit that is pending for so long counts as not made."""
 

@@ -51,7 +51,7 @@ class Worker:
 
     @property
     def busy_s(self) -> float:
-        """How long the call under way has been running; 0 if there is none."""
+        """The duration of the call under way; 0 if there is none."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -178,9 +178,9 @@ _REFUSED: Final = (
     kafka_errors.PolicyViolationError,
     kafka_errors.KafkaConfigurationError,
 )
-"""What asking again will not mend."""
+"""Errors that another attempt will not mend."""
 _TOO_LATE: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
-"""What the deadline did, not the broker."""
+"""Errors of the deadline, not of the broker."""
 
 
 class _Secret(str):
@@ -206,7 +206,7 @@ class _NoPending(logging.Filter):
 
 
 class _NoBytes(logging.Filter):
-    """What goes over the wire, byte by byte: the password, too."""
+    """Leaves out the bytes on the wire: they contain the password."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG

@@ -128,7 +128,8 @@ def _warn_of_short_memory(admin: Any, broker: int) -> None:
 
 
 class TopicAdmin:
-    """What is asked of the brokers beside records and cursors. Belongs to one thread; blocks."""
+    """The administration of a topic: requests other than records and cursors. Belongs to one
+    thread; blocks."""
 
     def __init__(self, clients: Clients, admin: Any, topic_id: str) -> None:
         self._clients = clients
@@ -182,7 +183,7 @@ OPEN_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 2 * REQUEST_TIMEOUT_S
 CLOSE_TIMEOUT_S: Final = 2.0
 LOOK_S: Final = 1.0
-"""How often is looked whether the topic is still the same one."""
+"""The interval of checks that the topic is still the same one."""
 LOOKED_WITHIN_S: Final = 3.0
 """Nothing is read if the last look was longer ago."""
 
@@ -207,7 +208,7 @@ class TopicHandle:
         self._reading = Worker("dmq-kafka-read")
         self._administering = Worker("dmq-kafka-admin")
         self.answered = True
-        """Whether the last look found a broker that answers."""
+        """True if the last look found a broker that answers."""
         self._looked_at = self._loop.time()
         self._lost: LogRegressedError | None = None
         self._looking = self._loop.create_task(self._keep_looking())

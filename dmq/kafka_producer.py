@@ -52,7 +52,7 @@ class _Group:
     futures: list[Any] = field(default_factory=list)
     """kafka-python's, one for each value that was sent, in order."""
     failure: Exception | None = None
-    """Why the values after them were not sent."""
+    """The reason why the values after them were not sent."""
     over: bool = False
     """It came to its end, or nobody waits for it any more."""
 

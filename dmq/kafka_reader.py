@@ -111,7 +111,7 @@ class Recent:
 
 
 LONG_POLL_MS: Final = 1000
-"""How long the broker may keep a request that it has nothing for."""
+"""The time for which the broker may keep a request that it has no record for."""
 RETRY_S: Final = 0.2
 
 _logger = logging.getLogger("dmq")
@@ -150,7 +150,7 @@ class Tail:
 
     @property
     def following(self) -> bool:
-        """Whether every new record is noticed by itself."""
+        """True if every new record is noticed without a request."""
         return self._go.is_set()
 
     def follow(self, end: int) -> None:

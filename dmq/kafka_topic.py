@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """How the topic is made and reached.
+    """The settings for making and reaching the topic.
 
     ``client`` holds further settings for every client of the broker, by kafka-python's names
     (``security_protocol``, ``ssl_cafile``, ``sasl_mechanism``, ``sasl_plain_password`` …).
@@ -106,7 +106,7 @@ def check_options(options: KafkaOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a topic is for, and what it must be like for that."""
+    """The purpose of a topic, and the properties it needs for that."""
 
     what: str
     partitions: int
@@ -114,7 +114,7 @@ class Purpose:
     settings: Mapping[str, str]
     """Other values of these could lose something."""
     tuning: Mapping[str, str]
-    """What a new one is made with beside them; whoever knows better may change it."""
+    """Further settings of a new topic; an operator may change them."""
 
 
 LOG: Final = Purpose(

@@ -43,7 +43,7 @@ class Kept:
 
 
 class KeyValueStore(Protocol):
-    """See the module. Safe for many tasks of one event loop."""
+    """A durable map of small values. Safe for many tasks of one event loop."""
 
     async def put(self, key: str, value: bytes) -> int:
         """Make this the key's value, durably; return the change's revision.

@@ -49,7 +49,7 @@ VALUES_TIMEOUT_S: Final = 60.0
 """Large values take their time; that no broker answers is known within a few seconds."""
 CLEAR_EVERY_S: Final = 60.0
 _FRAMING_BYTES: Final = 64
-"""What a key and the fields of its message take beside the value."""
+"""The size of a key and of a message's fields beside the value."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")

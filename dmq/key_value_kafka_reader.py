@@ -32,7 +32,7 @@ from dmq.log import LogCorruptError, LogError, LogUnavailableError
 REBUILT_AFTER_S: Final = 6 * 3600.0
 """Whoever has not looked for so long begins anew: compaction forgets deletions after a day."""
 LOOKS_MAX: Final = 5
-"""How often a look begins anew because what it found was replaced meanwhile."""
+"""The number of times a look begins anew because a value was replaced meanwhile."""
 POLL_RECORDS_MAX: Final = 8192
 _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 
 class _ReplacedError(Exception):
-    """What was to be fetched is not there any more."""
+    """The wanted record is not there any more."""
 
 
 class StoreReader:
-    """See the module. On the thread ``on_begin`` hears of the revision that was reached from
-    nothing, ``on_changes`` of the changes after it, in order."""
+    """Reads the store's topic, on one thread. ``on_begin`` receives the first revision reached,
+    ``on_changes`` the changes after it, in order."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class StoreReader:
         self._follower: Any = None
         self._fetchers: dict[TopicPartition, Any] = {}
         self._positions: dict[TopicPartition, int] = {}
-        """Where each of them goes on by itself."""
+        """The position at which each partition's reading continues."""
         self._index = Index()
         self._ends_seen: dict[TopicPartition, int] = {}
         self._caught_up_s = float("-inf")

@@ -54,12 +54,12 @@ class Put:
 
     @property
     def size_bytes(self) -> int:
-        """How much it writes."""
+        """The number of bytes it writes."""
         return len(self.value)
 
     @property
     def frees(self) -> bool:
-        """Whether it may leave space behind."""
+        """True if it may leave space behind."""
         return len(self.value) >= _LARGE_BYTES
 
 

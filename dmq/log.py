@@ -155,7 +155,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a reader is: every record below ``offset`` is dealt with.
+    """A reader's progress: every record below ``offset`` is dealt with.
 
     ``note`` is the reader's own (ASCII, at most CURSOR_NOTE_BYTES_MAX bytes), stored with it
     atomically. ``epoch`` tells the processes that commit for one reader apart: a later one has a

@@ -32,7 +32,7 @@ from dmq.waiting import Changes, Waiters
 
 
 class MemoryKeys:
-    """What all handles share; outlives each of them."""
+    """The state that all handles share; it outlives each of them."""
 
     def __init__(self) -> None:
         self.revision = 0

@@ -70,12 +70,12 @@ class Append:
 
     @property
     def rows(self) -> int:
-        """How many rows it writes."""
+        """The number of rows it writes."""
         return len(self.encoded)
 
     @property
     def size_bytes(self) -> int:
-        """How much it writes."""
+        """The number of bytes it writes."""
         return sum(map(len, self.encoded))
 
 

@@ -33,7 +33,7 @@ from dmq.log import LogCorruptError, LogError, LogRegressedError, LogUnavailable
 
 
 LOCK_TIMEOUT_S: Final = 5.0
-"""How long a writer waits for another one; chosen, not measured."""
+"""The time for which a writer waits for another one; chosen, not measured."""
 _SLEEP_FIRST_S: Final = 0.0001
 _SLEEP_MAX_S: Final = 0.001
 _NUMBER: Final = struct.Struct("<Q")
@@ -117,14 +117,15 @@ _MISUSED: Final = frozenset(
 _META: Final = "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
 Outcome: TypeAlias = "list[int] | LogError | None"
-"""What one write of a group gave: its places, nothing, or why it was refused (others stand)."""
+"""The result of one write of a group: its places, nothing, or the reason of its refusal (others
+stand)."""
 WriteT = TypeVar("WriteT")
 _logger = logging.getLogger("dmq")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What tells such a file from any other SQLite file, and what a new one is made of."""
+    """The marks that tell such a file from any other SQLite file, and the content of a new one."""
 
     what: str
     application_id: int

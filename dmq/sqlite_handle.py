@@ -36,7 +36,7 @@ POLL_IDLE_S: Final = 0.01
 POLL_BUSY_S: Final = 0.001
 POLL_BUSY_FOR_S: Final = 0.1
 CHECK_S: Final = 0.5
-"""How soon a record is noticed whose writer died between its commit and the bell."""
+"""The delay until a record is noticed whose writer died between its commit and the bell."""
 
 _TRY_AGAIN: Final = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
@@ -44,7 +44,7 @@ _TRY_AGAIN: Final = frozenset(
 
 
 class FileWrite(Protocol):
-    """What shares a transaction with others of its kind."""
+    """A write that shares a transaction with others of its kind."""
 
     @property
     def rows(self) -> int: ...
@@ -54,15 +54,15 @@ class FileWrite(Protocol):
 
     @property
     def frees(self) -> bool:
-        """Whether it leaves something behind that housekeeping gives back."""
+        """True if it leaves something behind that housekeeping frees."""
         ...
 
 
 class Listener(Protocol):
-    """Who hears of what was written."""
+    """Receives notice of written records."""
 
     def wanted(self) -> bool:
-        """Whether anybody waits for what other processes write."""
+        """True if anybody waits for other processes' writes."""
         ...
 
     def written(self, end: int) -> bool:
@@ -85,7 +85,7 @@ _logger = logging.getLogger("dmq")
 
 
 class FileHandle(Generic[WriteT, ReaderT]):
-    """See the module. Made by ``open``; ``listener`` has to be set before anything else."""
+    """A SQLite file, opened by ``open``. Set ``listener`` before any other use."""
 
     listener: Listener
 

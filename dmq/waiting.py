@@ -77,7 +77,7 @@ CHANGES_MAX: Final = 4096
 
 
 class Changes:
-    """What one handle heard of; belongs to one event loop."""
+    """The changes that one handle knows of; belongs to one event loop."""
 
     def __init__(self) -> None:
         self._waiters = Waiters()
@@ -91,7 +91,7 @@ class Changes:
         return max(0, self._waiters.end - 1)
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """True if anybody waits."""
         return bool(self._waiters)
 
     def begin(self, revision: int) -> None:
@@ -110,7 +110,7 @@ class Changes:
         self._waiters.advance(revision + 1)
 
     def changed(self, prefix: str, after: int) -> bool:
-        """Whether there may have been a change below this prefix after this revision."""
+        """True if there may have been a change below this prefix after this revision."""
         if after < self._forgotten:
             return True
         for revision, key in reversed(self._recent):

@@ -102,7 +102,7 @@ _END_OF_STREAM = struct.pack("<II", _CONTINUATION, 0)
 
 
 class BrokenStream(Exception):
-    """What arrived is not an Arrow IPC stream, or ends in the middle of a message."""
+    """The received bytes are not an Arrow IPC stream, or end in the middle of a message."""
 
 
 class Frames:

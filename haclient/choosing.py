@@ -1,4 +1,4 @@
-"""Which server is asked: the order, the second one when the first is slow, the ones left alone."""
+"""The choice of a server: the order, the second one when the first is slow, the ones left alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Breaker:
     on_trial: bool = False
 
     def is_open(self, now: float) -> bool:
-        """Whether to ask others first."""
+        """True if other servers come first."""
         return self.open_until is not None and now < self.open_until
 
     def tried(self, first_s: float, longest_s: float, now: float) -> Breaker:
@@ -68,7 +68,7 @@ NEARER_S = 0.001
 
 
 class Order(StrEnum):
-    """How a client orders its servers."""
+    """The order of a client's servers."""
 
     ORDERED = "ordered"
     SPREAD = "spread"
@@ -163,7 +163,7 @@ class Hedging:
         return Hedging(self.after, (*self.recent_s, seconds)[-RECENT:])
 
     def after_s(self) -> float | None:
-        """How long to wait for the first server; None: as long as it takes."""
+        """The time to wait for the first server; None: no limit."""
         if not isinstance(self.after, str):
             return self.after
         if len(self.recent_s) < RECENT_MIN:
@@ -172,10 +172,10 @@ class Hedging:
 
 
 def is_hedgeable(statement: str, options: Mapping[str, str]) -> bool:
-    """Whether sending this statement twice can do no more than cost time.
+    """True if sending this statement twice can do no more than cost time.
 
-    What the caller calls a query is one (the servers refuse what is not); what the caller gave
-    another class is not; else the text decides.
+    A statement that the caller declares as a query is one (servers refuse others); one that the
+    caller gave another class is not. Otherwise the text decides.
     """
     named = options.get("operation_class")
     return reads_only(statement) if named is None else named == "query"

@@ -89,7 +89,7 @@ _BECAME = {
     "ended": "it had ended",
     "undecided": "not taken back: it goes on; ask again with its id",
 }
-"""What is said of a statement that was cancelled, by what became of it."""
+"""The message for a cancelled statement, by its fate."""
 _QUIT = ("quit", "exit", "\\q")
 _HELP = ("help", "?")
 HELP = """Statements end with ; and may take several lines. Ctrl-C cancels the one that runs, or

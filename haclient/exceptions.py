@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """Who must act on a failed request."""
+    """The party that must act on a failed request."""
 
     APPLICATION = "application"
     """The statement is wrong; every cluster would say the same."""
@@ -23,7 +23,7 @@ class FailureKind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a failed write."""
+    """The effect of a failed write."""
 
     NOT_SENT = "NOT_SENT"
     """It is in no log and on no cluster."""

@@ -1,21 +1,22 @@
-"""Which server to ask, and when to stop: the policy alone, as plain values.
+"""The choice of a server for a request, and the end of its attempts: the policy alone, as plain
+values.
 
 A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
-until that one fails for availability or says that it is leaving; then it asks the others at once,
-each once: first those of which nothing bad is known, then those whose circuit is open
-(`haclient.choosing`), last those that are leaving. Only after such a *round* has failed wholly does
-it pause (exponential backoff with jitter) and start a new round, until the request's deadline
-passes or nobody has been available for ``outage_s``. An answer, be it a result or an application
-error, ends the request; so does the second error that says nothing of what went wrong. While the
-client is not with its first server, it probes those that it prefers to the current one and goes
-back to one that has been ready for ``failback_after_s``.
+until that one fails for availability or announces that it is leaving. Then it tries the others at
+once, each once: first those without a known fault, then those whose circuit is open
+(`haclient.choosing`), last those that are leaving. After such a *round* has failed wholly, it
+pauses (exponential backoff with jitter) and starts a new round, until the request's deadline passes
+or no server has been available for ``outage_s``. An answer, be it a result or an application error,
+ends the request; so does the second error without an explanation. While the client is not with its
+first server, it probes those that it prefers to the current one and goes back to one that has been
+ready for ``failback_after_s``.
 
-Two values: `Memory` is what a connection knows of its servers, shared by its requests;
-`Progress` is one request's own. Time (seconds on a monotonic clock) and randomness are arguments.
-Invariants: no attempt starts at or after the deadline; nothing is repeated after an answer; every
-server is asked before giving up, unless the deadline passes; a request that is not repeatable
-(carries no request id) is never sent again once a server may have seen it; a server that is
-leaving is preferred to none until it has said that it is ready.
+Two values: `Memory` is a connection's knowledge of its servers, shared by its requests; `Progress`
+is one request's own. Time (seconds on a monotonic clock) and randomness are arguments. Invariants:
+no attempt starts at or after the deadline; nothing is repeated after an answer; every server is
+tried before the client gives up, unless the deadline passes; a request that is not repeatable (has
+no request id) is never sent again once a server may have seen it; a server that is leaving comes
+last until it has reported that it is ready.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ class Policy:
     circuit_max_s: float = 60.0
     """… up to this."""
     failback_after_s: float = 10.0
-    """How long a preferred server must have been ready before the client returns to it."""
+    """The time for which a preferred server must have been ready before the client returns to
+    it."""
     failback_probe_s: float = 1.0
     refresh_s: float = 10.0
-    """How old what is known of the ring's servers may be before it is asked for again."""
+    """The age at which the knowledge of the ring's servers is refreshed."""
     silence_s: float = 0.25
     """After this long without a byte of the answer the server's liveness is probed, and again
     this long after each sign of life. However long an answer takes, it is waited for."""
@@ -69,12 +71,13 @@ class Policy:
 
     @property
     def hung_after_s(self) -> float:
-        """How long a frozen server goes unnoticed at most, by who waits for its answer."""
+        """The longest time for which a frozen server goes unnoticed while a request awaits its
+        answer."""
         return self.silence_s + self.probes_missed * self.probe_timeout_s
 
 
 class AttemptEnd(StrEnum):
-    """How one attempt at one server ended."""
+    """The end of one attempt at one server."""
 
     ANSWERED = "answered"
     """With a result, or an error that every server would give."""
@@ -95,7 +98,7 @@ class AttemptEnd(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a request was given up."""
+    """The reason why a request was given up."""
 
     DEADLINE = "the deadline passed"
     """The request's ``timeout_s`` passed."""
@@ -110,7 +113,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What is known of one server."""
+    """The known facts about one server."""
 
     breaker: Breaker = CLOSED
     leaving: bool = False
@@ -121,7 +124,7 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a connection knows of its servers; a server's number never changes."""
+    """A connection's knowledge of its servers; a server's number never changes."""
 
     current: int
     preferred: tuple[int, ...]
@@ -147,7 +150,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one request has got."""
+    """The progress of one request."""
 
     deadline: float
     repeatable: bool
@@ -159,7 +162,7 @@ class Progress:
     outage_since: float | None = None
     busy_since: float | None = None
     unexplained: int = 0
-    """How often a cluster failed with an error that says nothing."""
+    """The number of errors of clusters that explained nothing."""
     wait_s: float | None = None
     """The least that a busy server of this round asked to be left alone for; None: none did."""
 
@@ -409,7 +412,7 @@ def back(policy: Policy, memory: Memory, now: float) -> Memory:
 
 
 class Pulse(StrEnum):
-    """What a liveness probe found."""
+    """The result of a liveness probe."""
 
     ALIVE = "alive"
     REFUSED = "refused"
@@ -432,11 +435,11 @@ class Liveness:
         return Liveness(self.silent + 1, self.refused)
 
     def hung(self, policy: Policy, hung_before: int = 0) -> bool:
-        """Whether to stop waiting for the answer.
+        """True if the request should stop waiting for the answer.
 
-        ``hung_before``: how many attempts in a row had ended so when this one began. Where one
-        server after another seems to be hung, it is the machine or the network that is slow: each
-        adds a probe, so that somebody's answer is waited for at last.
+        ``hung_before``: the number of attempts in a row that had ended so when this one began. If
+        one server after another seems to be hung, the machine or the network is slow. Each such
+        attempt adds a probe, so that the request waits long enough at last.
         """
         missed = policy.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
         return self.silent >= missed or self.refused >= policy.probes_refused

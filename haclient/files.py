@@ -26,7 +26,7 @@ from haclient.protocol import Body, columns_text
 
 
 RECORD_BYTES_MAX: Final = 4 << 20
-"""What servers take."""
+"""The server's limit."""
 BOM: Final = b"\xef\xbb\xbf"
 
 Cut = Callable[[bytes], int]
@@ -104,11 +104,11 @@ smaller ones cost more, larger ones more memory."""
 _READ_BYTES: Final = 1 << 20
 _CONTINUES: Final = b"\xff\xff\xff\xff"
 _ENDS: Final = _CONTINUES + bytes(4)
-"""What each message of an Arrow stream begins with, and what stands behind the last one."""
+"""The first bytes of each message of an Arrow stream, and the bytes behind the last one."""
 
 
 class FileKind(StrEnum):
-    """What a file holds; texts may be packed with gzip."""
+    """The content of a file; texts may be packed with gzip."""
 
     CSV = "csv"
     JSON_LINES = "jsonl"
@@ -142,7 +142,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """How to read a file; the fields beside ``kind`` are those of the server's rows."""
+    """The form of a file; the fields beside ``kind`` are those of the server's rows."""
 
     kind: FileKind
     columns: str | None = None
@@ -180,16 +180,16 @@ class FilePiece:
 
     number: int
     begins: str
-    """Where in the file, for people."""
+    """The place in the file, for people."""
     body: Callable[[], Body]
     file_bytes: int
-    """How much of the file it is."""
+    """The bytes of the file that it covers."""
     query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How far a load is: what the ring has acknowledged.
+    """The progress of a load: the part that the ring has acknowledged.
 
     ``bytes`` of the file's ``size``; ``rows`` in ``pieces``, of which ``skipped`` were there
     before.

@@ -1,4 +1,4 @@
-"""How `haclient sql` writes results and errors: tables for people, CSV and JSON for programs."""
+"""The output of `haclient sql`: tables for people, CSV and JSON for programs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class WireError(Exception):
 
     end = AttemptEnd.IN_DOUBT
     retry_after_s = 0.0
-    """How long it asked to be left alone for."""
+    """The pause that the server requires."""
 
 
 class NotReached(WireError):
@@ -127,7 +127,7 @@ ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
 """Rows that may be taken as a statement, or were already."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 _AT_WORK = frozenset({"HAPROC_BUSY", "HAPROC_NOT_FRESH"})
-"""What a server says that is well: it has as much to do as it takes, or to apply."""
+"""Errors of a server that is well: it has as much to do, or to apply, as it can."""
 
 _OPTIONS = frozenset(
     {
@@ -158,9 +158,9 @@ class Statement:
     parameter_rows: list[list[dict[str, Any]]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     age_s: float = 0.0
-    """How long ago somebody first sent it, before this connection did."""
+    """The age of the request: the time since it was first sent, before this connection sent it."""
     seen: SeenOffsets = NOTHING_SEEN
-    """What the answer must show at least, if its level asks for that."""
+    """The offsets that the answer must show at least, if its level requires it."""
 
     def body(
         self, session_id: str | None, catalog: str | None, schema: str | None, age_s: float = 0.0

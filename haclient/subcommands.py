@@ -26,7 +26,7 @@ What the file holds follows from its name (.csv, .tsv, .jsonl, .ndjson, each als
 is passed over. Exit codes: 0 loaded, 1 a piece was rejected, 2 wrong usage, 3 no server was
 available, 4 it is not known whether a piece is in the table, 130 interrupted.
 """
-"""What `haclient load --help` shows."""
+"""The text of `haclient load --help`."""
 SUBMIT: Final = """\
 Run a Python program as a job of the ring.
 
@@ -35,7 +35,7 @@ is the job's: 0 for success, the program's own if that failed, else 1. Without, 
 accepted. 2 wrong usage, 3 no server was available and nothing was done, 4 it is not known whether
 the job was accepted, 130 interrupted: the job goes on.
 """
-"""What `haclient submit --help` shows."""
+"""The text of `haclient submit --help`."""
 BAR_WIDTH: Final = 30
 EXIT_INTERRUPTED: Final = 130
 
@@ -148,7 +148,7 @@ class Bar:
 
     @property
     def seconds(self) -> float:
-        """How long it has been there."""
+        """The time for which it has been shown."""
         return self._now() - self._began
 
     def show(self, loaded: Loaded) -> None:

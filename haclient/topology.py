@@ -1,9 +1,9 @@
-"""Which servers a client uses: those it was given, those that it learned of, and what it knows.
+"""The servers that a client uses: given ones, learned ones, and the known facts about them.
 
-A HAProc tells the ring's clusters and their URLs. The list that the user gave is the seed: its
-order comes first, and its URLs are used as long as they answer. A learned URL is used only once
-the cluster of that name has answered there: as a further server, or in place of a seed that
-answers no more. So a client whose network translates addresses goes on with what it was given.
+A HAProc reports the ring's clusters and their URLs. The list that the user gave is the seed: its
+order comes first, and its URLs are used as long as they answer. A learned URL is used only once the
+cluster of that name has answered there: as a further server, or in place of a seed that does not
+answer any more. So a client whose network translates addresses goes on with the given list.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What one HAProc says of itself and of the ring."""
+    """One HAProc's report of itself and of the ring."""
 
     ring: str
     cluster: str

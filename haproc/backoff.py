@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Backoff:
-    """See the module."""
+    """The pauses of one series of attempts."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s = self._next_s = first_s

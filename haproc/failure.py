@@ -314,7 +314,7 @@ class ErrorClass(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Who must act on a failed request."""
+    """The party that must act on a failed request."""
 
     APPLICATION = "application"
     """The statement is wrong; every cluster would say the same."""
@@ -325,7 +325,7 @@ class FailureKind(StrEnum):
 
 
 class WriteOutcome(StrEnum):
-    """What became of a failed write."""
+    """The effect of a failed write."""
 
     NOT_SENT = "NOT_SENT"
     """It is in no log and on no cluster."""

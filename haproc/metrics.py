@@ -1,7 +1,7 @@
-"""What a HAProc counts, as Prometheus text.
+"""The metrics of a HAProc, as Prometheus text.
 
-One `Metrics` for each HAProc with a registry of its own, so that several in one process (tests,
-simulation) don't mix. The core calls its methods; the names of the series are part of the
+Each HAProc has one `Metrics` with a registry of its own, so that several in one process (tests,
+simulation) don't mix. The core calls its methods. The names of the series are part of the
 documented interface.
 """
 

@@ -31,7 +31,8 @@ AT_ONCE: Final = 8
 """Pieces under way: while a cluster writes four in one statement, the next four are sent and read.
 """
 CLOCKS_DIFFER_S: Final = 60.0
-"""Who resumes a load may have another clock than who began it. Chosen."""
+"""The most by which the clocks of two machines may differ: one began a load, the other resumes it.
+Chosen."""
 REJECTIONS_MAX: Final = 100
 """Of one piece; each is a question more when the load goes on. Chosen."""
 _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})

@@ -228,7 +228,7 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._probe_session: aiohttp.ClientSession | None = None
         self._listening: dict[Server, set[_Watch]] = {}
-        """Who has waited for a server in vain so far."""
+        """The attempts that wait for each server's answer."""
         self._probing: dict[Server, asyncio.Task[None]] = {}
         self._closed = False
 

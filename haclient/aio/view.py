@@ -1,4 +1,4 @@
-"""What a connection knows of its servers, and how it finds out: doors, probes, round trips."""
+"""A connection's knowledge of its servers, and its sources: doors, probes, round trips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class AsyncHttpDoors:
         self._headers = headers
 
     async def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes requests; not if it does not answer in time."""
+        """True if the server reports that it accepts requests; False if it does not answer in
+        time."""
         answer = await self._transport.fetch(server, "/readyz", self._headers)
         return answer is not None and answer[0] == 200
 
@@ -50,10 +51,11 @@ _REFRESH_PAUSE_S = 1.0
 
 
 class AsyncDoors(Protocol):
-    """How servers are asked about themselves, by whatever they speak."""
+    """Questions to servers about themselves, in any protocol."""
 
     async def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes requests; not if it does not answer in time."""
+        """True if the server reports that it accepts requests; False if it does not answer in
+        time."""
 
     async def topology(self, server: Server) -> Topology | None:
         """Return what the server says of itself and its ring; None if nothing that counts."""
@@ -96,7 +98,7 @@ class AsyncView:
 
     @property
     def memory(self) -> Memory:
-        """What is known now."""
+        """The present knowledge."""
         return self._memory
 
     def server(self, index: int) -> Server:

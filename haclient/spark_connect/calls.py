@@ -55,7 +55,7 @@ class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         return ()
 
     def is_active(self) -> bool:
-        """Whether it goes on: no."""
+        """True if it goes on: never."""
         return False
 
     def time_remaining(self) -> float | None:
@@ -126,7 +126,7 @@ _AGE: Final = "haproc-age-s"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a caller says of one call, but for its deadline."""
+    """A caller's options for one call, except its deadline."""
 
     metadata: Any
     credentials: Any

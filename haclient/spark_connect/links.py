@@ -24,7 +24,7 @@ from haclient.sync.transport import StateLock, now, spawn
 from haclient.topology import Topology
 
 _TICK_S = 0.05
-"""How often the watch looks for silent servers: a frozen one goes unnoticed for so much longer."""
+"""The interval of checks for silent servers: a frozen one goes unnoticed for so much longer."""
 _REST_S = 5.0
 """The watch ends when nothing has been under way for so long; chosen, not measured."""
 _IDLE_MAX_S = 15.0
@@ -74,7 +74,7 @@ class Links:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way."""
+        """True if a call is under way."""
         return bool(self._busy)
 
     def enter(self, server: Server) -> Link:
@@ -151,7 +151,7 @@ class Links:
     # -- what servers say of themselves (haclient.sync.view.Doors) --------------------------
 
     def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes calls."""
+        """True if the server reports that it accepts calls."""
         return self._probe(server) is Health.SERVING
 
     def topology(self, server: Server) -> Topology | None:

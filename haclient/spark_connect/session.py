@@ -384,5 +384,5 @@ class _Retries(DefaultPolicy):  # type: ignore[misc]
         super().__init__(initial_backoff=_RETRY_FIRST_MS)
 
     def can_retry(self, e: BaseException) -> bool:
-        """Whether to ask again."""
+        """True if PySpark should try again."""
         return not isinstance(e, GivenUp) and bool(super().can_retry(e))

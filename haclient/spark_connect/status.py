@@ -1,7 +1,7 @@
-"""What a gRPC status means for failing over; codes by their names, so nothing is imported.
+"""The meaning of a gRPC status for failing over; codes by their names, so nothing is imported.
 
-A server is asked whether it lives by gRPC's health check. One that does not know it says that,
-which is as good a sign of life. An error with details was sent by a server; without, it is the
+The liveness of a server is checked by gRPC's health check. A server without it reports that, which
+is an equal sign of life. An error with details was sent by a server; one without is the
 connection's.
 """
 
@@ -31,7 +31,7 @@ _NOT_SERVING = b"\x08\x02"
 
 
 class Health(Enum):
-    """What a health check found."""
+    """The result of a health check."""
 
     SERVING = Pulse.ALIVE
     NOT_SERVING = "not serving"
@@ -40,7 +40,7 @@ class Health(Enum):
 
     @property
     def pulse(self) -> Pulse:
-        """What it means for whether the server lives."""
+        """The sign of life that it gives."""
         return self.value if isinstance(self.value, Pulse) else Pulse.ALIVE
 
 
@@ -64,16 +64,16 @@ def greeted(server: str, found: Health, details: str) -> WireError | None:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """How a call ended, other than well."""
+    """The end of a call that failed."""
 
     code: str
     details: str
     error_class: str | None
-    """What the server named as its class; None: the status is not a server's."""
+    """The class that the server named; None: the status is not a server's."""
     outcome: Outcome = Outcome.UNKNOWN
-    """What it said of the request, as far as it said so."""
+    """The effect of the request, as far as the server stated it."""
     retry_after_s: float = 0.0
-    """How long it asked to be left alone for."""
+    """The pause that the server requires."""
 
 
 def failed(server: str, call_end: CallEnd, hung: bool) -> WireError | None:

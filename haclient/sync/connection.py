@@ -33,7 +33,7 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 class Age:
-    """How long ago a request was first sent."""
+    """The time since a request was first sent."""
 
     def __init__(self, before_s: float) -> None:
         self._before_s = before_s
@@ -119,7 +119,7 @@ class Connection:
 
     @property
     def has_session(self) -> bool:
-        """Whether statements run in a session, which may have names of its own."""
+        """True if statements run in a session, which may have names of its own."""
         return self._session.id is not None
 
     def cursor(self) -> Cursor:

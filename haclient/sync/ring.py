@@ -125,7 +125,7 @@ _UNEXPLAINED = "clusters failed with it, and none could say why: nested too deep
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T]):
-    """What a request does at one server."""
+    """The work of a request at one server."""
 
     attempt: Callable[[Server, float], T]
     """Raises WireError, or Rejected for an error answer."""
@@ -140,7 +140,7 @@ class Work(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _End(Generic[T]):
-    """How an attempt at one server ended: with a result, or with this failure."""
+    """The end of an attempt at one server: with a result, or with this failure."""
 
     server: Server
     result: T | None = None

@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/view.py; edit that one.
-"""What a connection knows of its servers, and how it finds out: doors, probes, round trips."""
+"""A connection's knowledge of its servers, and its sources: doors, probes, round trips."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class HttpDoors:
         self._headers = headers
 
     def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes requests; not if it does not answer in time."""
+        """True if the server reports that it accepts requests; False if it does not answer in
+        time."""
         answer = self._transport.fetch(server, "/readyz", self._headers)
         return answer is not None and answer[0] == 200
 
@@ -51,10 +52,11 @@ _REFRESH_PAUSE_S = 1.0
 
 
 class Doors(Protocol):
-    """How servers are asked about themselves, by whatever they speak."""
+    """Questions to servers about themselves, in any protocol."""
 
     def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes requests; not if it does not answer in time."""
+        """True if the server reports that it accepts requests; False if it does not answer in
+        time."""
 
     def topology(self, server: Server) -> Topology | None:
         """Return what the server says of itself and its ring; None if nothing that counts."""
@@ -97,7 +99,7 @@ class View:
 
     @property
     def memory(self) -> Memory:
-        """What is known now."""
+        """The present knowledge."""
         return self._memory
 
     def server(self, index: int) -> Server:

@@ -1,4 +1,5 @@
-"""What statements may name beside tables: options and properties known to be harmless, files."""
+"""The names allowed in statements beside tables: options and properties known to be harmless,
+files."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _OF_FORMATS = re.compile(
     r"\.(?!crypto|encryption)",
     re.IGNORECASE,
 )
-"""How options with a dot may begin; others are Hadoop's settings."""
+"""The allowed prefixes of options with a dot; others are Hadoop's settings."""
 _DELTAS = """appendonly autooptimize autooptimize.autocompact autooptimize.optimizewrite
     checkpoint.writestatsasjson checkpoint.writestatsasstruct checkpointinterval checkpointpolicy
     checkpointretentionduration columnmapping.mode dataskippingnumindexedcols
@@ -124,7 +125,7 @@ _LOCATING = re.compile(r"(?:path|paths|location|uri|url|dir|directory)$", re.IGN
 
 
 def locates(option: str) -> bool:
-    """Whether the value of the option of this name says where something lies."""
+    """True if the value of the option of this name is a place."""
     return _LOCATING.search(option) is not None
 
 
@@ -171,7 +172,7 @@ class Paths:
     prefixes: tuple[str, ...] = ()
 
     def allow(self, path: str) -> bool:
-        """Whether the path lies at or below one of the prefixes."""
+        """True if the path lies at or below one of the prefixes."""
         place = place_of(path)
         return place is not None and any(_below(place, place_of(each)) for each in self.prefixes)
 

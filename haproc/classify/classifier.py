@@ -37,7 +37,7 @@ from haproc.failure import ErrorClass
 
 _BOUNDS = Bounds()
 _OF_NO_TABLE = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.UNKNOWN})
-"""What has no table that Spark could tell of."""
+"""Kinds without a table that Spark could report."""
 _LOOKS: Final = {
     "SHOW": Kind.SHOW,
     "DESCRIBE": Kind.DESCRIBE,
@@ -94,7 +94,7 @@ def _begins_query(token: Token) -> bool:
 
 
 def gives_rows(found: Classified | Unparsed) -> bool:
-    """Whether a text that is a query is one over rows of tables, and not SHOW or the like."""
+    """True if a query's text is one over rows of tables, and not SHOW or the like."""
     if isinstance(found, Classified):
         return found.kind in CACHEABLE_KINDS
     return _begins_query(next(tokenize(found.sql)))
@@ -221,5 +221,5 @@ def _overridden(decided: OperationClass, override: OperationClass | None) -> Ope
 
 
 def _widened(kind: Kind, decided: OperationClass) -> bool:
-    """Whether a rule has something that looks like a query run as a write: of what, is unknown."""
+    """True if a rule has a seeming query run as a write; its tables are unknown."""
     return kind in QUERY_KINDS and decided is not OperationClass.QUERY

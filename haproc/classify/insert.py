@@ -326,5 +326,5 @@ def _wider(one: str, other: str) -> str | None:
 
 
 def _too_precise(kind: str, digits: int) -> bool:
-    """Whether Spark would have to cut digits to make this column's decimals one type."""
+    """True if Spark would have to cut digits to make this column's decimals one type."""
     return kind[0] == "d" and digits + int(kind[1:]) > _PRECISION_MAX

@@ -1,4 +1,4 @@
-"""What is known of a statement before it runs."""
+"""The known facts about a statement before it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUDGET_MAX_S: Final = 30 * 86_400.0
 
 
 class OperationClass(StrEnum):
-    """How a request travels through the ring (the classes of Kinetica's HA design)."""
+    """The way of a request through the ring (the classes of Kinetica's HA design)."""
 
     QUERY = "query"
     """Runs on the receiving cluster, or where it is fresh enough."""
@@ -29,7 +29,7 @@ class OperationClass(StrEnum):
 
 
 class WriteConcern(StrEnum):
-    """Which clusters must have applied a write before it is answered; the weakest first."""
+    """The clusters that must have applied a write before it is answered; the weakest first."""
 
     ONE = "one"
     """The one that received it."""
@@ -45,7 +45,7 @@ class WriteConcern(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a statement does."""
+    """The kind of a statement: its command."""
 
     SELECT = "select"
     VALUES = "values"
@@ -109,7 +109,8 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InsertShape:
-    """How an ``INSERT INTO t [(columns)] VALUES (literals), …`` may be combined with others.
+    """The part of an ``INSERT INTO t [(columns)] VALUES (literals), …`` that decides which others
+    it can be combined with.
 
     ``values_at`` is the character at which the first row's ``(`` stands; ``rows`` counts rows.
     Two such statements may become one, the second's rows put behind the first's, if the text
@@ -150,7 +151,7 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What a statement is, before rules decide its class: see `Classified`.
+    """The kind and content of a statement, before rules decide its class: see `Classified`.
 
     ``refusal``: why it is not run by default; a rule for ``kind: unknown`` may allow it.
     """
@@ -183,14 +184,14 @@ class Classified:
     """False: what is written (or named by a plan) could not be determined; a write conflicts with
     every other then. Of a text that writes nothing it means nothing."""
     rule: str
-    """Which rule decided the class, for people."""
+    """The rule that decided the class, for people."""
     insert: InsertShape | None = None
     write_concern: WriteConcern | None = None
     """The least that a rule asks for."""
     apply_budget_s: float | None = None
     """The most that a rule allows; None: no rule says."""
     cache: bool | None = None
-    """What a rule says of whether a query's answer may be kept."""
+    """A rule's decision on keeping a query's answer."""
     bare: frozenset[str] = frozenset()
     """Those of the written tables whose names a session's temporary view would take."""
     rules: tuple[Rule, ...] = ()
@@ -199,6 +200,6 @@ class Classified:
 
     @property
     def touched(self) -> Touched:
-        """What it touches if it reads nothing; of what is not recognised, nobody knows."""
+        """The touched tables if it reads none; unknown for a statement that is not recognised."""
         expressions = None if self.kind is Kind.UNKNOWN else frozenset[str]()
         return Touched(self.writes, self.tables_known, expressions=expressions)

@@ -70,15 +70,17 @@ FILE_SOURCES = PATH_FORMATS | {"hive"}
 _SESSION = (("session",), ("system", "session"))
 _GLOBAL = "global_temp"
 OWN_SCHEMA = "haproc_warm_up"
-"""Where HAProc tries a fresh server out: no table of the ring, compared nowhere, and dropped."""
+"""The schema in which HAProc tries a fresh server out: no table of the ring, never compared, and
+dropped."""
 STAGING_SCHEMA = "haproc_staging"
-"""Where each cluster gathers rows of many parts, see `haproc.engine.pieces`; likewise."""
+"""The schema in which each cluster gathers rows of many parts, see `haproc.engine.pieces`; never
+compared either."""
 OWN_SCHEMAS = frozenset({OWN_SCHEMA, STAGING_SCHEMA})
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a statement's unqualified names belong, and who sent it."""
+    """The catalog and schema of a statement's unqualified names, and its sender."""
 
     catalog: str = "spark_catalog"
     schema: str = "default"
@@ -128,7 +130,7 @@ def path_of(parts: Sequence[str]) -> str:
 
 
 def may_be_temporary(parts: Sequence[str]) -> bool:
-    """Whether a temporary view of the session comes before the table of this name."""
+    """True if a temporary view of the session comes before the table of this name."""
     return len(parts) == 1 or tuple(part.lower() for part in parts[:-1]) in _SESSION
 
 

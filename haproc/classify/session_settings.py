@@ -59,9 +59,8 @@ _SPARKS: Final = frozenset(
         "timewindow ui unsafe user watermarkdelayms worker yarn ",
     )
 )
-"""What stands behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and ours.
-Whatever begins so may be read by Spark, registered or not.
-"""
+"""The words behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and ours.
+Spark may read any setting that begins so, registered or not."""
 _OF_QUERIES: Final = frozenset({"sql", "databricks"})
 """Those of them that are about statements. All others are about the server's own machinery."""
 _OWN_NAME: Final = re.compile(r"(hivevar:|hiveconf:)?[a-z_]\w*", re.ASCII)
@@ -338,9 +337,9 @@ _INSTEAD: Final = (
 
 
 def travels(key: str) -> bool:
-    """Whether a setting goes with each write of a session that sets it.
+    """True if a setting goes with each write of a session that sets it.
 
-    Names are compared without regard to case: one that Spark spells otherwise does nothing there.
+    Names are compared without regard to case: one that Spark spells otherwise has no effect there.
     """
     key = key.lower()
     if key in _TRAVELLING or _OWN_NAME.fullmatch(key):
@@ -369,7 +368,7 @@ def reserved(key: str) -> str:
 
 
 def is_own(key: str) -> bool:
-    """Whether a setting is the own one of a session that sets it."""
+    """True if a setting counts as the session's own when a session sets it."""
     return not (travels(key) or reserved(key))
 
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 
 class TokenKind(StrEnum):
-    """What a token is."""
+    """The kind of a token."""
 
     WORD = "word"
     """A keyword or an unquoted name."""
@@ -63,7 +63,7 @@ class Token(NamedTuple):
         return capitals(self.text) if self.kind is TokenKind.WORD else ""
 
     def is_symbol(self, text: str) -> bool:
-        """Whether this is the given symbol."""
+        """True if this is the given symbol."""
         return self.text == text and self.kind is TokenKind.SYMBOL
 
 
@@ -149,7 +149,7 @@ def _unclosed(what: str, position: int, hint_at: int) -> UnclosedError:
 
 
 def _ends_a_value(token: Token | None) -> bool:
-    """Whether a value can end with this token, so that a colon behind it is a path into it."""
+    """True if a value can end with this token, so that a colon behind it is a path into it."""
     if token is None or token.kind is TokenKind.HINT:
         return False
     if token.kind is TokenKind.SYMBOL:
@@ -338,15 +338,15 @@ _WRITTEN = re.compile(
 
 
 def is_time_of_day(text: str) -> bool:
-    """Whether Spark may read the text as a time of the day on which it reads it."""
+    """True if Spark may read the text as a time of the current day."""
     return _TIME_OF_DAY.match(text) is not None
 
 
 def is_moment(text: str) -> bool:
-    """Whether Spark may read the text by the clock."""
+    """True if Spark may read the text by the clock."""
     return is_time_of_day(text) or SPECIAL_DATETIME.fullmatch(text) is not None
 
 
 def may_write_time_of_day(sql: str, start: int, end: int) -> bool:
-    """Whether a string among the rows between these places may be a time of day."""
+    """True if a string among the rows between these places may be a time of day."""
     return _WRITTEN.search(sql, start, end) is not None

@@ -26,7 +26,8 @@ _END: Final = object()
 
 
 class SparkAnswer:
-    """See the module. Reading raises grpc.aio.AioRpcError, also once the time is over."""
+    """The messages of one statement's answer. Reading raises grpc.aio.AioRpcError, also after its
+    time limit."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ def pool_of(user: str) -> str:
 
 
 def is_users(pool: str) -> bool:
-    """Whether a pool is that of a user's queries."""
+    """True if a pool belongs to a user's queries."""
     return pool.startswith(_USERS)
 
 
@@ -92,7 +92,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What a session has been given so far.
+    """The settings that a session has been given so far.
 
     ``confs`` is None while that is unknown; ``possible`` names all that may have been set.
     """

@@ -83,7 +83,7 @@ class SparkConnectEngine:
             await rows_in_turn(own, _PROBE, timeout_s)
 
     async def _refuses(self) -> bool:
-        """Whether nothing listens there, which the errors of gRPC don't tell from silence."""
+        """True if nothing listens there, which gRPC's errors do not distinguish from silence."""
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, writer = await asyncio.open_connection(self._address.host, self._address.port)

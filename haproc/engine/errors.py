@@ -1,4 +1,4 @@
-"""What a cluster answers when a statement fails, and who must act on it: told by codes."""
+"""The errors of a cluster, and the party that must act on each: recognised by codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.spark_error import NO_DETAILS, Details
 
 
 class ErrorKind(StrEnum):
-    """Who must act on a failure."""
+    """The party that must act on a failure."""
 
     APPLICATION = "application"
     """The statement is wrong for these tables: the same everywhere, goes to the client."""
@@ -122,7 +122,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """What one error of a chain says; a suggestion counts only if no error decides."""
+    """The meaning of one error of a chain; a suggestion counts only if no error decides."""
 
     kind: ErrorKind
     decides: bool = True

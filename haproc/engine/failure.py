@@ -38,7 +38,7 @@ _REFUSALS = (
     *(ErrorClass.NO_QUERY, ErrorClass.PATH, ErrorClass.OPTION, ErrorClass.TABLE_NAME),
     ErrorClass.NONDETERMINISTIC,
 )
-"""How the plugin's messages begin (haproc/spark)."""
+"""The beginnings of the plugin's messages (haproc/spark)."""
 _OF_PLUGIN = ("java.lang.IllegalArgumentException",)
 _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
@@ -55,7 +55,8 @@ class CallFailure:
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """Why the plugin refuses a statement: our error class and the rest; both may be empty."""
+        """The plugin's reason for refusing a statement: our error class and the rest; both may be
+        empty."""
         # The plugin has no error class of Spark's to give: those are a closed list.
         link, (error_class, found, rest) = self.link, self.message.partition(": ")
         is_ours = link is not None and not link.error_class and link.java_classes[:1] == _OF_PLUGIN
@@ -63,7 +64,7 @@ class CallFailure:
 
     @property
     def wants_details(self) -> bool:
-        """Whether asking the server for the whole error would add something."""
+        """True if a request for the whole error would add something."""
         if self.link is None or not self.error_id or self.refusal[0]:
             return False
         cut = len(self.message) >= _MESSAGE_CUT_AT

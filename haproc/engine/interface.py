@@ -1,9 +1,9 @@
-"""What HAProc asks of a Spark cluster.
+"""HAProc's interface to a Spark cluster.
 
-One Spark cluster is an `Engine`. It hands out *sessions* (a Spark session each: own settings,
-temporary views) to readers, and *lanes* to the applier. A lane is a Spark session of HAProc's own
-that runs one replicated statement at a time, because Delta's marks and the settings that change a
-statement's meaning are session settings.
+One Spark cluster is an `Engine`. It gives *sessions* (a Spark session each: own settings, temporary
+views) to readers, and *lanes* to the applier. A lane is a Spark session of HAProc's own that runs
+one replicated statement at a time, because Delta's marks and the settings that change a statement's
+meaning are session settings.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ UNREADABLE: Final = "unreadable"
 
 
 SETTINGS_OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
-"""How the names of settings begin that may change what a statement comes to."""
+"""The prefixes of settings that may change a statement's result."""
 VERSION: Final = "version."
-"""How the names of versions begin where they stand among settings: of spark, java and delta."""
+"""The prefix of versions among the settings: of spark, java and delta."""
 
 
 class Sort(StrEnum):
-    """What a name is the name of."""
+    """The kind of object that a name belongs to."""
 
     TABLE = "table"
     """Or a view."""
@@ -117,7 +117,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams).
+    """The result of a write: a small one such as ``num_affected_rows`` (Arrow IPC streams).
 
     ``observed``: what its observations found, see `Observed`.
     """
@@ -278,7 +278,7 @@ class Session(Queries, Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a statement runs in it; it must not be closed then."""
+        """True if a statement runs in it; it must not be closed then."""
         ...
 
     @property
@@ -309,7 +309,7 @@ class Session(Queries, Protocol):
 
     @property
     def stands(self) -> bool:
-        """Whether it is there with all that it has to hold, as far as is known here."""
+        """True if it exists with all its content, as far as is known here."""
         ...
 
     def as_it_is(self) -> Queries:
@@ -492,7 +492,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Where a cluster's Spark Connect server listens and what it wants to see."""
+    """The address of a cluster's Spark Connect server, and the credentials it needs."""
 
     host: str
     port: int

@@ -34,9 +34,9 @@ from haproc.engine.statement import Statement
 _Result = TypeVar("_Result")
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
 IDS_SEARCHED: Final = 4
-"""How many of a lane's ids a new process looks at, at least, for what was left there. Spark spends
+"""The least number of a lane's ids that a new process searches for earlier statements. Spark spends
 an id when its session was idle for an hour: the second one is used only after no HAProc ran for so
-long. It remembers the last 1,000 spent ones, and those are looked behind, however many."""
+long. It remembers the last 1,000 spent ones, and all ids behind those are searched."""
 Authorise: TypeAlias = Callable[[], Awaitable[None]]
 """Returns if this process may apply; otherwise never, or with an error."""
 

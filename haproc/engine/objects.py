@@ -1,7 +1,7 @@
-"""What stands under a name: a table, a view, a function, a schema, or nothing.
+"""The object that has a name: a table, a view, a function, a schema, or nothing.
 
-No error of a statement's says for certain that there is no table: one whose files are away looks
-the same. The catalog's list of names does, and does not touch the tables' files.
+No error of a statement shows for certain that there is no table: one whose files are unreachable
+looks the same. The catalog's list of names shows it, and does not touch the tables' files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
 
 
 class What(Enum):
-    """What a name of a table stands for, where it is no Delta table that can be read."""
+    """The object with a table's name that is no readable Delta table."""
 
     NOTHING = auto()
     VIEW = auto()

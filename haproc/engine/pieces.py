@@ -38,7 +38,7 @@ _FILLED: Final = {
     # In files of so few rows every column gets one, tried for each value: 2 s of 5 for 128 MiB.
     "parquet.enable.dictionary": "false",
 }
-"""How a query's rows are written: once, to be read twice."""
+"""The form of a query's rows: written once, to be read twice."""
 _base = protos.base
 _Write = protos.commands.WriteOperation
 
@@ -113,10 +113,10 @@ def _of_rows(write: Any, rows: bytes) -> None:
 
 
 ANSWER_BYTES_MAX: Final = 64 << 20
-"""What a driver collects for HAProc at a time; it holds it two or three times. Chosen: a driver
-of 1 GiB bears that on several lanes."""
+"""The most bytes that a driver collects for HAProc at a time; it holds them two or three times.
+Chosen: a driver of 1 GiB bears that on several lanes."""
 ATTEMPT_ROWS_MAX: Final = 50_000
-"""Where rows differ in width; so one may take 1.3 kB. Chosen."""
+"""The most rows of one attempt if rows differ in width; so one may take 1.3 kB. Chosen."""
 _FIXED: Final = {
     **dict.fromkeys(("null", "boolean", "byte"), 1),
     **dict.fromkeys(("short", "integer", "float", "date", "year_month_interval"), 4),

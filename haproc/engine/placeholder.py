@@ -76,7 +76,7 @@ def _read(rows: bytes) -> tuple[pa.Schema, Sequence[pa.RecordBatch]]:
 
 
 def _packs(kind: pa.DataType) -> bool:
-    """Whether values of a type can stand in lists: pyarrow has no arrays of some (intervals)."""
+    """True if values of a type can stand in lists: pyarrow has no arrays of some (intervals)."""
     if pa.types.is_struct(kind):
         return all(_packs(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_map(kind):
@@ -222,7 +222,7 @@ def plan_of_query(relation: bytes) -> bytes:
 
 
 def rests_on_handles(relation: bytes) -> bool:
-    """Whether a relation reads what only one session of one server holds: a checkpoint, a model."""
+    """True if a relation reads an object of one session of one server: a checkpoint, a model."""
     plan = wire.parsed(_base.Plan, plan_of_query(relation))
     return any(each.WhichOneof("rel_type") in _HANDLES for each in _relations(plan))
 

@@ -64,7 +64,7 @@ _ENDED = frozenset(
 
 
 class EarlierSession(Enum):
-    """What was under a session id."""
+    """The earlier session with a session id."""
 
     ENDED = auto()
     """A session, in which nothing runs now."""
@@ -85,11 +85,12 @@ class RemoteSession:
         self.epoch = 0
         """Rises with each loss: calls of one epoch met the same session."""
         self.stopping = 0
-        """How many of its operations are given up, and not ended yet: it must not be dropped."""
+        """The number of its operations that are abandoned and not ended yet: it must not be
+        dropped."""
 
     @property
     def names(self) -> Names:
-        """What the server knows the session by; its own id is empty until it was told."""
+        """The session's ids; the server's own id is empty until it is known."""
         return Names(self.id, self._observed)
 
     def renew(self, error: EngineError, epoch: int) -> bool:

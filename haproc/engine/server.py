@@ -1,4 +1,5 @@
-"""What HAProc must know of a server: what its results depend on, its plugin, its storage."""
+"""The facts about a server that HAProc needs: settings that affect results, its plugin, its
+storage."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from haproc.failure import ErrorClass
 
 
 SOURCES: Final = Path(__file__).parent.parent / "spark"
-"""Where the plugin's Java lies; it is part of the installed package."""
+"""The folder of the plugin's Java sources; it is part of the installed package."""
 CLASS: Final = "haproc.spark.Extension"
 READER: Final = "haproc.spark.Reader"
 EXTENSION_SETTING: Final = "spark.sql.extensions"
@@ -37,7 +38,7 @@ _LACKS: Final = {
     "ROUTINE_NOT_FOUND": f"{CLASS} in {EXTENSION_SETTING}",
     "CONNECT_INVALID_PLAN.NO_HANDLER_FOR_EXTENSION": f"{READER} in {READER_SETTING}",
 }
-"""What is not loaded, by the error of who asks for it."""
+"""The missing part, by the error of its user."""
 _UNLOADABLE: Final = frozenset({"java.lang.ClassNotFoundException", "java.lang.LinkageError"})
 """Of a setting that names the plugin without its jar, or with one for another Spark."""
 _HOW: Final = (

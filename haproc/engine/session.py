@@ -67,7 +67,7 @@ class SparkSession(Asking):
 
     @property
     def busy(self) -> bool:
-        """Whether a statement runs in it, or is being stopped; it must not be closed then."""
+        """True if a statement runs in it, or is being stopped; it must not be closed then."""
         return self._running > 0 or self._remote.stopping > 0
 
     @property
@@ -109,7 +109,7 @@ class SparkSession(Asking):
 
     @property
     def stands(self) -> bool:
-        """Whether it is there with all that it has to hold, as far as is known here."""
+        """True if it exists with all its content, as far as is known here."""
         return self._restored
 
     def as_it_is(self) -> Queries:

@@ -1,4 +1,4 @@
-"""What the engine asks about tables: columns, the last mark of each, and checksums."""
+"""The engine's questions about tables: columns, the last mark of each, and checksums."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ async def _rows(
 HISTORY_TIMEOUT_S = 60.0
 """Chosen: a history of 64 commits takes 0.3 s on a quiet machine."""
 WAIT_S_MAX = 3600.0
-"""How long a statement may wait for a busy cluster in all. Chosen."""
+"""The total time for which a statement may wait for a busy cluster. Chosen."""
 
 
 def columns_of(schema: Any) -> list[Column]:

@@ -42,7 +42,7 @@ class StoredJobs:
     repeated: dict[int, list[str]] = field(default_factory=dict)
     """Later submissions under the same request id, by the job's id."""
     orphans: list[str] = field(default_factory=list)
-    """What happened to jobs that are forgotten."""
+    """The event keys of forgotten jobs."""
 
 
 class Book:
@@ -188,7 +188,7 @@ class AttemptAuthorization:
 
     @property
     def name(self) -> str:
-        """What the fence names."""
+        """The name in its fence."""
         return fence_name(_named(self.token)[0])
 
     async def check(self) -> None:

@@ -50,7 +50,7 @@ class Scheduler:
         self._done: dict[str, int] = {}
         """The last slot of each schedule that has its job."""
         self._logged: dict[str, str] = {}
-        """Why a schedule's slot could not be submitted at the last look."""
+        """The reason why a schedule's slot could not be submitted at the last look."""
 
     async def run(self) -> NoReturn:
         """Submit what is due until cancelled."""
@@ -99,7 +99,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class JobsHere:
-    """What answers for jobs, what lets them in, and what runs them."""
+    """The parts of this HAProc for jobs: answers, admission, and runs."""
 
     service: JobService
     tokens: JobTokens

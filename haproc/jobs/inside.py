@@ -28,8 +28,8 @@ EXEC_FAILED = 127
 FDS_LEFT_OPEN = 64
 """Below this is what bubblewrap may have left open, such as its user namespace."""
 NICE = 5
-"""Where the CPU is short, a program gets a third of what its HAProc gets, which others wait for.
-Chosen, not measured."""
+"""If the CPU is short, a program gets a third of its HAProc's share, because others wait for
+HAProc. Chosen, not measured."""
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 

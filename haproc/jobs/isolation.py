@@ -1,7 +1,7 @@
-"""What stands between jobs and their HAProc on this host, and whether it works here.
+"""The isolation of jobs from their HAProc on this host, and a check that it works.
 
-It is tried at start as jobs will use it: a program runs under the very options of theirs. A HAProc
-whose jobs would not be isolated as configured does not start.
+The check runs at start, as jobs will use it: a program runs with the same options as theirs. A
+HAProc whose jobs would not be isolated as configured does not start.
 """
 
 from __future__ import annotations

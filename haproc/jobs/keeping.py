@@ -1,6 +1,6 @@
-"""What a HAProc does about the ring's jobs, by what it sees of jobs and peers. Pure.
+"""A HAProc's steps for the ring's jobs, by the state of jobs and peers. Pure.
 
-Every HAProc decides for itself; where two come to the same, the events' order (`haproc.jobs.model`)
+Every HAProc decides for itself. If two take the same step, the events' order (`haproc.jobs.model`)
 lets one of them count.
 """
 
@@ -15,13 +15,14 @@ from typing import Final
 from haproc.jobs.model import BatchState, Job, JobAttempt
 
 OTHERS_AFTER_MS: Final = 5_000
-"""How long a job waits for the HAProc that was asked for it, or had it last; then any takes it."""
+"""The time for which a job waits for the HAProc that received it, or had it last; then any takes
+it."""
 FORGET_AFTER_MS: Final = 3_600_000
 """A job that has ended is known for at least so long: longer than clients repeat requests."""
 
 
 class Step(StrEnum):
-    """What to do about a job."""
+    """The next step for a job."""
 
     START = "start"
     """Begin an attempt."""
@@ -33,11 +34,12 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RingView:
-    """What a HAProc knows at a moment.
+    """The ring as a HAProc sees it at a moment.
 
-    ``alive``: the incarnation of each peer that anybody hears, None where it has not said it yet;
-    ``unheard``: peers of which nothing can be known yet; ``here``: the attempts that run here;
-    ``serving``: whether this HAProc may take jobs; ``room``: how many more.
+    ``alive``: the incarnation of each peer that any HAProc receives messages from, None if it is
+    not reported yet; ``unheard``: peers whose state cannot be known yet; ``here``: the attempts
+    that run here; ``serving``: True if this HAProc may take jobs; ``room``: the number of further
+    ones.
     """
 
     me: str
@@ -51,7 +53,7 @@ class RingView:
 
 
 def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
-    """Whether a HAProc, as it was then, is no more."""
+    """True if this incarnation of a HAProc is gone."""
     if cluster == seen.me:
         return incarnation != seen.incarnation
     if cluster in seen.unheard:
@@ -63,7 +65,7 @@ def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
 
 
 def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
-    """Whether nobody runs an attempt any more."""
+    """True if no HAProc runs an attempt any more."""
     mine = (attempt.cluster, attempt.incarnation) == (seen.me, seen.incarnation)
     if mine:
         return attempt.name not in seen.here

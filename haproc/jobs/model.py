@@ -1,4 +1,4 @@
-"""What a job is, what happened to it, its environment, and when a schedule makes one. Pure."""
+"""A job, its events, its environment, and the times at which a schedule makes one. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from haproc.config.jobs import Schedule
 
 
 class Outcome(StrEnum):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     SUCCESS = "success"
     FAILED = "failed"
@@ -75,7 +75,7 @@ _FINAL = {
 
 
 class Role(StrEnum):
-    """What a file of a job is for."""
+    """The purpose of a job's file."""
 
     PROGRAM = "program"
     MODULE = "module"
@@ -96,7 +96,7 @@ class JobFile:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What one job may use: bytes of address space, seconds of the CPU and of the wall's clock."""
+    """The limits of one job: bytes of address space, seconds of the CPU and of the wall's clock."""
 
     memory_bytes: int
     cpu_s: float
@@ -105,10 +105,10 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was asked for.
+    """The request for a job.
 
-    ``cluster`` and ``incarnation`` are those of the HAProc that was asked; ``stored`` names the
-    place of the files' bytes, ``fingerprint`` tells whether a repeated request is the same.
+    ``cluster`` and ``incarnation`` are those of the HAProc that received it; ``stored`` names the
+    place of the files' bytes; ``fingerprint`` shows if a repeated request is the same.
     """
 
     user: str
@@ -187,7 +187,7 @@ class Job:
     sessions: tuple[tuple[str, str], ...] = field(default=())
     """The Spark sessions that its attempts have used: attempt and the session's id."""
     fenced: bool = False
-    """Whether that was done after its end."""
+    """True if a fence was put into the log after its end."""
 
     @property
     def current(self) -> JobAttempt | None:
@@ -196,7 +196,7 @@ class Job:
 
     @property
     def restarts_left(self) -> int:
-        """How many more attempts there may be after the first one."""
+        """The number of further attempts allowed after the first one."""
         return self.submission.restarts + 1 - max(1, len(self.attempts))
 
     @property
@@ -210,15 +210,15 @@ class Job:
 
     @property
     def to_fence(self) -> bool:
-        """Whether something of it may still come, which is to count nowhere.
+        """True if a write of it may still come, which must not count anywhere.
 
-        One that ended well has waited for all that it asked for.
+        A job that ended well has waited for all its writes.
         """
         well = self.final is None or self.final.outcome is Outcome.SUCCESS
         return not (well or self.fenced or self.current is None)
 
     def valid(self, attempt: str) -> bool:
-        """Whether this attempt may still act for the job."""
+        """True if this attempt may still act for the job."""
         current = self.current
         alive = self.final is None and self.ended is None
         return alive and current is not None and current.name == attempt
@@ -293,7 +293,7 @@ def request_id(schedule: Schedule, at: int) -> str:
 
 
 class Turn(Enum):
-    """What is to be done about a slot."""
+    """The action for a slot."""
 
     NOW = auto()
     """Its job is to be submitted."""
@@ -313,7 +313,7 @@ def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
 
 
 def leads(me: str, ready: Iterable[str]) -> bool:
-    """Whether this HAProc, which is READY, is the one that submits; ``ready``: peers that are."""
+    """True if this HAProc, which is READY, is the one that submits; ``ready``: peers that are."""
     return all(me < other for other in ready)
 
 

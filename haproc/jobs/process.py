@@ -111,12 +111,12 @@ SYSTEM: Final = (
     *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/passwd"),
     *("/etc/group", "/etc/ld.so.cache", "/etc/mime.types", "/etc/alternatives"),
 )
-"""What Python, gRPC and Arrow read of a system; no folder in which HAProc's files may be, such as
-those of private keys."""
+"""The parts of a system that Python, gRPC and Arrow read; no folder with HAProc's files, such as
+private keys."""
 SHARED_MEMORY_BYTES: Final = 64 << 20
 """Of /dev/shm; as containers have it."""
 USER_NAMESPACE_FD: Final = 3
-"""Where the supervisor puts the namespace that it has made (`NAMESPACE_FD` there)."""
+"""The file descriptor of the namespace that the supervisor has made (`NAMESPACE_FD` there)."""
 LINKS_MAX: Final = 16
 
 _NAMESPACES: Final = (
@@ -209,7 +209,7 @@ BEGIN: Final = (
     "import json, sys; plan = json.loads(sys.stdin.buffer.readline()); "
     "inside = {}; exec(plan.pop('source'), inside); inside['main'](plan)"
 )
-"""What the interpreter of jobs is given: inside of a sandbox it has no file of HAProc's."""
+"""The arguments of the jobs' interpreter: inside a sandbox it has no file of HAProc's."""
 BUBBLEWRAP: Final = "bwrap"
 READ_BYTES: Final = 64 << 10
 FILES_OPEN_MAX: Final = 1024
@@ -221,7 +221,7 @@ UNPRIVILEGED: Final = "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run: an absolute command, in a folder, how far from HAProc, and as whom.
+    """The program to run: an absolute command, its folder, its isolation from HAProc, and its user.
 
     ``python`` runs the job's first process. ``readable`` and ``hidden`` as in
     `haproc.jobs.process`. ``user``: None for HAProc's own.
@@ -291,7 +291,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a program ended; ``code`` is its exit code (negative: the signal)."""
+    """The end of a program; ``code`` is its exit code (negative: the signal)."""
 
     outcome: Outcome
     code: int | None

@@ -39,7 +39,7 @@ EVENTS: Final = "job/at/"
 FILES: Final = "jobfile/"
 LOGS: Final = "joblog/"
 GRACE_MS: Final = 3_600_000
-"""How long files wait for their job. Chosen: far above what clocks differ by."""
+"""The time for which files wait for their job. Chosen: far above the differences of clocks."""
 
 
 def request_prefix(user: str, request_id: str) -> str:
@@ -96,7 +96,7 @@ def event_key(job_id: int, event: Event, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """What a key stands for: an event's or a session's job, and what sort it is."""
+    """The parts of a key: an event's or a session's job, and the sort of the event."""
 
     job_id: int
     sort: str
@@ -137,7 +137,7 @@ LINE_BYTES_MAX: Final = 8 << 10
 CHARACTER_BYTES_MAX: Final = 4
 PIECE_BYTES_MAX: Final = 64 << 10
 LINE_COST: Final = 4
-"""What a line takes up beside its text where it is stored; so empty ones are bounded, too."""
+"""The bytes that a stored line takes beside its text; so empty ones are bounded, too."""
 GROWING_BYTES_MAX: Final = 8 << 10
 """A last piece below this is written again with what comes behind it. Chosen: a program that says a
 line a second has so few pieces, and none is written more often than is cheap."""
@@ -182,7 +182,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 class Tail:
-    """What one attempt has said, as far as it is kept."""
+    """The output of one attempt, as far as it is kept."""
 
     def __init__(self, first: int, bytes_max: int) -> None:
         self._bytes_max = bytes_max

@@ -54,7 +54,7 @@ def doors_of(config: Config, me: str) -> list[DoorAddress]:
 
 
 class Relay:
-    """See the module. ``doors`` gives those worth trying now, in order."""
+    """A port on loopback for one job. ``doors`` gives the doors worth trying now, in order."""
 
     def __init__(self, doors: Callable[[], Sequence[DoorAddress]]) -> None:
         self._doors = doors

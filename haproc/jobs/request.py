@@ -132,7 +132,7 @@ FIELDS: Final = (
     *("driverMemory", "className", "jars", "archives", "driverCores", "executorMemory"),
     *("executorCores", "numExecutors", "queue", "heartbeatTimeoutInSecond"),
 )
-"""What a body may hold: Livy's, and ours: ``code`` and ``requestId``."""
+"""The fields of a body: Livy's, and ours: ``code`` and ``requestId``."""
 _REFUSED: Final = {
     "className": "a job is a Python program, and has no class to start",
     "jars": "JVM code would run in a driver of its own, which writes past the ring",
@@ -157,7 +157,7 @@ OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fano
 _UNITS: Final = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
 _TAKEN: Final = frozenset({"modules", "tmp"})
-"""What the working folder has already."""
+"""Names that the working folder has already."""
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ -]{0,127}")
 
 
@@ -172,7 +172,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a body asks for; ``paths`` are still to be read from the allowed folders."""
+    """The content of a body; ``paths`` are still to be read from the allowed folders."""
 
     paths: tuple[tuple[Role, str], ...]
     uploads: tuple[Upload, ...]
@@ -241,14 +241,15 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
 
 
 class _Ignored:
-    """What of a request means nothing here, where the configuration lets that be ignored."""
+    """The parts of a request that mean nothing here, where the configuration lets them be
+    ignored."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._allowed = jobs.unknown_fields is UnknownFields.IGNORE
         self.names: set[str] = set()
 
     def may(self, name: str) -> bool:
-        """Whether a field or setting may be ignored; if so, it is noted."""
+        """True if a field or setting may be ignored; if so, it is noted."""
         never = name in NEVER_IGNORED or name.startswith(("haproc.", "spark.jars."))
         if self._allowed and not never:
             self.names.add(name)
@@ -276,7 +277,7 @@ def _program(
 
 @dataclass(slots=True)
 class _Settings:
-    """What ``conf`` says."""
+    """The settings in ``conf``."""
 
     confs: dict[str, str]
     options: dict[str, str]
@@ -403,7 +404,7 @@ def check_program(upload: Upload) -> None:
 
 
 def _sets_master(node: ast.AST) -> bool:
-    """Whether this is ``….builder….master(…)``."""
+    """True if this is ``….builder….master(…)``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     if node.func.attr != "master":

@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
 FLUSH_S: Final = 0.5
-"""How old a line may be before others can read it."""
+"""The most age of a line before others can read it."""
 AGAIN_S: Final = 1.0
 LOG_TRIES_MAX: Final = 60
 """A piece of a job's log that cannot be stored so often is given up: the job itself goes on."""
@@ -69,14 +69,14 @@ DROPPED_MAX: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the runner needs of its HAProc.
+    """The parts of its HAProc that the runner needs.
 
-    ``servers``: URLs of client doors, the own one first. ``peers``: the incarnation of each that is
-    heard, and those not heard of yet; ``serving``: whether jobs may be taken; ``close_session``
-    closes a user's session at all HAProcs. ``hidden``: what programs must not find,
-    even where it lies below what they do. ``fence`` stops in the log what was let in for a job and
-    returns how many records there are up to that; ``applied`` waits until this cluster has applied
-    so many. Calls raise RequestError.
+    ``servers``: URLs of client doors, the own one first. ``peers``: the incarnation of each live
+    peer, and the peers not received from yet; ``serving``: True if jobs may be taken;
+    ``close_session`` closes a user's session at all HAProcs. ``hidden``: files that programs must
+    not find, even below folders that they may read. ``fence`` stops in the log what was let in for
+    a job and returns the number of records up to that; ``applied`` waits until this cluster has
+    applied so many. Calls raise RequestError.
     """
 
     me: str
@@ -109,7 +109,7 @@ class Here:
 
 
 class Runner:
-    """See the module."""
+    """Runs the ring's jobs on this HAProc."""
 
     def __init__(
         self, settings: Jobs, around: Around, book: Book, store: KeyValueStore, relay: Relay
@@ -128,7 +128,7 @@ class Runner:
 
     @property
     def running(self) -> int:
-        """How many attempts run here."""
+        """The number of attempts that run here."""
         return len(self._here)
 
     def take_ended(self) -> Mapping[str, int]:

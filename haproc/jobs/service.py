@@ -1,4 +1,4 @@
-"""What is asked of the ring's jobs, by users for their own and by operators for all."""
+"""The actions on the ring's jobs, by users on their own and by operators on all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def check_here(user: str, upload: Upload) -> None:
 
 
 class JobService:
-    """See the module. Methods raise RequestError."""
+    """Submits, lists and ends jobs. Methods raise RequestError."""
 
     def __init__(
         self,

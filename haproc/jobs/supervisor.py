@@ -27,21 +27,21 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWUSER = 0x10000000
 NAMESPACE_FD = 3
-"""Where bubblewrap finds the user namespace that a supervisor of root's makes for it."""
+"""The file descriptor of the user namespace that root's supervisor makes for bubblewrap."""
 ALL_USERS = b"0 0 4294967295"
 LOOK_S = 0.2
-"""How often the free space is looked at."""
+"""The interval of checks of the free space."""
 USED_LOOK_S = 1.0
 USED_LOOK_SHARE = 20
-"""What folder and processes take up is looked at every second, for a twentieth of the time at most.
-"""
+"""The space of folder and processes is checked every second, for a twentieth of the time at
+most."""
 ENTRY_BYTES = 4096
-"""What a file or folder takes up at least, as it is counted: so empty ones are bounded, too."""
+"""The least bytes that count for a file or folder: so empty ones are bounded, too."""
 CLEARING_S = 10.0
-"""How long what the program left behind is killed again and again."""
+"""The time for which the program's remaining processes are killed again and again."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 FIRST_OUT = b"1000"
-"""Where the host has no memory left, the kernel ends programs before HAProc."""
+"""If the host has no memory left, the kernel ends programs before HAProc."""
 EXEC_FAILED = 127
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -187,7 +187,8 @@ def _free_bytes(folder: str) -> int:
 
 
 def _takes_more(folder: str, most: int) -> bool:
-    """Whether what is in a folder takes up more, or cannot be looked at: too deep, or shut."""
+    """True if a folder's content takes more, or cannot be counted: too deep, or without
+    permission."""
     taken, folders = 0, [folder]
     while folders:
         try:
@@ -205,9 +206,9 @@ def _takes_more(folder: str, most: int) -> bool:
 
 
 def _hold_more(most: int) -> bool:
-    """Whether all processes of the job together hold more memory.
+    """True if all processes of the job together hold more memory.
 
-    What several share counts once: that is asked for only when it may matter, since it takes long.
+    Shared memory counts once. That takes long, so it is looked up only when it may matter.
     """
     pids = _descendants(os.getpid())
     return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most

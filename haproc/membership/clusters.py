@@ -31,9 +31,9 @@ IN_SYNC_STATES: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERIN
 
 @dataclass(frozen=True, slots=True)
 class ClusterProgress:
-    """How one cluster stands.
+    """The progress of one cluster.
 
-    ``cursor``: below it, it had applied everything when it told; None if it never told.
+    ``cursor``: it had applied everything below when it reported; None if it never reported.
     ``sound``: its tables are those at its cursor, as far as is known.
     """
 

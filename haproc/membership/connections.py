@@ -197,13 +197,13 @@ class _Link(asyncio.Protocol):
 
 
 class PeerDoors:
-    """Where the HAProc ``me`` asks the others, under the ring's secret; close with ``aclose``."""
+    """The HAProc ``me``'s requests to its peers, under the ring's secret; close with ``aclose``."""
 
     def __init__(self, config: Config, me: str) -> None:
         self._me = me
         self.follow(config.clusters)
         self.connect_s = config.timeouts.peer_s
-        """What a connection may take."""
+        """The time allowed for a connection."""
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
 
@@ -247,7 +247,8 @@ class PeerDoors:
 
 
 _ANSWER_MARGIN_S: Final = 0.5
-"""What an answer may take on its way beyond the time that the peer was given for its work."""
+"""The time allowed for an answer on its way, beside the time that the peer was given for its
+work."""
 _ANSWER_BYTES_MAX: Final = 16 << 20
 COPY_PATH: Final = "/ha/v1/copy"
 COPY_BYTES_MAX: Final = 64 << 20

@@ -1,12 +1,12 @@
-"""Whether the Spark servers of a ring are set alike: their values in, differences out.
+"""Differences between the settings of a ring's Spark servers.
 
-Two servers of other versions, or with other settings, may run one statement and come to different
-rows. So every HAProc tells its server's versions and all settings of Spark SQL and of Delta but
-those that are known not to matter: what nobody thought of is compared.
+Two servers with other versions or settings may compute different rows for one statement. So every
+HAProc reports its server's versions and all settings of Spark SQL and of Delta, except those that
+are known not to matter. A setting that nobody thought of is compared, too.
 
-A name with None has no value on that server. A name that a server does not tell at all was not
-asked for there yet: one may have a default where the other was given a value. So each looks up the
-names that any other one tells, and only what both have looked up is compared.
+A name with None has no value on that server. A name that is not reported was not looked up there:
+one server may have a default where another has a value. So each HAProc looks up the names that any
+other reports, and a name is compared once both have looked it up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from haproc.engine.interface import SETTINGS_OF_RESULTS, VERSION
 
 Values: TypeAlias = Mapping[str, str | None]
-"""What a HAProc tells of its server: a value as it is or its digest, or None."""
+"""The values of a server that its HAProc reports: each as it is, as a digest, or None."""
 
 DEFAULTS: Final = "haproc.session_defaults"
 """Stands among the settings for those that sessions begin with, by HAProc's configuration."""
@@ -124,7 +124,7 @@ class Findings:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many settings differ, and how many are unfit."""
+        """The number of settings that differ, and of those that are unfit."""
         return len(self.differences), len(self.unfit)
 
 

@@ -32,11 +32,11 @@ _END_LENGTH: Final = len(_MAC_FIELD) + _MAC_LENGTH + len(b'"}')
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What one HAProc published at once.
+    """One message of a HAProc through Redis.
 
-    ``number``: one more than that of its message before. ``heard``: the incarnation and the number
-    of the last message from each peer that it received through Redis. ``url``: where clients reach
-    its cluster.
+    ``number``: one more than that of its message before. ``heard``: for each peer, the incarnation
+    and number of the last message that was received from it through Redis. ``url``: the address of
+    its cluster for clients.
     """
 
     cluster: str
@@ -84,18 +84,18 @@ PROVEN_INTERVALS_MAX = 2.0
 """Peers send at moments of their own, so the message that one names half an interval after ours was
 sent up to one and a half intervals ago. Half an interval more is for timers that are late."""
 SETTLE_INTERVALS = 0.5
-"""When, after a message, it is looked at who received it."""
+"""The time after a message at which its receipt by the peers is checked."""
 
 
 class Way(StrEnum):
-    """What carries heartbeats and reports."""
+    """The transport of heartbeats and reports."""
 
     MESH = "mesh"
     REDIS = "redis"
 
 
 class Receipt(StrEnum):
-    """What became of a message that came through Redis."""
+    """The result of checking a message that came through Redis."""
 
     TAKEN = "taken"
     UNPROVEN = "unproven"
@@ -107,39 +107,39 @@ class Receipt(StrEnum):
 
 @dataclass(slots=True)
 class _Peer:
-    """What is known of a peer through Redis."""
+    """The known facts about a peer through Redis."""
 
     incarnation: str = ""
     number: int = 0
     proven_at: float = float("-inf")
-    """When a message came that counts."""
+    """The time at which the last message that counts was received."""
     received_at: float = float("-inf")
-    """When the newest message of ours was sent that it names."""
+    """The time at which our newest message was sent that the peer names."""
     mesh_since: float = float("-inf")
     """Since when, without a break, the mesh is used."""
 
 
 class Exchange:
-    """Which way messages to each peer go, Redis or the mesh, and what of Redis counts. Time is
-    given.
+    """The choice of a transport (Redis or the mesh) for each peer, and the check of what Redis
+    carries. Time is given.
 
-    Every message through Redis has a number, and says which message of each peer its sender
-    received last. From this both ends know what they need to:
+    Every message through Redis has a number, and names the last message that its sender received
+    from each peer. Both ends conclude from this:
 
-    - *The own message comes back* through the subscription: Redis works, for this HAProc.
+    - *The own message comes back* through the subscription: Redis works for this HAProc.
     - *A peer names a message of the last two intervals*: Redis works for that peer, too, and in
-      this direction. Else what is told goes to it over the mesh as well. This is looked at half
-      an interval after each message, so a peer misses at most two in a row, whatever part of
-      Redis fails: one less than make it count as silent.
-    - *A peer names a message of the last window*: what it says was said just now. Nothing else
-      counts, so whoever can write to the Redis cannot pass off what a HAProc said earlier as its
-      heartbeat. Nor can he say it twice: a peer's numbers only grow.
+      this direction. Otherwise messages to it go over the mesh as well. This is checked half an
+      interval after each message, so a peer misses at most two in a row, whatever part of Redis
+      fails: one less than make it count as silent.
+    - *A peer names a message of the last window*: its message is fresh. Nothing else counts, so a
+      process that can write to the Redis cannot repeat an earlier message as a heartbeat. It cannot
+      repeat a fresh one either: a peer's numbers only grow.
 
-    An incarnation replaces one that is there only by naming a newer message than that one did.
-    The way back to Redis is the same: the peer names a recent message, and needs no mesh any
-    more.
+    An incarnation replaces a known one only by naming a newer message than that one did. The way
+    back to Redis is the same: the peer names a recent message, and needs no mesh any more.
 
-    ``identity``: the own cluster and incarnation."""
+    ``identity``: the own cluster and incarnation.
+    """
 
     def __init__(self, rules: Membership, identity: tuple[str, str], peers: Iterable[str]) -> None:
         self._rules = rules
@@ -152,7 +152,7 @@ class Exchange:
         self._connected = False
         self._good = self._bad = 0
         self.way = Way.MESH
-        """What carries, for people: it does not follow single messages that are late."""
+        """The transport in use, for people: single late messages do not change it."""
         self.by_mesh = frozenset(self._peers)
         """The peers to which the mesh is used."""
 

@@ -37,7 +37,7 @@ class Subject(Protocol):
 
 
 class Lines(Protocol):
-    """How messages go to all peers."""
+    """Sends messages to all peers."""
 
     def send(self, message: PeerMessage) -> None:
         """Send it to every peer, now or never."""
@@ -53,7 +53,8 @@ class Lines(Protocol):
 
 
 class Members:
-    """See the module. Until a subject is attached, the HAProc is one that starts."""
+    """The members of the ring, as this HAProc sees them. Without a subject its own state is
+    STARTING."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Members:
         self._subject: Subject | None = None
         self._unix_ms = unix_ms
         self.since = self._now_text()
-        """When the state began."""
+        """The time at which the state began."""
         self.ring: tuple[Neighbour, ...] = ()
         """The ring's clusters, once they are not those of the configuration any more."""
         self._clock = asyncio.get_running_loop().time

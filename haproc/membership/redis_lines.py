@@ -88,7 +88,7 @@ class RedisChannel:
 
     @property
     def ready(self) -> bool:
-        """Whether a message can be published now."""
+        """True if a message can be published now."""
         return self._connection is not None and not self._owed
 
     def publish(self, data: bytes, keep: bool) -> None:
@@ -241,7 +241,7 @@ def _sentinel(url: RedisUrl, settings: Settings, patience_s: float) -> Sentinel 
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted for a while; ``refused`` is what did not count, and why."""
+    """Counts of received messages for a while; ``refused``: those that did not count, by reason."""
 
     published: int = 0
     fallbacks: int = 0
@@ -280,11 +280,11 @@ class RedisLines:
         self._warned_at = float("-inf")
         self._published = b""
         self.urls: dict[str, str] = {}
-        """Where clients reach the peers' clusters, as these told."""
+        """The addresses of the peers' clusters for clients, as reported."""
         self.reason = "Redis is not connected yet"
-        """Why Redis does not carry; for people."""
+        """The reason why Redis is not in use; for people."""
         self.changed_at = self._loop.time()
-        """When what carries changed last."""
+        """The time of the last change of the transport in use."""
         self._tally = Tally()
         self._shown: Way | None = None
         self._channel = RedisChannel(
@@ -321,7 +321,7 @@ class RedisLines:
 
     @property
     def way(self) -> Way:
-        """What carries at the moment."""
+        """The transport in use: Redis or direct HTTP."""
         return self._exchange.way
 
     def way_to(self, peer: str) -> Way:

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 
 class State(StrEnum):
-    """What a HAProc may do now; the order of the checks is the order of `state_of`."""
+    """What a HAProc may do now. `state_of` checks in this order."""
 
     STOPPED = "STOPPED"
     FENCED = "FENCED"
@@ -61,7 +61,7 @@ PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, 
 
 
 class Cause(StrEnum):
-    """Why a cluster counts as different from the others."""
+    """The reason why a cluster counts as different from the others."""
 
     OUTCOME = "outcome"
     """An operation ended differently here."""
@@ -77,12 +77,12 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """What is wrong with a cluster that differs; kept with the cursor until it is verified.
+    """A cluster's difference from the others, kept with the cursor until the cluster is verified.
 
-    ``offset``: of the newest operation (or verification) concerned. ``applies``: whether it goes on
-    applying. An odd outcome stops it, so that it can be looked at as it was; a failed copy does, as
-    tables may be missing; what an operator passed over, and what a verification found, goes on: it
-    is to be mended and verified again.
+    ``offset``: of the newest operation (or verification) concerned. ``applies``: True if the
+    cluster goes on applying. An odd outcome stops it, so that its tables can be examined as they
+    were. A failed copy stops it, because tables may be missing. After a skipped operation or a
+    failed verification it goes on, until it is repaired and verified again.
     """
 
     offset: int
@@ -130,7 +130,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is known of one HAProc; each ``*_at`` names the log offset concerned."""
+    """The known facts about one HAProc; each ``*_at`` names the log offset concerned."""
 
     started: bool = False
     cluster_up: bool = False
@@ -147,12 +147,13 @@ class Condition:
     stuck_at: int | None = None
     diverged: Divergence | None = None
     isolated: str = ""
-    """Why this HAProc counts as cut off from the ring; empty if it does not."""
+    """The reason why this HAProc counts as cut off from the ring; empty if it does not."""
     undecided: Undecided | None = None
     behind: str = ""
-    """Why the log cannot bring this cluster up to date, and what to do; empty if it can."""
+    """The reason why the log cannot bring this cluster up to date, and the remedy; empty if it
+    can."""
     copying: str = ""
-    """How far the copy of another cluster's tables is; empty if there is none."""
+    """The progress of the copy of another cluster's tables; empty if there is none."""
     cluster_error: str = ""
     log_error: str = ""
 
@@ -296,15 +297,15 @@ class ClusterReport:
 
 
 PeerMessage: TypeAlias = Beat | ClusterReport
-"""What a HAProc tells its peers of itself, as JSON. Readers ignore fields that they don't know."""
+"""A HAProc's message about itself, as JSON. Readers ignore fields that they don't know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a HAProc tells of itself; see `Beat` and `ClusterReport`.
+    """The facts that a HAProc reports about itself; see `Beat` and `ClusterReport`.
 
-    ``lag``: how many records below ``log_end`` are not applied. ``log_lost``: the log has not
-    answered for longer than that could go unnoticed by a peer.
+    ``lag``: the number of records below ``log_end`` that are not applied. ``log_lost``: the log has
+    not answered for so long that a peer must have noticed it, too.
     """
 
     state: State

@@ -1,4 +1,4 @@
-"""What one HAProc knows of its ring: peers that are heard, peers that are down. Time is given."""
+"""A HAProc's knowledge of its ring: which peers are up, which are down. Time is given."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Detector:
         self._received_at: deque[float] = deque(maxlen=4 * _intervals(rules))
         self._watched_since = now_s
         self.up = False
-        """Whether the peer is heard, by the last check."""
+        """True if the peer was up at the last check."""
 
     def received(self, now_s: float) -> None:
         """A heartbeat came."""
@@ -122,7 +122,7 @@ def _intervals(rules: Membership) -> int:
 
 
 class PeerStatus(StrEnum):
-    """What a HAProc knows of a peer."""
+    """A HAProc's knowledge of a peer."""
 
     HEARD = "heard"
     UNREACHABLE = "unreachable"
@@ -143,7 +143,7 @@ def standing_of(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for being cut off."""
+    """The evidence that this HAProc is cut off."""
 
     log_lost: bool
     """The log has not answered for longer than it can have been away unnoticed by others."""
@@ -181,26 +181,26 @@ class Peer:
     detector: Detector
     standing: PeerStatus = PeerStatus.DOWN
     changed_at: float = 0.0
-    """When it became alive, or was called down."""
+    """The time at which it became alive, or down."""
     updated_at: float | None = None
-    """When it last told its state and progress."""
+    """The time of its last report of state and progress."""
     beat: Beat | None = None
     report: ClusterReport | None = None
     met: bool = False
-    """Whether it was alive at any time, as far as this process knows."""
+    """True if it was alive at any time since this process began."""
 
     @property
     def alive(self) -> bool:
-        """Whether anybody hears it."""
+        """True if any HAProc receives its heartbeats."""
         return self.standing is not PeerStatus.DOWN
 
 
 class RingView:
-    """What one HAProc knows of its ring, from what its peers tell it. Time is an argument.
+    """The ring as one HAProc knows it from its peers' messages. Time is an argument.
 
-    Heartbeats and reports of an older incarnation are passed over: one whose claim stands before
-    that of the incarnation known. While the known one is heard, another without a later claim
-    does not count either; once it is not heard, whoever speaks for the cluster does.
+    Messages of an older incarnation do not count: one whose claim stands before that of the known
+    incarnation. While heartbeats of the known one arrive, another without a later claim does not
+    count either. When they stop, any incarnation of the cluster counts.
     """
 
     def __init__(self, rules: Membership, peers: Iterable[str], now_s: float) -> None:

@@ -22,7 +22,7 @@ from haproc.pin.sqltypes import DAY_TIME_UNITS, DECIMAL_DIGITS_MAX, SqlType
 
 
 class Treatment(StrEnum):
-    """What has to be done with a statement before it may be replicated."""
+    """The treatment that a statement needs before it may be replicated."""
 
     REPLICATE = "replicate"
     """Its text means the same everywhere."""
@@ -33,7 +33,7 @@ class Treatment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a statement's nondeterministic parts are fixed to. All given from outside.
+    """The values that replace a statement's nondeterministic parts. All are arguments.
 
     ``now`` is aware (UTC).
     """

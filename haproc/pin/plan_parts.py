@@ -33,7 +33,7 @@ _HANDING_ON: Final = members(
     drop_na collect_metrics with_watermark
     """
 )
-"""What comes out of these are columns that came in, under the same names."""
+"""Relations whose columns are columns of their input, under the same names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 DECIMAL_DIGITS_MAX = 38
 TYPE_DEPTH_MAX = 32
-"""How deeply types may be nested; chosen, not measured (Spark's own limit is its stack)."""
+"""The limit of the nesting of types; chosen, not measured (Spark's own limit is its stack)."""
 FIELD_NAME_WORDS_MAX = 64
 TYPE_CHARS_MAX = 100_000
 """A type's text; chosen, not measured."""

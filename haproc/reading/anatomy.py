@@ -1,9 +1,9 @@
-"""What a statement is: its kind, what it writes and reads, and which part of it gives the rows.
+"""The anatomy of a statement: its kind, the tables it writes and reads, and its source of rows.
 
-Two trees say it: the parsed one, which is the text, and the analyzed one, in which every name is
-resolved. The kind is told by the class of the root (`haproc.reading.limits`); both trees have to
-agree on it and on the table that is written. Names are those that Spark resolved: a temporary view
-is one because Spark says so. Nothing here knows whether a statement does the same everywhere.
+It comes from two trees: the parsed one, which is the text, and the analyzed one, in which every
+name is resolved. The class of the root gives the kind (`haproc.reading.limits`); both trees must
+agree on it and on the written table. Names are those that Spark resolved: a temporary view is one
+because Spark reports it. Nothing here decides if a statement does the same on every cluster.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _STRUCTURE: Final = frozenset(
     {"ColumnDefinition", "QualifiedColType", "DefaultValueExpression", "OptionList"}
     | {"AttributeReference", "DeltaMergeAction", "Assignment"}
 )
-"""What is an expression for Spark, but only holds some, or none."""
+"""Classes that are expressions for Spark, but only hold expressions, or none."""
 _HINT: Final = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"
 
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """What a statement is made of.
+    """The parts of a statement.
 
     ``writes``, ``reads``: full names, as `Classified` has them; views are named and seen through.
     ``known``: nothing is missing from these. ``rests_on``: both, and the catalog's functions that

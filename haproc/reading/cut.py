@@ -1,8 +1,8 @@
-"""Where the query stands in the text of a statement, and what is left of the text without it.
+"""The place of the query in a statement's text, and the rest of the text without it.
 
-The parsed tree says where the parts stand, in characters: the place of an INSERT ends in front of
-its query, and begins behind a WITH or FROM clause that stands first. Places of queries are no help
-alone: they leave out parentheses, FROM in front, ORDER BY. So tokens tell the rest.
+The parsed tree gives the places of the parts, in characters: the place of an INSERT ends in front
+of its query, and begins behind a WITH or FROM clause that stands first. Places of queries alone are
+no help: they leave out parentheses, FROM in front, ORDER BY. So tokens give the rest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Cut:
 
 
 def _order(literal: tuple[TextRange, str]) -> tuple[int, bool, int]:
-    """What is put in between characters comes before what takes their place, the longest first."""
+    """The order of replacements: text put in between characters comes before text that replaces
+    some, the longest first."""
     place, _ = literal
     return place.start, place.end > place.start, -place.end
 
@@ -92,7 +93,7 @@ def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] 
 
 
 def _is_default(node: Node) -> bool:
-    """Whether the node may be DEFAULT, which stands for a value in an INSERT alone."""
+    """True if the node may be DEFAULT, which stands for a value in an INSERT only."""
     name = node["nameParts"] if node.cls == "UnresolvedAttribute" else None
     return name is not None and len(name) == 1 and str(name[0]).upper() == "DEFAULT"
 

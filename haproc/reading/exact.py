@@ -1,14 +1,15 @@
-"""Whether a part of a statement comes out the same on every cluster.
+"""The check that a part of a statement gives the same on every cluster.
 
 Theory of operation. Spark has analyzed the statement: each operator and expression has a class,
-each expression a type, and what is a column is one. A closed list says which classes give the same
-everywhere (`known`); sums, limits and windows do under a condition on types and orders (`order`);
-texts that Spark reads by the clock are followed to where they are written (`moving`). Everything
-else is a finding. What is one value for the whole statement becomes a literal at its place; for
-the rest, rows that are computed once stand for the query that it stands in.
+each expression a type, and columns are resolved. A closed list names the classes that give the same
+everywhere (`known`). Sums, limits and windows do so under a condition on types and orders
+(`order`). Texts that Spark reads by the clock are followed to where they are written (`moving`).
+Everything else is a finding. A finding that is one value for the whole statement becomes a literal
+at its place. For any other, rows that are computed once replace its query.
 
 Spark computes some things while it reads: rows in the text, typed literals, a MERGE's clock. Those
-are found in the parsed tree and in what the plugin has analyzed beside it (`examine_words`).
+are found in the parsed tree and in the plans that the plugin has analyzed beside it
+(`examine_words`).
 """
 
 from __future__ import annotations
@@ -408,7 +409,7 @@ def _kinds(node: Node) -> list[str | None]:
 
 
 def _same(left: Node, right: Node) -> bool:
-    """Whether two expressions are the same one."""
+    """True if two expressions are the same one."""
     if left is right:
         return True
     if (left.cls, left.type, left.value) != (right.cls, right.type, right.value):
@@ -455,4 +456,5 @@ _RULES: Final[dict[str, _Rule]] = {
     "Window": _E._window,
     "WindowExpression": _E._framing,
 }
-"""What is exact under a condition; what has no rule is in a list of `known`, or is a finding."""
+"""Classes that are exact under a condition; one without a rule is in a list of `known`, or a
+finding."""

@@ -32,7 +32,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def is_within(place: TextRange | None, outer: TextRange) -> bool:
-    """Whether a place, if it is known, lies in another."""
+    """True if a place, if it is known, lies in another."""
     return place is None or (outer.start <= place.start and place.end <= outer.end)
 
 
@@ -179,7 +179,7 @@ class Statement:
         return self._called
 
     def _is_inserted(self, alias: Node) -> bool:
-        """Whether nobody asks what a column is called: an INSERT takes it by its position."""
+        """True if the name of a column does not matter: an INSERT takes it by its position."""
         parsed, owner = self.reading.parsed, self.owners.get(id(alias))
         if parsed is None or parsed.cls != "InsertIntoStatement" or parsed["byName"]:
             return False

@@ -34,7 +34,7 @@ _NAMING: Final = frozenset(
     | {"AlterColumnSpec", "UnresolvedTableSpec", "OptionList", "SerdeInfo", "ClusterBySpec"}
     | {"IdentityTransform", "FieldReference", "First", "After"}
 )
-"""What says columns and their places in DDL, and computes nothing."""
+"""Classes that name columns and their places in DDL, and compute nothing."""
 _HINT_SESSION: Final = "name tables, views and functions of the catalog alone"
 _HINT_LATER: Final = (
     "every cluster computes it anew whenever rows are written or the function is called: write "
@@ -52,7 +52,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a write is for Spark, and what becomes of it.
+    """Spark's reading of a write, and its judgement.
 
     ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and what is
     around that, if it has one that can be told apart. ``reads``: tables and views; ``rests_on``:
@@ -78,12 +78,12 @@ class Judged:
 
     @property
     def touched(self) -> Touched:
-        """What rules are asked about."""
+        """The names that rules are matched with."""
         return Touched(self.reads | self.writes, self.known, expressions=self.expressions)
 
     @property
     def moved(self) -> bool:
-        """Whether the next sending may come to another text."""
+        """True if the next sending may give another text."""
         return bool(self.literals)
 
 

@@ -108,7 +108,7 @@ QUERIES: Final = frozenset(_QUERIES.split())
 """Operators that can be the root of what only gives rows."""
 
 RUN_BY_ANALYZER: Final = frozenset({"UnresolvedExecuteImmediate", "CompoundBody"})
-"""What hides the statements that it runs; the reader does not analyze it."""
+"""Classes that hide the statements that they run; the reader does not analyze them."""
 
 REASONS: Final = {
     "InsertIntoDir": ("this INSERT writes files, or names no table", ""),
@@ -132,7 +132,7 @@ REASONS: Final = {
         ("the function runs code that HAProc cannot look into", ""),
     ),
 }
-"""Why what has one of these classes is refused, and what to do instead, where that can be said."""
+"""The reason for refusing each of these classes, with the remedy if there is one."""
 
 PARSED: Final[dict[str, Kind]] = {}
 """The kind of a statement by its root's class as it is parsed; not of queries."""
@@ -160,7 +160,7 @@ EFFECTS: Final = (
     | RUN_BY_ANALYZER
     | {"InsertIntoDataSourceDirCommand", "InsertIntoHiveDirCommand"}
 )
-"""What does something, and so stands in no query."""
+"""Classes with an effect, which no query may contain."""
 
 
 # What a statement may not hold, whatever it is: told by its parsed and its analyzed tree.
@@ -298,5 +298,5 @@ def check_setting(root: Node) -> None:
 
 
 def is_placed(root: Node) -> bool:
-    """Whether a definition says where its data lies."""
+    """True if a definition names the place of its data."""
     return any(isinstance(node["location"], str) for node in root.walk())

@@ -1,8 +1,8 @@
-"""What moves: texts that Spark reads by the clock, and the one value that a statement takes.
+"""The moving parts of a statement: texts that Spark reads by the clock, and the value of each.
 
 A constant text ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` becomes a moment where it
-is cast to a date or a timestamp; any text at all that is a time of day becomes a TIMESTAMP of the
-day on which it is read. Where such a text comes from is followed through columns to the literals.
+is cast to a date or a timestamp. Any text that is a time of day becomes a TIMESTAMP of the day on
+which it is read. Such a text is followed from the cast through columns to the literals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COMPLETE = re.compile(
     rf"{_DAY}(?:[ T][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,9}})?)?"
     r"(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:[0-9]{2}|[A-Za-z]+(?:/[A-Za-z_]+)+))?)?"
 )
-"""How a literal is written that asks no clock: with its whole day."""
+"""The form of a literal that does not depend on the clock: with its whole day."""
 _TIME = re.compile(
     r"[\s\x00-\x20\x7f]*T?([0-9]{1,2}(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]{1,9})?)?)?)[\s\x7f]*"
 )
@@ -96,12 +96,12 @@ def typed(tokens: list[Token]) -> tuple[str, str] | None:
 
 
 def is_moment_type(node: Node) -> bool:
-    """Whether a literal is a date, a time or a moment, and not NULL."""
+    """True if a literal is a date, a time or a moment, and not NULL."""
     return (node.type or "").partition("(")[0] in MOMENTS and "'" in (node.value or "")
 
 
 def names_clock(text: str) -> bool:
-    """Whether a text has the name of a function of the clock in it."""
+    """True if a text contains the name of a function of the clock."""
     return any(token.upper in CLOCK_WORDS for token in tokens_of(text))
 
 
@@ -117,7 +117,7 @@ def moving_in(text: str) -> str:
 
 
 def computes_rows(text: str) -> bool:
-    """Whether rows in a text, of a view or the like, may be computed, and are not literals."""
+    """True if rows in a text, of a view or the like, may be computed, and are not literals."""
     tokens = tokens_of(text)
     ranges, values = [], []
     for token, behind in pairwise(tokens):
@@ -185,7 +185,7 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
 
 
 def is_constant(item: list[Token]) -> bool:
-    """Whether an item of a row is a literal as it stands: no text is made in it."""
+    """True if an item of a row is a literal as it stands: no text is made in it."""
     plain = item[1:] if item and item[0].text in ("-", "+") else item
     if typed(plain) is not None or all(each.kind is TokenKind.STRING for each in plain):
         return True
@@ -196,19 +196,20 @@ def is_constant(item: list[Token]) -> bool:
 
 @dataclass(slots=True)
 class Moving:
-    """What moves in one reading."""
+    """The moving parts of one reading."""
 
     reading: Reading
     moment: Moment
     defined: dict[int, Node] = field(default_factory=dict)
-    """What CommonExpressionRef stands for, by its number."""
+    """The definition of each CommonExpressionRef, by its number."""
 
     def cut(self, place: TextRange | None) -> str:
         """Return the text at a place."""
         return "" if place is None else self.reading.text[place.start : place.end]
 
     def is_call(self, node: Node, names: Collection[str]) -> bool:
-        """Whether at a node's place stands a call of one of the functions, and nothing else."""
+        """True if the text at a node's place is a call of one of the functions, and nothing
+        else."""
         match = _CALL.fullmatch(self.cut(node.place))
         return match is not None and match[1].lower() in names
 

@@ -29,7 +29,7 @@ _HOLDING: Final = {
     "SubqueryAlias": ("child",),
     "View": ("desc",),
 }
-"""What has the name of a node that it holds, and the fields in which that may be."""
+"""Classes that repeat the name of a node that they hold, and the fields in which that may be."""
 UNRESOLVED: Final = {
     **dict.fromkeys(
         ("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView"),
@@ -37,7 +37,7 @@ UNRESOLVED: Final = {
     ),
     "UnresolvedIdentifier": "nameParts",
 }
-"""What names a table, a view or the like in a parsed tree, and the field with the parts."""
+"""Classes that name a table, a view or the like in a parsed tree, and the field with the parts."""
 
 
 def parts(node: Node) -> tuple[str, ...]:
@@ -109,7 +109,8 @@ def without(node: Node, fields: Iterable[str]) -> list[Node]:
 
 @dataclass(slots=True)
 class Uses:
-    """What trees read: tables, functions, and what only the session has; ``known``: no files."""
+    """The objects that trees read: tables, functions, and the session's own; ``known``: no
+    files."""
 
     reads: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Whether an order is total: rows that tie in it are equal, so it does not matter how they fall."""
+"""The totality of an order: rows that tie in it are equal, so their order does not matter."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
 
 
 def settles(keys: frozenset[int], node: Node | None) -> bool:
-    """Whether rows of an operator's that have equal keys are equal; equal keys are the same."""
+    """True if rows of an operator that have equal keys are equal; equal keys are the same."""
     while node is not None and (node.cls in _PASSING or node.cls == "WithCTE"):
         node = child_of(node)
     if node is None:
@@ -98,7 +98,7 @@ def _source(item: Node, keys: frozenset[int]) -> int | None:
 
 
 def limit_is_total(node: Node) -> bool:
-    """Whether a limit or an offset cuts a total order."""
+    """True if a limit or an offset cuts a total order."""
     below = child_of(node)
     while below is not None and below.cls in _CUTTING:
         below = child_of(below)
@@ -120,7 +120,7 @@ def function_of(window: Node) -> Node | None:
 
 
 def is_settled(window: Node, operator: Node) -> bool:
-    """Whether it does not matter to a window expression of an operator how ties fall."""
+    """True if the order of ties does not matter to an operator's window expression."""
     function, frame = function_of(window), at(window, "windowSpec", "frameSpecification")
     if function is None or frame is None:
         return False

@@ -1,4 +1,4 @@
-"""What the analyzer settles: words that become constants, and settings that do not matter."""
+"""The parts that the analyzer settles: words that become constants, and settings without effect."""
 
 from __future__ import annotations
 
@@ -222,12 +222,12 @@ _PLAIN: Final = frozenset(
 _ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract", "UnaryMinus"})
 """Likewise over numbers: ANSI mode says what they do, and travels."""
 _FITTING: Final = frozenset({"Cast", "CheckOverflowInTableInsert", "CheckOverflowInTableWrite"})
-"""What makes values those of a table's columns, where it has the place of the whole statement."""
+"""Classes that make values those of a table's columns, in the place of the whole statement."""
 _NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(")
 _HOLDERS: Final = frozenset({"NumericEvalContext"})
 """No expressions: how one is computed."""
 _OF_COLUMNS: Final = ("name", "dataType")
-"""What counts of a column: what stands for a query's rows may have NULLs in it."""
+"""The facts of a column that count: rows that replace a query may have NULLs in it."""
 
 
 def unsettled(

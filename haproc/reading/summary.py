@@ -96,7 +96,7 @@ DESCRIBING: Final = "DescribeQueryCommand"
 
 @dataclass(frozen=True, slots=True)
 class Touches:
-    """What a reading shows. ``rests_on``: what decides which tables these are.
+    """The tables that a reading shows. ``rests_on``: the names that decide which tables these are.
 
     ``function``: what makes a function, whose body is to be read (`haproc.reading.definitions`).
     ``inner``: a query of which the reading has but the names: it is to be read in its place.
@@ -162,7 +162,7 @@ LINES_MAX: Final = 200
 SHOWN_MAX: Final = 60
 """Characters of the text that a line shows. Chosen."""
 _TABLES: Final = frozenset({"LogicalRelation", "ResolvedTable", "DataSourceV2Relation"})
-"""Whose columns are not shown."""
+"""Classes whose columns are not shown."""
 
 
 def outline(reading: Reading) -> list[str]:

@@ -18,7 +18,7 @@ from haproc.pin.literals import Treatment
 
 
 class Remedy(StrEnum):
-    """What can be done about a part that would not be the same on every cluster."""
+    """The remedy for a part that would not be the same on every cluster."""
 
     VALUE = "value"
     """One value for the whole statement: a literal stands in its place."""
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the session says that the trees do not.
+    """The facts of the session that the trees lack.
 
     ``legacy``: its time parser is the legacy one, in whose formats the clock has a say.
     ``vouched``: a rule of the operator's vouches for classes that are in no list.
@@ -57,7 +57,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """What becomes of a write.
+    """The judgement of a write.
 
     ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
     writes, and the functions that it calls; changing the definition of any of them may change the
@@ -81,7 +81,7 @@ class WriteVerdict:
 
 
 UNASKED: Final = "unasked"
-"""Why the analyzer has said nothing."""
+"""The reason for a missing analysis: it was not requested."""
 RECURSION_MAX: Final = 6_000
 """Calls inside each other, for trees that are deep: Spark's own stack ends before. Chosen: so many
 of the JSON reader's own take half of a thread's stack."""
@@ -94,7 +94,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TextRange:
-    """Where something stands in the statement's text: characters from ``start`` up to ``end``."""
+    """A range in the statement's text: characters from ``start`` up to ``end``."""
 
     start: int
     end: int
@@ -160,7 +160,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What Spark made of a text or a DataFrame.
+    """Spark's reading of a text or a DataFrame.
 
     ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
     None if the analyzer was not asked, for the reason ``unseen``: it would run something

@@ -1,4 +1,4 @@
-"""What a client is told of what this cluster did, and of whatever else went wrong."""
+"""Answers and errors for clients, made from this cluster's results and from other failures."""
 
 from __future__ import annotations
 

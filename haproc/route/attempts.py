@@ -183,17 +183,18 @@ class AttachedResources:
 
 
 def _may_hold(session: ClientSession, facts: Facts) -> bool:
-    """Whether a session may hold what an operation's query rests on."""
+    """True if a session may hold something that an operation's query rests on."""
     if (ref := facts.session) is not None:
         return (ref.begun, ref.entries) == (session.begun, session.next_ordinal)
     return session.holds_temporaries
 
 
 class Concerns:
-    """Which clusters are to have applied a write before it is answered: a request's wish, and
-    rules.
+    """The number of clusters that must have applied a write before it is answered: by the request
+    and by rules.
 
-    ``asks_for_more``: whether any rule asks for a concern."""
+    ``asks_for_more``: True if any rule asks for a write concern.
+    """
 
     def __init__(
         self,
@@ -389,14 +390,14 @@ class Attempts:
 
 
 def _again(outcome: OperationOutcome | None) -> bool:
-    """Whether a write had no effect and never will, and may be made again."""
+    """True if a write had no effect and never will have one, so it may be made again."""
     if outcome is None or outcome.status is not OutcomeStatus.REJECTED:
         return False
     return may_be_made_again(outcome.failure)
 
 
 def _is_final(error: RequestError) -> bool:
-    """Whether the client would take the request for one that is over."""
+    """True if the client would take the request for an ended one."""
     return error.kind is not FailureKind.AVAILABILITY
 
 

@@ -1,4 +1,4 @@
-"""Which queries may be answered from what is kept, and the shell that keeps and gives it."""
+"""The queries that kept answers may serve, and the shell that keeps and gives these answers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ OURS: Final = f"{CATALOG}."
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a query comes to. ``reason``: why it is not repeatable; empty if it is.
+    """The reading of a query. ``reason``: why it is not repeatable; empty if it is.
 
-    ``since``: everything below that may change what a query is was applied when Spark was asked.
+    ``since``: all that may change the query and stands below was applied when Spark was asked.
     """
 
     since: int
@@ -46,12 +46,12 @@ class Reading:
 
 
 class Repeatable:
-    """Which queries give the same as long as their tables do, and which tables those are.
+    """Finds the queries whose answers stay the same as long as their tables do, and these tables.
 
-    What Spark reads in a query must say so, as for a write that is replicated as it stands, in a
-    session of HAProc's own in which nothing temporary is. It fails closed: what is not known to
-    depend on Delta tables of the catalog alone is not repeatable. Nor is what reads a table with
-    a LOCATION of its own, because a write to another table there would change it, too.
+    Spark's reading of the query must show it, as for a write that is replicated as it stands, in a
+    session of HAProc's own without temporary objects. It fails closed: a query that is not known to
+    depend on Delta tables of the catalog alone is not repeatable. Neither is one that reads a table
+    with a LOCATION of its own, because a write to another table there would change it, too.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
@@ -73,15 +73,15 @@ class Repeatable:
         return Reading(since, found.reads)
 
     def holds(self, reading: Reading) -> bool:
-        """Whether nothing may have been defined anew since."""
+        """True if nothing can have been redefined since."""
         return not self._core.log_state.written.defined(reading.since)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What a query reads: tables, and ``rests_on``, what else decides which these are.
+    """The tables that a query reads, and ``rests_on``: what else decides which these are.
 
-    ``since``: all below that may define any of it anew was applied by then.
+    ``since``: all that may redefine any of it and stands below was applied by then.
     """
 
     names: frozenset[str]
@@ -102,16 +102,16 @@ _SHOWN: Final = ("show_string", "html_string")
 
 
 class Narrowing:
-    """Which tables a query reads, so that it need not wait for what is still written to others.
+    """Finds the tables of a query, so that it need not wait for writes to others.
 
-    A query shows nothing but its tables. So it is fresh enough once all that may change these is
-    applied, whatever else still runs in front of it, be it a table that is computed for an hour.
-    Which tables they are is what Spark reads in it, in a session in which nothing temporary is.
-    It fails closed: a query in a session that holds something temporary, or one that reads
-    tables of another kind waits for everything, and so does one of which something may have been
-    defined anew since it was read: a table, a view, a function. If a statement changes the
-    session meanwhile, the names may mean something else by the time the query runs: whoever runs
-    it looks again once Spark has begun to answer.
+    A query shows only its tables. So it is fresh enough once everything that may change these is
+    applied, even while other operations before it still run, such as a table that is computed for
+    an hour. Its tables are those that Spark reads in it, in a session without temporary objects. It
+    fails closed. A query waits for everything if its session holds a temporary object, if it reads
+    tables of another kind, or if something it uses may have been redefined since it was read: a
+    table, a view, a function. If a statement changes the session meanwhile, the names may mean
+    something else by the time the query runs: the caller checks again once Spark has begun to
+    answer.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
@@ -205,7 +205,7 @@ _WRITTEN: Final = "a table that it reads was being written"
 
 
 class Counts(Protocol):
-    """What is counted of the cache."""
+    """The metrics of the cache."""
 
     def cached(self, outcome: str) -> None:
         """A query was answered for which the cache counts: hit, kept, or not_kept."""
@@ -220,14 +220,14 @@ class NoCounts:
     """Counts nothing."""
 
     def cached(self, outcome: str) -> None:
-        """See Counts."""
+        """Count an answer by its outcome."""
 
     def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """See Counts."""
+        """Report the kept answers, their bytes, and the numbers given up by reason."""
 
 
 def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
-    """Whether the cache counts for a query: who says no is obeyed, whatever others say."""
+    """True if a query may use the cache: one "no" decides, then one "yes", then the default."""
     wishes = {request.cache, statement.cache}
     if False in wishes:
         return False

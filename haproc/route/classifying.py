@@ -1,4 +1,4 @@
-"""What a request's statement is, whatever form it has: the first thing that is asked of it."""
+"""The classification of a request's statement, in any form: the first step of its way."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Asker:
 
     @property
     def context(self) -> Context:
-        """Where unqualified names belong."""
+        """The catalog and schema of unqualified names."""
         return Context(self.settings.catalog, self.settings.schema, self.user)
 
     @property
     def has_temporaries(self) -> bool:
-        """Whether names may mean something else in the session."""
+        """True if names may mean something else in the session."""
         return self.session is not None and self.session.holds_temporaries
 
 
@@ -263,7 +263,7 @@ def _as_insert(table: str) -> str:
 
 
 def only_selects(reading: PlanReading, settings: Settings) -> bool:
-    """Whether no SQL text in a plan is run by Spark as it reads the plan, such as SHOW."""
+    """True if Spark runs no SQL text, such as SHOW, while it reads the plan."""
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
     return all(gives_rows(classify(part.text, context, rules)) for part in reading.sqls)
 

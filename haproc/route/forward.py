@@ -29,7 +29,7 @@ from haproc.route.pieces import BrokenPiecesError, FrameKind
 PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
 _MARGIN_S: Final = 0.5
-"""What an answer may take on its way beyond the time that the peer was given."""
+"""The time allowed for an answer on its way, beside the time that the peer was given."""
 
 
 @dataclass(frozen=True, slots=True)

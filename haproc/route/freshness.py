@@ -1,16 +1,16 @@
-"""Where a query is fresh enough, and what to do while it is not.
+"""The choice of a place where a query is fresh enough.
 
 Every level comes down to one number, the *need*: so many records of the log, counted from its
 beginning, must be applied where the query runs before it starts. Applied means that every record
-below is; what runs out of order above that is not counted.
+below is; records that are applied out of order above it do not count.
 
 - ``session``: what the client wrote and saw before.
-- ``linearizable``: the log's end, read after the request came. Whatever was acknowledged to anybody
+- ``linearizable``: the log's end, read after the request came. Every write that was acknowledged
   before that stands below it.
-- ``bounded``: that end less ``lag_max``. So the bound never rests on an end that was known earlier,
-  nor on what a peer told of itself: a cluster that is asked by a peer waits for the same number.
+- ``bounded``: that end less ``lag_max``. The bound never rests on an end that was known earlier,
+  nor on a peer's report about itself: a cluster that runs a peer's query waits for the same number.
 
-A need never moves once it is known, so a cluster that goes on applying gets there.
+A need never moves once it is known, so a cluster that goes on applying reaches it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ up to 5 µs a character, handing over to a worker about 1 ms."""
 WAITING_MAX: Final = 128
 """Texts that wait for a worker; chosen, not measured."""
 WORK_MAX_S: Final = 30.0
-"""What one text may take: the largest take a few seconds. Chosen, not measured."""
+"""The time that one text may take: the largest take a few seconds. Chosen, not measured."""
 ATTEMPTS: Final = 2
 TEXTS_WORKER: Final = "haproc.route.offload_worker"
 BESIDE_MAX: Final = 2
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Texts(Protocol):
-    """Where work on texts is done."""
+    """Does work on texts."""
 
     async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
         """Return ``work(*values)``, or raise what it raises; ``size`` is the text's length.

@@ -57,7 +57,8 @@ def commits_since(history: Iterable[tuple[int, str]], looked_at: int) -> int:
 
 
 class Optimizing:
-    """See the module. ``newest``: the offset of the newest write of each table."""
+    """Submits OPTIMIZE where it is due. ``newest``: the offset of the newest write of each
+    table."""
 
     def __init__(
         self,

@@ -119,11 +119,12 @@ def is_alike(own: str, text: str, lanes: str) -> bool:
 NAMED_MAX: Final = 5
 """So many settings are named; a reason is for people."""
 WHAT_CHARS: Final = 200
-"""How much of a statement's part is shown."""
+"""The number of characters shown of a statement's part."""
 _FILLING: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS})
 _WITH_QUERY: Final = _FILLING | {Kind.MERGE}
 _KEEPING: Final = frozenset({Kind.CREATE_VIEW, Kind.ALTER_VIEW, Kind.UNKNOWN})
-"""What each cluster makes of them keeps the settings that it is made under, or is not known."""
+"""Kinds whose results keep the settings under which they are made on each cluster, or are
+unknown."""
 _DELTAS: Final = "spark.databricks."
 
 

@@ -36,7 +36,7 @@ SHARED_SESSIONS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the way of a request is made of."""
+    """The resources that the way of a request needs."""
 
     config: Config
     replica: Replica
@@ -51,7 +51,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """See the module."""
+    """The parts of the way of a request."""
 
     core: Core
     texts: Texts

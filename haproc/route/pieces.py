@@ -23,7 +23,7 @@ _CHUNK_BYTES_MAX: Final = 1 << 31
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The content of a frame."""
 
     CHUNK = 0
     END = 1
@@ -31,7 +31,7 @@ class FrameKind(IntEnum):
 
 
 class BrokenPiecesError(Exception):
-    """What came is no such sequence."""
+    """The received bytes are no such sequence."""
 
 
 def chunk_head(chunk: Chunk) -> bytes:

@@ -1,8 +1,8 @@
-"""What has to be read to judge a plan that writes: its input, and what its input lacks.
+"""The queries by which a writing plan is judged: its input, and the parts beside its input.
 
-Spark reads relations, not commands. So a write's input is read by itself, and conditions
-and values beside it as queries over what they are computed from. Rows that a plan carries are left
-out, for only their columns have a say in what Spark makes of it.
+Spark reads relations, not commands. So a write's input is read by itself, and conditions and values
+beside it as queries over the rows that they are computed from. Rows that a plan carries are left
+out, because only their columns affect how Spark reads it.
 """
 
 from __future__ import annotations
@@ -291,10 +291,10 @@ def _empty(local: Any) -> None:
 
 
 def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -> bool:
-    """Whether writing columns into a table's may make a TIMESTAMP of a text.
+    """True if writing columns into a table's may make a TIMESTAMP of a text.
 
-    Spark completes a text such as '12:30' by today's date; see `haproc.classify.tokens`. Which
-    parts of nested columns meet is not told apart.
+    Spark completes a text such as '12:30' by today's date; see `haproc.classify.tokens`. The parts
+    of nested columns are not compared one by one.
     """
     if by_name:
         types = {name.lower(): kind for name, kind in given}

@@ -1,18 +1,19 @@
-"""Whose statement the cluster's driver plans next.
+"""The order in which the cluster's driver plans statements.
 
-All that a driver plans at once share its cores alike: of a hundred statements, none is planned for
-long, and no probe is answered. So it is given some at a time, and the others wait in line, where
-the user comes first who has fewest. Whose tasks run, or whose rows come, is counted no more: how
-long those take is no matter of the driver's.
+Statements that a driver plans at the same time share its cores equally: with a hundred, none is
+finished for long, and no probe is answered. So the driver gets some at a time. The others wait in a
+queue, where the user with the fewest comes first. A statement whose tasks run or whose rows arrive
+is not counted any more: the driver has planned it.
 
-A request that was given up is none of the driver's: that plans on, and only the driver can say that
-it has ended. Until then its statement counts. So does one that takes very long, unless what it
-waits for is not the driver: its table's storage, which must not keep others from theirs. Which of
-both it is the probes tell: a driver that answers them quickly has cores to spare, and is given one
-statement more each time. Where they are slow for other reasons nothing tells, and a minute must do.
+The driver goes on planning for a request that was abandoned, and only the driver can report the
+end. Until then the statement counts. A statement that takes very long counts, too, unless it waits
+for something other than the driver: its table's storage, which must not block others. The probes
+tell the two apart: a driver that answers them quickly has free cores, and gets one statement more
+each time. If they are slow for another reason, nothing shows it, and such a
+statement counts for a minute at most.
 
-A large statement takes up much of the driver's memory, too, and does so until its first rows are
-there. So large ones wait for one another, and nobody else for them.
+A large statement needs much of the driver's memory until its first rows arrive. So large ones wait
+for one another, and no other statement waits for them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
-"""Where a driver has some to plan at once, each takes a second or two. Chosen."""
+"""The time for which a statement counts at most while the driver plans several: each takes a second
+or two. Chosen."""
 QUICK_S: Final = 0.5
 """A probe on two cores takes a tenth of a second where the driver has nothing else to do, and five
 where it plans dozens of statements. Chosen."""
@@ -83,7 +85,7 @@ class Planning:
 
     @property
     def waiting(self) -> int:
-        """How many wait in line."""
+        """The number of statements in the queue."""
         return self._places.length + self._room.length
 
     @asynccontextmanager
@@ -182,7 +184,7 @@ def _nothing() -> None:
 
 
 def _given_up(error: BaseException) -> bool:
-    """Whether nothing says that the driver has ended a statement that ended so here."""
+    """True if nothing shows that the driver has ended a statement that ended so here."""
     if isinstance(error, EngineError):
         return error.kind is ErrorKind.AVAILABILITY
     return isinstance(error, asyncio.CancelledError | GeneratorExit | TimeoutError)

@@ -77,7 +77,7 @@ HINT_METADATA: Final = "create the table in SQL, then append to it"
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What becomes of a plan; ``verdict`` never says that it is refused."""
+    """The result for a plan; ``verdict`` never refuses it."""
 
     verdict: WriteVerdict
     write: Write
@@ -96,7 +96,7 @@ class Taken:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether nothing at all has to be known of the table to which it appends."""
+        """True if no fact about the target table is needed."""
         needs_look = self.reading.kind_if_there is not None
         return self.rows is not None and not needs_look and not has_texts(self.rows)
 
@@ -117,14 +117,15 @@ class Frames:
 
     @property
     def rests(self) -> str:
-        """Why the DataFrames are known to the client's session alone; empty if they are not."""
+        """The reason why the DataFrames are known to the client's session alone; empty if they are
+        not."""
         reading = read_plan(self.plan)
         rests = reading.user_code or reading.blobs or reading.handles
         return "it reads a DataFrame that only the client's session has" if rests else ""
 
 
 class Plans:
-    """See the module."""
+    """Makes operations of plans that write."""
 
     def __init__(
         self,
@@ -269,7 +270,7 @@ class Plans:
 
 
 def _fit(taken: Taken, columns: list[Column] | None) -> bool:
-    """Whether a plan appends rows of its own to a table that is there, without a second reading."""
+    """True if a plan appends rows of its own to an existing table, without a second reading."""
     if taken.rows is None or columns is None:
         return False
     by_name = taken.reading.mode not in _BY_POSITION
@@ -332,7 +333,7 @@ class _Look:
 
     @property
     def of_session(self) -> bool:
-        """Whether only the client's session has what the plan reads."""
+        """True if the plan reads something that only the client's session has."""
         return bool(self.reading.blobs or self.reading.handles)
 
     def _check_columns(self, given: JudgedQuery, columns: list[Column] | None) -> None:

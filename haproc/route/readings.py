@@ -80,12 +80,13 @@ class Carried:
 
     @property
     def reasons(self) -> list[str]:
-        """Why their rows have to stand for them."""
+        """The reasons why their rows must stand for them."""
         return [*self.differs, *([self.rests] if self.rests else [])]
 
 
 class Readings:
-    """See the module. ``epoch`` counts the definitions that changed here."""
+    """Spark's readings of statements, judged. ``epoch`` counts the definitions that changed
+    here."""
 
     def __init__(
         self,
@@ -463,6 +464,6 @@ def _check(statement: Classified, found: Judged) -> None:
 
 
 def is_legacy(settings: Settings) -> bool:
-    """Whether dates may be parsed as before Spark 3, by any spelling of the setting's name."""
+    """True if dates may be parsed as before Spark 3, by any spelling of the setting's name."""
     values = [value for name, value in settings.confs if name.lower() == _PARSER]
     return not {each.strip().upper() for each in values} <= {"CORRECTED", "EXCEPTION"}

@@ -47,16 +47,16 @@ from haproc.route.model import Answer, Freshness, Request
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 0.25
-"""How long to wait until this HAProc has read what a kept answer must show. Chosen: it reads within
+"""The time to wait until this HAProc has read what a kept answer must show. Chosen: it reads within
 some milliseconds, unless its queue is full."""
 WATCH_S: Final = 1.0
-"""How often it is looked whether a peer that runs a query is still there. Chosen."""
+"""The interval of checks that a peer that runs a query is still there. Chosen."""
 NARROW_AFTER_S: Final = 0.5
-"""How long a query waits for everything before it is found out what it shows, for which Spark has
-to analyze it. Chosen: most statements take less."""
+"""The time that a query waits for all operations before its tables are looked up, for which Spark
+must analyze it. Chosen: most statements take less."""
 NARROW_S: Final = 2.0
-"""How long that may take before a fresher cluster is looked for; it goes on beside, since a Spark
-whose cores are held takes longer."""
+"""The time for that lookup before a fresher cluster is looked for. The lookup goes on, since a
+Spark whose cores are held takes longer."""
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""
 
@@ -65,7 +65,7 @@ Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
 
 
 class Forwarding(Protocol):
-    """How a query gets to another cluster."""
+    """Takes a query to another cluster."""
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """Have a peer run the query once it has applied ``needed`` records.
@@ -76,7 +76,7 @@ class Forwarding(Protocol):
 
 
 class Counts(Protocol):
-    """What is counted of reads."""
+    """The metrics of reads."""
 
     def read(self, level: str) -> None:
         """A query of this level came."""
@@ -92,7 +92,8 @@ class Counts(Protocol):
 
 
 class Reads:
-    """See the module. ``peers`` tells what is known of the other clusters now."""
+    """Runs each query where it is fresh enough. ``peers`` gives the present state of the other
+    clusters."""
 
     def __init__(
         self,
@@ -228,7 +229,7 @@ class Reads:
                     raise busy(f"{why}; {busy_peer} is busy") if busy_peer else _not_fresh(why)
 
     def _comes_nearer(self, low: int) -> bool:
-        """Whether more is applied than that, or what is applied next is running."""
+        """True if more than ``low`` is applied, or the next operation is running."""
         first = next(self._core.schedule.unfinished(), None)
         return self._core.schedule.low > low or (first is not None and first.running)
 

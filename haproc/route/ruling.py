@@ -1,13 +1,13 @@
-"""Which rule of an operator's decides about a statement, by the tables that Spark reads in it.
+"""The operator's rule that decides about a statement, by the tables that Spark reads in it.
 
-Only where a rule could decide by table is anything asked, so other queries cost nothing more. What
-is written is read anyway (`haproc.route.making`); queries and session statements are read here, in
-the client's session where that holds temporary things. A DataFrame is read in parts where Spark
-computes one of them, so that its reading has nothing but rows.
+Spark is asked only where a rule could decide by table, so other queries cost nothing more. Writes
+are read anyway (`haproc.route.making`). Queries and session statements are read here, in the
+client's session if that holds temporary objects. If Spark computes a part of a DataFrame while it
+reads it, so that the reading has nothing but rows, that part is read by itself.
 
-Names may mean something else by the time a query runs. So whoever runs it looks again once Spark
-has begun to answer (`Ruled.still`), and once a statement of a session has run: what that left is
-taken back then. It fails closed: a definition of what it rests on that runs at either moment, or
+Names may mean something else by the time a query runs. So its reading is checked again once Spark
+has begun to answer (`Ruled.still`), and once a session statement has run; its effect is taken back
+then. The check fails closed: a definition of something it rests on that runs at either moment, or
 came between, counts as a change.
 """
 
@@ -77,7 +77,7 @@ def defined_anew() -> RequestError:
 
 
 class Ruling:
-    """See the module. Methods raise RequestError, if nothing else is said."""
+    """Finds the rule for a request. Methods raise RequestError, unless stated otherwise."""
 
     def __init__(self, core: Core, readings: Readings, texts: Texts) -> None:
         self._core = core
@@ -222,13 +222,13 @@ class Ruling:
         return still
 
     def _is_defined(self, names: frozenset[str]) -> bool:
-        """Whether an operation that may define one of these anew is running here."""
+        """True if an operation that may redefine one of these names is running here."""
         unfinished = self._core.schedule.unfinished()
         return any(each.running and _defines(each.op, names) for each in unfinished)
 
 
 def _defines(op: Operation, names: frozenset[str]) -> bool:
-    """Whether names may mean other tables behind an operation; new columns change none."""
+    """True if names may mean other tables after an operation; new columns change none."""
     if op.kind in ASYNCHRONOUS_KINDS:
         return False
     defined = redefined(op)

@@ -31,7 +31,7 @@ from haproc.route.streams import Running, no_query, refused, timed_out
 from haproc.sessions.client import ClientSession
 
 LOOK_S = 1.0
-"""How long it may take to find out how a write stands in the ring. Chosen."""
+"""The time for finding out the state of a write in the ring. Chosen."""
 _GoOn: TypeAlias = Callable[[Understood, int], Awaitable[tuple[Fit | Answer, WriteConcern]]]
 """Answers a request that the log does not have; with that, which clusters are to have applied it
 before the answer is given."""
@@ -423,7 +423,7 @@ class RingService:
 
     @property
     def serving(self) -> bool:
-        """Whether requests are taken."""
+        """True if requests are accepted."""
         return self._core.condition.state in SERVING
 
     def _check_serving(self) -> None:

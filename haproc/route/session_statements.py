@@ -28,12 +28,12 @@ from haproc.sessions.journal import SettingsEntry, settings_after
 from haproc.sessions.sessions import Sessions
 
 _SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})
-"""What changes nothing but settings, which are values."""
+"""Statements that change nothing but settings, which are values."""
 _QUERY = frozenset({"AS", "SELECT", "FROM", "VALUES", "WITH", "MAP", "REDUCE"})
 
 
 class SessionStatements:
-    """See the module. Methods raise RequestError."""
+    """Runs statements that change a client's session. Methods raise RequestError."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class SessionStatements:
 
 
 def _only_looks(statement: Classified) -> bool:
-    """Whether a SET says what is set, and sets nothing."""
+    """True if a SET shows values, and sets nothing."""
     if statement.kind is not Kind.SET or "=" in statement.sql:
         return False
     words = [token.upper for token in tokenize(statement.sql) if token.kind is TokenKind.WORD]

@@ -53,8 +53,8 @@ class ReadingSessions:
 
 
 GIVEN_UP_S: Final = 60.0
-"""How long a session that is not given out any more is kept for those who were given it. Chosen:
-as long as its settings may take."""
+"""The time for which a session that is not given out any more is kept for its users. Chosen: as
+long as its settings may take."""
 
 
 class SharedSessions:

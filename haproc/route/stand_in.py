@@ -1,4 +1,4 @@
-"""What a judged write is in the log: its text, its query and what takes the rows, or its rows."""
+"""The form of a judged write in the log: its text, its query with the target, or its rows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def local_rows(plan: Any, reading: PlanReading) -> ColumnTypes | None:
 
 
 def has_texts(columns: ColumnTypes) -> bool:
-    """Whether any of the columns may hold texts, from which Spark could make something else."""
+    """True if any of the columns may hold texts, which Spark could convert."""
     return any(text in types.lower() for _, types in columns for text in _TEXTS)
 
 

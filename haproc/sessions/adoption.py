@@ -39,11 +39,11 @@ _LOG = logging.getLogger(__name__)
 FILES_BYTES_MAX: Final = 64 << 20
 """Files that are in memory at a time while they are added; one alone may have more."""
 REASON_CHARS: Final = 500
-"""How much of Spark's error a broken view or function shows."""
+"""The number of characters of Spark's error that a broken view or function shows."""
 PARAMETERS_MAX: Final = 32
 """So many arguments a broken function takes; with more of them its call is another error."""
 _NO_COLUMNS: Final = (("not_rebuilt", "string"),)
-"""What a broken view shows of which no columns are known."""
+"""The columns of a broken view whose columns are unknown."""
 _VALUES: Final = "haproc_value"
 
 Blob: TypeAlias = Callable[[str], Awaitable[bytes]]

@@ -1,12 +1,12 @@
-"""What statements leave in a session, and which entries of a journal a new one stands for.
+"""The effects of statements on a session, and the journal entries that a new entry replaces.
 
-Spark is right about what a statement does; here only its name is read, from its first words. Where
-that is not certain, the entry stands for no other one: the journal then keeps more than it must.
+Spark decides what a statement does; here only its name is read, from its first words. If that is
+not certain, the entry replaces no other one: the journal then keeps more than it must.
 
-An older entry of a name can go if nothing in between may rest on it: nothing that is kept behind it
-mentions the name, or another name that may rest on it, nor does the new entry itself. Whether it
-does is told from the letters alone, so too often rather than too seldom: then both stay, in their
-order, and come to the same session.
+An older entry of a name can go if nothing in between may rest on it: no later entry that is kept
+mentions the name, or another name that may rest on it, and the new entry does not mention it
+either. A mention is found by letters alone, so too often rather than too seldom. Then both entries
+stay, in their order, and lead to the same session.
 """
 
 from __future__ import annotations
@@ -292,12 +292,12 @@ class _Words:
 
     @property
     def end(self) -> int:
-        """Where in the text that ends which was passed over."""
+        """The end of the text that was passed over."""
         return self._tokens[self._at - 1].end if self._at else 0
 
     @property
     def last(self) -> int:
-        """Where in the text the last word ends, in front of a semicolon."""
+        """The end of the text's last word, before a semicolon."""
         return next((t.end for t in reversed(self._tokens) if not t.is_symbol(";")), 0)
 
     def parentheses(self) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of a client's session, its settings among it: its *journal*."""
+"""The stored content of a client's session, with its settings: its *journal*."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Options: TypeAlias = tuple[tuple[str, str], ...]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 OPTIONS: Final = "haproc."
-"""How the names of options begin."""
+"""The prefix of options' names."""
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 _ANSI: Final = "spark.sql.ansi.enabled"
 _OF_FIELDS: Final = frozenset({_TIME_ZONE.lower(), _ANSI})
@@ -99,7 +99,7 @@ def settings_after(
 
 
 SHOWN_CHARS: Final = 80
-"""How much of an entry's text an error shows."""
+"""The number of characters of an entry's text that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class StateEntry(Struct, frozen=True, tag="state"):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a statement leaves in a session.
+    """A statement's effect on a session.
 
     ``name``: ``view x`` or ``function x``, in lower case; empty if it is not known, then the
     statement stands for no other one. ``removes``: nothing of that name is left. ``settings``:
@@ -188,9 +188,9 @@ class ArtifactEntry(Struct, frozen=True, tag="artifact"):
 
 
 Kept: TypeAlias = StateEntry | SqlEntry | PlanEntry | VariablesEntry | ArtifactEntry
-"""What a journal holds."""
+"""The entries that a journal keeps."""
 Entry: TypeAlias = SettingsEntry | ConfEntry | Kept
-"""What a session is told that has changed."""
+"""A change of a session."""
 
 
 @dataclass(frozen=True, slots=True)

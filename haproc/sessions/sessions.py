@@ -57,7 +57,7 @@ _NAMES: Final = uuid.UUID("6f3b1c1e-1a1f-4c61-9d58-0c6b8d3b7f0e")
 
 
 class SparkSessions(Protocol):
-    """What makes Spark sessions: an Engine."""
+    """Makes Spark sessions: an Engine."""
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
         """See Engine."""
@@ -66,7 +66,7 @@ class SparkSessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What sessions need of the HAProc that they are on.
+    """The parts of a HAProc that its sessions need.
 
     ``caught_up`` returns once everything is applied that the log holds; ``now`` is the event
     loop's clock.
@@ -82,7 +82,7 @@ class Surroundings:
 
 
 class Sessions:
-    """See the module. Methods raise RequestError."""
+    """Clients' sessions on this HAProc. Methods raise RequestError."""
 
     def __init__(
         self, around: Surroundings, store: SessionStore, blobs: Blobs, room: Shares
@@ -91,7 +91,7 @@ class Sessions:
         self._store = store
         self._blobs = blobs
         self.room = room
-        """How many sessions the ring has, and each user; see `haproc.sessions.upkeep`."""
+        """The number of sessions of the ring, and of each user; see `haproc.sessions.upkeep`."""
         self._here: OrderedDict[Key, ClientSession] = OrderedDict()
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._left: list[Session] = []
@@ -137,7 +137,8 @@ class Sessions:
             return await self._adopt(key, create=create)
 
     async def _still_mine(self, session: ClientSession) -> bool:
-        """Whether nobody has taken the session over, or closed it, when this was called."""
+        """True if no other HAProc had taken the session over, or closed it, when this was
+        called."""
         known = await self._store.known(session.key)
         if known == session.known:
             return True

@@ -111,14 +111,14 @@ logger = logging.getLogger(__name__)
 
 UPKEEP_S: Final = 60.0
 CLOSED_KEPT_MS: Final = 3_600_000
-"""How long it is known that a session was closed. Chosen: longer than clients retry."""
+"""The time for which a closed session is known as closed. Chosen: longer than clients retry."""
 DELETIONS_MAX: Final = 2000
 """In one pass; what is left is for the next."""
 
 
 @dataclass(slots=True)
 class SessionKeys:
-    """What the keys say of one session."""
+    """The facts about one session that its keys show."""
 
     control: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
@@ -126,11 +126,11 @@ class SessionKeys:
     blobs: set[str] = field(default_factory=set)
 
     def closed(self, key: Key) -> bool:
-        """Whether it is closed for good."""
+        """True if it is closed for good."""
         return key.closed in self.control
 
     def is_session(self, key: Key) -> bool:
-        """Whether it is one, and open."""
+        """True if it is a session, and open."""
         return bool(self.control) and not self.closed(key)
 
 
@@ -163,10 +163,10 @@ def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> li
 
 
 class Upkeep:
-    """What the store holds of sessions, looked through every minute: counted, closed, deleted.
+    """The sessions in the store, checked every minute: counted, closed, deleted.
 
-    Every HAProc does it, and none needs to know of the others: what one deletes is as good as
-    gone for all. What the keys say suffices (`ownership`), so no journal is read for it.
+    Every HAProc does it, and none needs the others: a session that one deletes is gone for all. The
+    keys suffice (`ownership`), so no journal is read for it.
     """
 
     def __init__(
@@ -225,7 +225,8 @@ class Upkeep:
         self._sessions.room.set(of_user)
 
     def _idle(self, key: Key, found: SessionKeys, now_ms: int) -> bool:
-        """Whether nobody has used it for so long (where no key says when: since it was met)."""
+        """True if it was not used for so long (without a key that shows its use: since it was first
+        seen)."""
         hour = now_ms // HOUR_MS
         used = found.used_hour
         if used is None:

@@ -1,4 +1,4 @@
-"""What a plan does: its root or command, its writes, and requests beside plans."""
+"""The effects of a plan: its root or command, its writes, and requests beside plans."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {
     "unpersist": ("relation",),
     "get_storage_level": ("relation",),
 }
-"""What is asked about plans or relations, and where these stand."""
+"""Questions about plans or relations, and the places of these."""
 PLAIN: Final = members("spark_version ddl_parse json_to_ddl")
-"""What is asked about no plan."""
+"""Questions without a plan."""
 
 
 def read_analysis(request: Any) -> PlanReading:

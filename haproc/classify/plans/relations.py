@@ -189,7 +189,7 @@ def inside(message: Any) -> Iterator[Any]:
 
 
 def has_sql(relation: Any) -> bool:
-    """Whether the relation is a SQL text, by itself or with the DataFrames that it reads."""
+    """True if the relation is a SQL text, alone or with the DataFrames that it reads."""
     kind = relation.WhichOneof("rel_type")
     if kind == "with_relations":
         kind = relation.with_relations.root.WhichOneof("rel_type")
@@ -219,7 +219,7 @@ def bearing(descriptor: Any) -> tuple[tuple[str, bool], ...]:
 
 @cache
 def _bears(descriptor: Any) -> bool:
-    """Whether a relation may stand in a message of this kind."""
+    """True if a message of this kind may contain a relation."""
     seen, stack = set(), [descriptor]
     while stack:
         kind = stack.pop()

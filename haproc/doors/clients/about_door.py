@@ -1,4 +1,5 @@
-"""What clients ask beside statements: who answers here, and what would become of a statement."""
+"""Clients' questions beside statements: this HAProc's identity, and the classification of a
+statement."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ VERIFY_PATH: Final = "/api/ha/verify"
 
 
 class Verifies(Protocol):
-    """What a HAProc does for it; methods raise RequestError."""
+    """The HAProc's verification of restores; methods raise RequestError."""
 
     async def verify(self) -> Mapping[str, Json]:
         """Have all clusters say what they hold."""

@@ -35,7 +35,8 @@ from haproc.statements.registry import Registry
 from haproc.statements.request import Format, OnWaitTimeout, StatementRequest
 
 RECALL_S: Final = 1.0
-"""What became of a write that is in the log is mostly known at once; chosen, not measured."""
+"""The time to wait for the outcome of a write in the log, which is mostly known at once; chosen,
+not measured."""
 
 
 DEFAULT_CONCERN: Final = "default"

@@ -1,4 +1,4 @@
-"""What Spark answers a statement with, made for those that did not run in the client's session."""
+"""Spark's answers, made for statements that did not run in the client's session."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ CONTROL_BYTES_MAX: Final = 1 << 20
 microseconds each. Chosen: 25,000 operations' ids."""
 _WITH_PLANS: Final = frozenset({"AnalyzePlan"})
 _RUNNING: Final = frozenset({"ExecutePlan", "ReattachExecute"})
-"""What may write; nothing else that fails leaves a write in doubt."""
+"""Calls that may write; no other failed call leaves a write in doubt."""
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """As clients write a UUID; Python takes one with any number of dashes for one, too."""
 
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a call shows of itself; ``observed`` is the server's id as its client knows it."""
+    """The public facts of a call; ``observed`` is the server's id as its client knows it."""
 
     rpc: str
     by: Admitted

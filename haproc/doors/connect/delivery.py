@@ -1,18 +1,19 @@
-"""What clients of the Spark Connect door get of their operations, however often they come for it.
+"""Delivers the responses of operations to clients of the Spark Connect door, at each attempt.
 
-An operation is what ExecutePlan began: a query that is relayed, or a write whose answer is awaited.
-It runs in a task of its own (`operation.py`), and its client reads it from any connection, until it
-releases it, or has not come for a time. Ended ones are remembered as Spark remembers them, and what
-is said of an operation is what Spark says (`errors.py`).
+An operation begins with ExecutePlan: a query that is relayed, or a write whose answer is awaited.
+It runs in a task of its own (`operation.py`). Its client reads it from any connection, until the
+client releases it, or has not come for a time. Ended ones are remembered as Spark remembers them,
+and errors about operations are Spark's (`errors.py`).
 
 A client may come with a response that another HAProc gave it, or this one before its Spark died.
-What the response's id says (`responses.py`) is enough to go on: the request runs again in the
-client's session, and what the client has is passed over (`responses.py`). A request that does not
-fit into ids is put into the key-value store before the first response leaves, unless the result is
-small: `running/USER/SESSION/OPERATION`, deleted at the operation's end by who put it there last.
+That response's id (`responses.py`) is enough to go on: the request runs again in the client's
+session, and the responses that the client has are passed over. A request that does not fit into ids
+is put into the key-value store before the first response leaves, unless the result is small:
+`running/USER/SESSION/OPERATION`. The process that put it there last deletes it at the operation's
+end.
 
-A run that fails because its cluster is not there is forgotten at once, and its stream ends with
-that error: so the client comes again, here or at the next HAProc, and is welcome with what it has.
+A run that fails because its cluster is away is forgotten at once, and its stream ends with that
+error. So the client comes again, here or at the next HAProc, and goes on from what it has.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ RUNNING: Final = "running/"
 _STORED: Final = struct.Struct("<BQ8s")
 """Version, time in seconds, and the run that put it there; the request follows."""
 _STORED_S_MAX: Final = 86_400.0
-"""What is older was left behind by a HAProc that died, for a client that never came again."""
+"""The age at which a stored request counts as left behind by a HAProc that died, for a client that
+never came again."""
 _STORE_LOOK_INTERVAL_S: Final = 3600.0
 
 
@@ -117,7 +119,7 @@ class Deliveries:
 
     @property
     def kept(self) -> int:
-        """How many operations run, or were not released by their clients yet."""
+        """The number of operations that run, or that their clients have not released yet."""
         return len(self._operations)
 
     async def run(
@@ -164,9 +166,9 @@ class Deliveries:
                 yield response
 
     def was_sought(self, key: Key) -> bool:
-        """Whether a client looked here for an operation that was not here.
+        """True if a client looked here for an operation that was not here.
 
-        Whoever begins one of these now has sent it before, perhaps to another HAProc.
+        A client that begins one of these now has sent it before, perhaps to another HAProc.
         """
         return key in self._sought
 
@@ -439,7 +441,7 @@ class Deliveries:
 
 
 def _goes_elsewhere(error: Exception) -> bool:
-    """Whether a client that hears this error comes again, here or at the next HAProc."""
+    """True if a client that receives this error comes again, here or at the next HAProc."""
     if isinstance(error, RequestError):
         return error.kind is FailureKind.AVAILABILITY
     return not isinstance(error, EngineError) or error.kind is not ErrorKind.APPLICATION

@@ -1,11 +1,11 @@
-"""What the rows of a result amount to, wherever its batches were cut and however Arrow wrote them.
+"""Digests of a result's rows, independent of its batches and of Arrow's form.
 
 Two clusters give the same rows in other batches, and the same values in other bytes: padding,
-offsets of slices, dictionaries, compression, whatever stands in a slot that is null. So each column
-is told as a few streams that know of rows alone, and each stream has a running hash: where nulls
-are, the bytes of fixed-width values, the lengths and then the bytes of strings, the lengths of
-lists, and what is in them likewise. Slots that are null are left out of a column before its values
-are looked at. Values count bit by bit: -0.0 is not 0.0.
+offsets of slices, dictionaries, compression, the content of slots that are null. So each column
+becomes a few streams that depend on rows alone, each with a running hash: the places of nulls, the
+bytes of fixed-width values, the lengths and then the bytes of strings, the lengths of lists, and
+their items in the same way. Slots that are null are left out of a column before its values are
+read. Values count bit by bit: -0.0 is not 0.0.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ _CODE_OF_KIND: Final = {
 _SPARK_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.SESSION_CLOSED: "INVALID_HANDLE.SESSION_CLOSED",
 }
-"""What Spark has a name for, which its clients know."""
+"""Spark's names, which its clients know, for errors that Spark has, too."""
 DRAINING_RETRY_S: Final = 0.7
 _RETRY_AFTER_S: Final[Mapping[str, float]] = {
     ErrorClass.BUSY: 1.0,
@@ -93,7 +93,8 @@ _CLASSES_OF_OURS: Final[Mapping[str, tuple[str, ...]]] = {
         _ANALYSIS,
     ),
 }
-"""Where Spark raises these for a statement that we refuse, a program catches ours by the same."""
+"""Spark's classes for statements that we refuse, so that a program catches ours by the same
+class."""
 _PARAMETERS_BYTES_MAX: Final = 1024
 """Of an ErrorInfo's parameters, as Spark bounds its metadata; what is longer is asked for."""
 _UNSUPPORTED: Final = (
@@ -117,7 +118,7 @@ _SPARK: Final = ("org.apache.spark.SparkException",)
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """How a call ends; ``packed`` is a serialized google.rpc.Status, sent as `DETAILS`."""
+    """The end of a call; ``packed`` is a serialized google.rpc.Status, sent as `DETAILS`."""
 
     code: str
     message: str
@@ -223,7 +224,7 @@ def _as_spark_names(error: RequestError) -> RequestError:
 
 
 def _is_ours(error: RequestError) -> bool:
-    """Whether the error's class is none of Spark's."""
+    """True if the error's class is none of Spark's."""
     return error.error_class.startswith("HAPROC_")
 
 
@@ -273,7 +274,7 @@ def _classes(error: RequestError) -> tuple[str, ...]:
 
 
 class Enriched:
-    """What clients may ask for of the newest errors, by ids of errors."""
+    """The details of the newest errors for clients, by ids of errors."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
@@ -297,7 +298,7 @@ class Enriched:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which operation: ids are those of one user, in one session."""
+    """The key of an operation: ids are those of one user, in one session."""
 
     user: str
     session_id: str

@@ -61,7 +61,7 @@ _STATE_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What one ExecutePlan asks for.
+    """The request of one ExecutePlan.
 
     ``request`` is as it may be relayed, ``plan`` the one in it. ``handles`` are those of the
     session's checkpoints and models that it uses; ``plan_id`` is the number of a SQL command.
@@ -74,13 +74,13 @@ class PlanRequest:
     kind: Kind
     handles: frozenset[str] = frozenset()
     is_root: bool = False
-    """Whether it is a relation, whose rows the client wants to have."""
+    """True if it is a relation, whose rows the client wants."""
     plan_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
-    """What a client may have run in its session, see `haproc.route.model.Fit`."""
+    """A request that may run in its client's session, see `haproc.route.model.Fit`."""
 
     session: ClientSession
     plan_request: PlanRequest
@@ -89,11 +89,11 @@ class Permitted:
 
 
 class Behind(Protocol):
-    """What this door needs of the HAProc behind it. Methods raise RequestError."""
+    """The parts of the HAProc that this door needs. Methods raise RequestError."""
 
     @property
     def planning(self) -> Planning:
-        """Whose statement Spark plans next."""
+        """The order in which Spark plans statements."""
         ...
 
     @property
@@ -118,7 +118,7 @@ class Behind(Protocol):
 
 
 class Executing:
-    """See the module. Methods raise RequestError, or RelayedError with Spark's own words."""
+    """Answers ExecutePlan. Methods raise RequestError, or RelayedError with Spark's own words."""
 
     def __init__(self, config: Config, behind: Behind, registry: Registry, texts: Texts) -> None:
         self._behind = behind
@@ -297,7 +297,8 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """What only this Spark session has leaves no entry; broken off, it leaves nothing."""
+        """Yield the responses of a plan whose result only this Spark session has; it leaves no
+        entry, and nothing at all if it is broken off."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
         permitted.session.handles |= answers.handles_in(given)

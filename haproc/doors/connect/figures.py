@@ -1,4 +1,4 @@
-"""What operators are told of the Spark Connect door: numbers, never names or statements."""
+"""Figures of the Spark Connect door for operators: numbers, never names or statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from messages of clients: plans to analyse, files of artifacts, SQL commands."""
+"""The parts of clients' messages: plans to analyse, files of artifacts, SQL commands."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Arriving:
 
     @property
     def size(self) -> int:
-        """How many bytes are there."""
+        """The number of bytes."""
         return sum(map(len, self.chunks))
 
     def pieces(self, bytes_max: int) -> Iterator[bytes]:

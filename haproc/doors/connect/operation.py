@@ -49,7 +49,7 @@ class DeliveryLimits:
     hold_bytes: int = 4 << 20
     """A result is held until it is complete, or until it has this size."""
     window_bytes: int = 4 << 20
-    """How far a run is ahead of its client."""
+    """The most bytes by which a run is ahead of its client."""
     retained_bytes: int = 8 << 20
     """Kept of what was given and not released; Spark's own default is 10 MiB."""
     stored_request_bytes_max: int = 1 << 20
@@ -62,11 +62,11 @@ class DeliveryLimits:
     abandoned_after_s: float = 300.0
     """An operation that nobody reads is given up; Spark's own default."""
     look_interval_s: float = 5.0
-    """How often it is looked for those."""
+    """The interval of checks for those."""
     ended_s: float = 1800.0
-    """How long an operation that ended is remembered; Spark's own default."""
+    """The time for which an ended operation is remembered; Spark's own default."""
     ended_max: int = 10_000
-    """How many are; Spark's own default."""
+    """The most ended operations that are remembered; Spark's own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,11 @@ class ConnectOperation:
         self._task = asyncio.create_task(self._follow(responses))
 
     def has(self, index: int) -> bool:
-        """Whether the responses behind this one can be given from here."""
+        """True if the responses behind this one can be given from here."""
         return self._first <= index + 1 <= self._first + len(self._kept)
 
     def dropped(self, index: int) -> bool:
-        """Whether responses behind this one were given, and are not kept any more."""
+        """True if responses behind this one were given, and are not kept any more."""
         return index + 1 < self._first
 
     async def attach(self, after: int = -1) -> AsyncGenerator[bytes, None]:

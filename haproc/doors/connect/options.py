@@ -52,7 +52,7 @@ def age_s(metadata: Mapping[str, str]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """What a SET or RESET says of options: of all if ``key`` is empty."""
+    """The change of options by a SET or RESET: of all if ``key`` is empty."""
 
     key: str
     value: str | None = None
@@ -84,7 +84,7 @@ def change_in(text: str) -> OptionChange | None:
 
 
 def is_option(key: str) -> bool:
-    """Whether a setting is ours."""
+    """True if a setting is ours."""
     return key.startswith(PREFIX)
 
 

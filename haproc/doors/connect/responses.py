@@ -1,4 +1,4 @@
-"""Where a client stands in a result, and what it has after each response of a run."""
+"""A client's position in a result, and what it has after each response of a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TAIL_BYTES_MAX: Final = 4 << 10
 REQUEST_BYTES_MAX: Final = 2 << 10
 """A request of this size, compressed, stands in the id. Chosen: most queries' are below 1 kB."""
 _REST_BYTES_MAX: Final = 64 << 10
-"""What a rest may come to once it is decompressed."""
+"""The most bytes of a rest after decompression."""
 _HEAD = struct.Struct(f"<BB8sIQI{DIGEST_BYTES}s")
 _VERSION: Final = 1
 
@@ -71,7 +71,7 @@ _TAG: Final = 7
 
 
 class Kind(Enum):
-    """What a response brings."""
+    """The content of a response."""
 
     ROWS = "rows"
     PROGRESS = "progress"
@@ -82,17 +82,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseParts:
-    """What is looked at of a response. ``data``: an Arrow stream, or one of its chunks."""
+    """The parts of a response that matter. ``data``: an Arrow stream, or one of its chunks."""
 
     kind: Kind
     data: memoryview | None = None
     last_chunk: bool = True
     beside: bool = False
-    """Whether it has nothing that may not stand beside what another response has."""
+    """True if all its content may stand in a response beside another's."""
 
 
 class Way(IntEnum):
-    """How the rest of a result is come by."""
+    """The way to the rest of a result."""
 
     NOTHING = 0
     TAIL = 1
@@ -102,7 +102,8 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResultPosition:
-    """What a client has: ``rows``, their digest, and ``others`` beside rows and progress."""
+    """The part of a result that a client has: ``rows``, their digest, and ``others`` beside rows
+    and progress."""
 
     rows: int = 0
     others: int = 0
@@ -201,7 +202,7 @@ def seen(response: bytes) -> ResponseParts:
 
 @dataclass(frozen=True, slots=True)
 class RequestRead:
-    """What is looked at of a serialized ExecutePlanRequest."""
+    """The parts of a serialized ExecutePlanRequest that matter."""
 
     session_id: str = ""
     operation_id: str = ""
@@ -276,7 +277,7 @@ class Followed:
     response: bytes
     position: ResultPosition | None
     beside: bool = False
-    """Whether another response may have in it what this one has."""
+    """True if another response may contain this one's content."""
 
 
 def merged(held: Sequence[Followed]) -> list[Followed]:

@@ -159,7 +159,7 @@ class ConnectListener:
 
     @property
     def url(self) -> str:
-        """Where PySpark finds it."""
+        """The address for PySpark."""
         return f"sc://{self._host}:{self.port}"
 
     @property
@@ -168,7 +168,7 @@ class ConnectListener:
 
     @property
     def is_open(self) -> bool:
-        """Whether connections are accepted."""
+        """True if connections are accepted."""
         return self._server is not None
 
     async def open(self) -> None:

@@ -39,8 +39,8 @@ SERVICE: Final = "spark.connect.SparkConnectService"
 CONTROL_S: Final = 60.0
 """For calls that run no statement; a cold server took over 10 s for its first one."""
 RESENT_S: Final = 900.0
-"""How long ago a client may have sent what it sends again, which PySpark does not tell: it tries
-for ten minutes (15 times, a minute apart in the end), and attempts take time, too."""
+"""The age that a request may have that PySpark sends again, which it does not state: it tries for
+ten minutes (15 times, a minute apart in the end), and attempts take time, too."""
 SETTINGS_KEPT_MAX: Final = 32
 SETTINGS_BYTES_MAX: Final = 4 << 10
 """Answers about settings that are kept for each session, and how large one is with its question.

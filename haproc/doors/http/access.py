@@ -1,4 +1,4 @@
-"""Whose a request is: bearer tokens, and whose they are."""
+"""The user of a request: bearer tokens and their users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OTHER_TOKEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Whose bearer token opens a door: user name by token, or nobody's is needed."""
+    """The users by bearer tokens that open a door; none if no token is needed."""
 
     tokens: tuple[tuple[str, bytes], ...] = field(repr=False)
     needed: str = "the token of a user of this ring"
@@ -85,7 +85,7 @@ class JobTokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Who was let in, and by what, if that may end."""
+    """The admitted user, and the token if it can expire."""
 
     user: str
     standing: Authorization | None = None
@@ -96,7 +96,7 @@ ADMITTED: Final = web.RequestKey("admitted", Admitted)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who is let in: users by their own tokens, and jobs by theirs, in the name of their users."""
+    """Admits users by their own tokens, and jobs by theirs, in the name of their users."""
 
     credentials: Credentials
     jobs: JobTokens | None = None

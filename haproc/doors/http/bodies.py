@@ -31,11 +31,11 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
 """A body that takes longer is given up; chosen, not measured."""
 PROGRESS_BYTES: Final = 1 << 20
-"""What must come of a large body in that time; chosen, not measured."""
+"""The bytes that must arrive of a large body in that time; chosen, not measured."""
 SMALL_BYTES_MAX: Final = 64 << 10
 """A body of a few fields."""
 HELD: Final = web.RequestKey("held", Held)
-"""What of the request is in memory; not on the operator door."""
+"""The memory that the request holds; not on the operator door."""
 
 
 async def read_object(request: web.BaseRequest, known: Collection[str]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
 
 
 def is_packed(request: web.BaseRequest) -> bool:
-    """Whether the body comes under an encoding that has to be undone."""
+    """True if the body comes under an encoding that has to be undone."""
     return _encoding(request) not in PLAIN
 
 
@@ -173,9 +173,9 @@ def raw_json(data: bytes, status: int = 200) -> web.Response:
 
 
 CLUSTER: Final = web.AppKey("cluster", str)
-"""Whose application it is: every error names the cluster."""
+"""The cluster of the application: every error names it."""
 REQUESTED: Final = web.RequestKey("requested", RequestedStatement)
-"""What a request turned out to ask for."""
+"""The statement that a request turned out to be for."""
 
 _CLASS_OF_HTTP: Final = {
     404: (ErrorClass.NOT_FOUND, "there is nothing at this path", "see /openapi.json"),

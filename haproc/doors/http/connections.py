@@ -27,7 +27,7 @@ from haproc.failure import ErrorClass, RequestError, busy, refused
 
 
 PROBES_S: Final = (0.5, 0.5)
-"""When the first ones are sent: most requests are answered before."""
+"""The times of the first probes: most requests are answered before."""
 PROBE_S: Final = 10.0
 """And the others."""
 INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -91,7 +91,7 @@ WARNING_PAUSE_S: Final = 10.0
 _LINE_BYTES_MAX: Final = 16 << 10
 """Of a head: its first line, and each header."""
 _STRANGER: Final = ""
-"""Who has shown no token yet."""
+"""The user of a connection without a token yet."""
 _HEADERS_MAX: Final = 128
 """As aiohttp has it by itself."""
 
@@ -229,7 +229,7 @@ class Connection(web.RequestHandler):
         self._short = True
         """Nothing was left over for aiohttp yet."""
         self._known = self._came = False
-        """Whether the shortcut has answered: ever, and since the last look."""
+        """True if the shortcut has answered: ever, and since the last look."""
         self._answered = 0
         """Of aiohttp's `_request_count` requests."""
         self._last: StreamReader | None = None
@@ -238,12 +238,12 @@ class Connection(web.RequestHandler):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a request, and none has come."""
+        """True if it waits for a request, and none has come."""
         return self._waiter is not None and not self._waiter.done()
 
     @property
     def is_expendable(self) -> bool:
-        """Whether nothing is under way on it, and it may be a stranger's."""
+        """True if nothing is under way on it, and it may be a stranger's."""
         return not (self._known or self._is_busy)
 
     def is_of(self, user: str) -> None:
@@ -298,7 +298,7 @@ class Connection(web.RequestHandler):
         return True
 
     def _takes_interim(self) -> bool:
-        """Whether the client can be sent an interim answer now: it knows them, and has no other."""
+        """True if the client can receive an interim answer now: it knows them, and has no other."""
         request = self._current_request
         if request is None or request.version < HttpVersion11:
             return False

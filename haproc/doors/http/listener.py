@@ -66,12 +66,12 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         return self.address.url
 
     @property
     def is_open(self) -> bool:
-        """Whether connections are accepted."""
+        """True if connections are accepted."""
         return self._server is not None
 
     @property

@@ -1,14 +1,16 @@
-"""Which HTTP status a failure is answered with, and what clients make of it by themselves.
+"""The HTTP status of a failure, chosen by the reactions of clients.
 
-Clients that are not ours repeat requests on their own, going by the status: databricks-sdk repeats
-429 and 503 (whether or not there is a Retry-After) and whatever has certain words in its message;
-databricks-sql-connector repeats a statement at 429 and 503; retry libraries mostly take 408, 425,
-429 and all of 500 to 599; OkHttp repeats 408, urllib3 413, 429 and 503 that have a Retry-After.
-So such a status may be given only where repeating does no harm: nothing was done, or the request
-can be told again (it has an id of the client's own, or doing it twice is the same as once).
+Clients that are not ours repeat requests on their own, by the status: databricks-sdk repeats 429
+and 503 (with or without a Retry-After) and any answer with certain words in its message;
+databricks-sql-connector repeats a statement at 429 and 503; retry libraries mostly repeat 408, 425,
+429 and all of 500 to 599; OkHttp repeats 408, urllib3 413, 429 and 503 that have a Retry-After. So
+such a status is given only if repeating does no harm: nothing was done, or the request can be
+recognised when it comes again (it has an id of the client's own, or doing it twice is the same as
+once).
 
-A write whose outcome is unknown and that could not be told again is answered `SETTLED_ELSEWHERE`,
-a status that nobody repeats, in words of ours alone, with the id by which to ask for its outcome.
+If a write's outcome is unknown and the write could not be recognised again, the answer is
+`SETTLED_ELSEWHERE`. No client repeats this status. The message has only words of ours, and the id
+with which to ask for the outcome.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ RETRY_AFTER_S: Final = {429: 1, 503: 1}
 
 @dataclass(frozen=True, slots=True)
 class RequestedStatement:
-    """What was asked for: the statement's id, and whether the client chose it."""
+    """A requested statement: its id, and True if the client chose it."""
 
     statement_id: str
     own_id: bool

@@ -24,7 +24,7 @@ _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{1,60})\]|([A-Za-z0-9._-]{1,25
 
 
 class MembersService(Protocol):
-    """Who the ring's members are; methods raise RequestError."""
+    """The ring's members; methods raise RequestError."""
 
     def describe(self) -> Mapping[str, Json]:
         """Return the members."""
@@ -104,7 +104,7 @@ def _address(text: str) -> Address:
 
 
 class DrainService(Protocol):
-    """What a HAProc does about its clients for operators; methods raise RequestError."""
+    """A HAProc's actions on its clients for operators; methods raise RequestError."""
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
         """Take no more requests from clients."""

@@ -31,7 +31,7 @@ _DECODERS: Final = {path: Decoder(of) for path, of in MESSAGE_TYPES.items()}
 
 
 class Listening(Protocol):
-    """Who takes in what peers tell."""
+    """Receives peers' messages."""
 
     def knows(self, peer: str) -> bool:
         """Return whether the ring has such a peer."""

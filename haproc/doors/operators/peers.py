@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class SettingsService(Protocol):
-    """How the server is set."""
+    """The settings of the server."""
 
     def settings(self) -> Mapping[str, Json]:
         """Return the versions and settings that change results."""
@@ -71,7 +71,7 @@ def add_settings(app: web.Application, config: Config, service: SettingsService)
 
 
 class QueryService(Protocol):
-    """What runs peers' queries."""
+    """Runs peers' queries."""
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query here once ``needed`` records are applied; raises RequestError."""
@@ -80,7 +80,7 @@ class QueryService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """Who runs peers' queries, and how many may be under way together with clients' own."""
+    """The service that runs peers' queries, and the number allowed together with clients' own."""
 
     service: QueryService
     request_admission: RequestAdmission
@@ -193,7 +193,7 @@ LATENCIES_MAX: Final = 1 << 18
 
 
 class PeerService(Protocol):
-    """What a HAProc does for its peers."""
+    """A HAProc's services for its peers."""
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
         """Run a synchronous operation before it is decided and return its outcome."""

@@ -18,7 +18,7 @@ PAGE_MAX: Final = 1000
 
 
 class OperatorService(Protocol):
-    """What a HAProc does for operators; methods raise RequestError."""
+    """A HAProc's actions for operators; methods raise RequestError."""
 
     def queue(self, start: int, count: int) -> Mapping[str, Json]:
         """Return a page of the queue, from an offset on."""

@@ -1,4 +1,4 @@
-"""What the log says of others' work: operations that succeeded, rows and who computes them."""
+"""The work of other clusters according to the log: operations that succeeded, and computed rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PeerSuccess:
         self._below = max(self._below, below)
 
     def succeeded(self, offset: int) -> bool:
-        """Whether an operation is known to have succeeded."""
+        """True if an operation is known to have succeeded."""
         return offset < self._below and offset not in self._with_control_record
 
     def failed(self, offset: int, cluster: str) -> int | None:
@@ -49,7 +49,8 @@ class PeerSuccess:
         return self._failed.get(offset, {}).get(cluster)
 
     def has_control_record(self, offset: int) -> bool:
-        """Whether an operation is known not to have simply succeeded somewhere."""
+        """True if an operation is known to have ended otherwise than by a plain success
+        somewhere."""
         return offset in self._with_control_record
 
     def forget(self, below: int) -> None:
@@ -68,7 +69,7 @@ class PeerSuccess:
 
 @dataclass(frozen=True, slots=True)
 class RowsLocation:
-    """Where in the log an operation's rows are, and how many; or that there will be none."""
+    """The place of an operation's rows in the log, and their number; or that there will be none."""
 
     place: int
     count: int
@@ -77,7 +78,7 @@ class RowsLocation:
 
 @dataclass(slots=True)
 class Passes:
-    """Who passed, by the places in the log where they say so."""
+    """The clusters that passed a computation on, by the offsets of their records."""
 
     by_place: dict[int, Passed] = field(default_factory=dict)
 
@@ -90,7 +91,7 @@ class Passes:
 
 
 class Computations:
-    """What the log says of operations' rows, so far as it was read. Texts stay in the log."""
+    """Operations' rows according to the log, as far as it was read. Texts stay in the log."""
 
     def __init__(self) -> None:
         self._found: dict[int, RowsLocation] = {}
@@ -147,5 +148,5 @@ def responsible(ring_order: Sequence[str], origin: str, passes: Mapping[str, int
 
 
 def exhausted(trying: Collection[str], passes: Mapping[str, int], attempts_max: int) -> bool:
-    """Whether all that can try have tried so often that the query itself is at fault."""
+    """True if each cluster that can try has tried so often that the query itself is at fault."""
     return all(passes.get(name, 0) >= attempts_max for name in trying)

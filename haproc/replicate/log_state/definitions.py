@@ -1,4 +1,4 @@
-"""What an operation rests on and touches: definitions, tables and when these were written."""
+"""The definitions and tables of an operation, and the offsets at which these were written."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _NEVER: Final = frozenset(
 _MAY: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.MERGE})
 """Kinds that change what a table is where that is asked for."""
 _MERGING: Final = ("automerge", "overwriteschema")
-"""What is in the names of the settings that ask for it for every statement."""
+"""Words in the names of the settings that evolve the schema for every statement."""
 
 
 def reach(window_records: int) -> int:
@@ -92,7 +92,7 @@ def redefined_by(
 
 
 def _evolves(op: Operation, evolves: bool | None) -> bool:
-    """Whether an INSERT or a MERGE may change its table's columns.
+    """True if an INSERT or a MERGE may change its table's columns.
 
     It does by WITH SCHEMA EVOLUTION, by an option, or by a setting of the session. Plain rows
     (`Operation.insert`) have no options.
@@ -135,7 +135,7 @@ def redefined(op: Operation | Fence) -> frozenset[str] | None:
 
 
 class Definitions:
-    """What was defined anew in the last records; ``window_records`` as in `Window`."""
+    """The definitions that the last records changed; ``window_records`` as in `Window`."""
 
     def __init__(self, window_records: int) -> None:
         self._reach = reach(window_records)
@@ -172,7 +172,7 @@ class Definitions:
                 del self._newest[name]
 
     def stale(self, offset: int, op: Operation) -> bool | None:
-        """Whether what the operation rests on may have changed before its place, ``offset``.
+        """True if the definitions of the operation may have changed before its place, ``offset``.
 
         None if that cannot be known here, because the log was not read from far enough back.
         """
@@ -185,7 +185,7 @@ class Definitions:
         return None if op.analyzed_to < self._known_from else False
 
     def unchanged(self, names: Iterable[str], since: int) -> bool:
-        """Whether no record from ``since`` up to what is read so far may have redefined a name."""
+        """True if no record from ``since`` up to the newest one read may have redefined a name."""
         remembered = max(self._known_from, self._read_to - self._reach)
         return since >= remembered and not self._defined_since(names, since)
 
@@ -201,27 +201,28 @@ TABLES_MAX: Final = 10_000
 
 
 def defines(op: Operation) -> bool:
-    """Whether an operation may change what a query is: what its names stand for, and their types.
+    """True if an operation may change the meaning of a query: its names, or their types.
 
-    So does whatever is exclusive, as it may touch more than it names.
+    An exclusive operation may, because it may touch more than it names.
     """
     return op.exclusive or redefined(op) != NOTHING
 
 
 def touches(op: Operation, tables: frozenset[str]) -> bool:
-    """Whether an operation may change what a query of these tables gives."""
+    """True if an operation may change the result of a query of these tables."""
     return defines(op) or not op.writes.isdisjoint(tables)
 
 
 class Written:
-    """Where the log last said that a table is written, for answers that may be given again.
+    """The newest offset at which each table is written, for answers that may be given again.
 
-    An answer that shows all writes to its tables below an offset is still the answer at a later
-    one if no record in between writes any of them. Which records do is told when they are read,
-    long before they are applied, and without asking what became of them: one that was rejected,
-    is stale or repeats another costs an answer, and no more.
+    An answer that shows all writes to its tables below an offset is still right at a later one if
+    no record in between writes any of them. Records are known when they are read, long before they
+    are applied. Their outcomes are not looked at: a record that was rejected, is stale or repeats
+    another costs an answer, and no more.
 
-    It is shown every operation that this process reads, with rising offsets."""
+    It receives every operation that this process reads, with rising offsets.
+    """
 
     def __init__(self, tables_max: int = TABLES_MAX) -> None:
         self._tables_max = tables_max
@@ -243,11 +244,11 @@ class Written:
         return self._newest
 
     def defined(self, since: int) -> bool:
-        """Whether a record from ``since`` on may have changed what any query is."""
+        """True if a record from ``since`` on may have changed the meaning of any query."""
         return self._defined >= since
 
     def changed(self, tables: Iterable[str], since: int) -> bool:
-        """Whether a record from ``since`` on may change what a query of these tables gives."""
+        """True if a record from ``since`` on may change the result of a query of these tables."""
         newest = max((self._newest.get(name, -1) for name in tables), default=-1)
         return max(newest, self._defined, self._unknown) >= since
 
@@ -277,7 +278,7 @@ _GOES_ON: Final = frozenset({"FROM", "AS"})
 
 
 def names_all(op: Operation) -> bool:
-    """Whether an operation is DDL that touches nothing but the tables that it names."""
+    """True if an operation is DDL that touches only the tables that it names."""
     if not (op.tables_known and op.writes) or op.kind not in _KINDS:
         return False
     match op.write:
@@ -296,7 +297,7 @@ def _names_place(plan: bytes) -> bool:
 
 
 def _may_name_place(sql: str, *, renames: bool) -> bool:
-    """Whether a text may say where files are, or ``renames`` what it names."""
+    """True if a text may name a place of files, or ``renames`` its target."""
     try:
         tokens = [token for token in tokenize(sql) if token.kind is not TokenKind.HINT]
     except LexicalError:

@@ -63,7 +63,7 @@ def taken_back(who: str) -> str:
 
 
 class FailureVotes:
-    """What the log says of operations that cannot be applied, as far as it was read."""
+    """The votes on operations that cannot be applied, as far as the log was read."""
 
     def __init__(self) -> None:
         self._votes: dict[int, dict[int, FailureVote | VoteWithdrawal]] = {}
@@ -73,7 +73,7 @@ class FailureVotes:
         self._known_from = 0
 
     def begin(self, known_from: int) -> None:
-        """What concerns operations below this offset is not known wholly, and passed over."""
+        """Pass over votes on operations below this offset: they are not known completely."""
         self._known_from = known_from
 
     def members_changed(self, offset: int, leaves: str = "") -> None:
@@ -156,11 +156,12 @@ class FailureVotes:
         return sorted(self._wishes)
 
     def was_wished(self, offset: int) -> bool:
-        """Whether anybody ever wanted it taken back."""
+        """True if anybody ever wanted to revoke it."""
         return offset in self._wishes
 
     def done(self, offset: int) -> bool:
-        """Whether a cluster has answered a wish by an outcome that it has: the operation stands."""
+        """True if a cluster's answer to the wish is an outcome that it has: the operation
+        stands."""
         votes = self._votes.get(offset, {}).values()
         return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 

@@ -1,4 +1,5 @@
-"""Which request ids were seen before, how far back, and whether an operation is to be applied."""
+"""The request ids seen before, how far back they go, and the operations that count because of
+them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from haproc.replicate.records.operation import Operation
 
 
 MARGIN_S: Final = 5.0
-"""How much older a request may be than it says, and how far the HAProcs' clocks may differ. Chosen:
+"""The most by which a request may be older than stated, and the HAProcs' clocks may differ. Chosen:
 more than a network's delays, and at 5,000 writes a second less than half of the window."""
 _STEP_MS: Final = 100
 
@@ -111,7 +112,7 @@ class WindowTooSmallError(LogError):
 
 
 class Sighting(Enum):
-    """What a record is, by its request id."""
+    """The kind of a record by its request id."""
 
     NEW = auto()
     REPEATED = auto()
@@ -191,7 +192,7 @@ class IdempotencyWindow:
 
 
 class RecordJudgement(Enum):
-    """What an operation is at its place in the log."""
+    """The judgement of an operation at its place in the log."""
 
     NEW = auto()
     STALE = auto()
@@ -207,12 +208,13 @@ _OF_SIGHTING = {
 
 
 class Judge:
-    """Whether an operation of the log is to be applied, by what it rests on and by its request id.
+    """Decides if an operation of the log is applied, by its definitions and by its request id.
 
-    A stale one is never shown to the window, so the two rules go together, in this order. The
-    same on every cluster, and for whoever reads that part of the log again later.
+    A stale one never enters the window, so the two rules belong together, in this order. The result
+    is the same on every cluster, and for every later reader of that part of the log.
 
-    It is shown every operation, with rising offsets."""
+    It receives every operation, with rising offsets.
+    """
 
     def __init__(self, window: IdempotencyWindow, definitions: Definitions) -> None:
         self._window = window

@@ -31,7 +31,7 @@ class RingMembers:
 
     @property
     def enrolled(self) -> Enrolled:
-        """What the log says."""
+        """The members according to the log."""
         return self._enrolled
 
     @property
@@ -100,7 +100,8 @@ class Claims:
             insort(offsets, offset)
 
     def void(self, offset: int, cluster: str, epoch: int) -> bool:
-        """Whether a record at ``offset`` was written by an incarnation replaced before it."""
+        """True if a record at ``offset`` was written by an incarnation that was replaced before
+        it."""
         offsets = self._offsets.get(cluster, [])
         newest = bisect_left(offsets, offset) - 1
         return newest >= 0 and offsets[newest] > epoch
@@ -116,24 +117,25 @@ class Claims:
 
 
 class StoredCursors:
-    """Which stored cursors say what their clusters have done. Values in, values out.
+    """The stored cursors that count. Values in, values out.
 
-    A cursor says so only of the log that its cluster read. A log that lost its newest records (a
-    disk that lied, a copy of old) ends before the cursors of those who had read them, and later
-    grows beyond them with other records. So a cursor counts only if
+    A cursor is valid only for the log that its cluster read. A log that lost its newest records (a
+    disk that lied, an old copy) ends before the cursors of its readers, and later grows beyond them
+    with other records. So a cursor counts only if
 
-    - it is not beyond the log's end, asked for after it was read. One that was does not count
-      from then on, however far the log grows, before its cluster stores a lower one or another
-      process does;
-    - what it knows of the clusters' newest claims below it is what this log says of them:
-      whoever began after the loss claimed at an offset that held something else before;
+    - it is not beyond the log's end, read after the cursor. A cursor that was beyond does not count
+      from then on, however far the log grows, until its cluster stores a lower one or another
+      process stores one;
+    - the clusters' newest claims below it that it knows are those of this log: a process that began
+      after the loss has claimed at an offset that held another record before;
     - its cluster is not known to differ from the others, and holds its tables (no copy of them is
       under way).
 
-    What none of these shows: a log that was shortened and grew again while nobody looked at it,
-    and nobody began.
+    None of these finds a log that was shortened and grew again while no process looked at it and
+    none began.
 
-    ``claims``: those that the log says, up to the ends that it is asked with."""
+    ``claims``: those in the log, up to the ends that callers give.
+    """
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims

@@ -65,23 +65,23 @@ class LogState:
     The reader records what the log says; the parts of the replica ask for it."""
 
     decisions: Decisions
-    """What became of synchronous operations."""
+    """The outcomes of synchronous operations."""
     computations: Computations
     """Operations' rows."""
     failure_votes: FailureVotes
     """Operations that clusters cannot apply."""
     claims: Claims
-    """Which incarnation speaks for which cluster."""
+    """The incarnation that speaks for each cluster."""
     definitions: Definitions
-    """What was defined anew."""
+    """The definitions that changed."""
     past: Past
-    """Where the log ended, and when."""
+    """The earlier ends of the log, with their times."""
     peer_success: PeerSuccess
     """Operations that other clusters have passed."""
     written: Written
-    """Which tables are written."""
+    """The tables that are written."""
     cursors: StoredCursors
-    """What others' cursors say."""
+    """The other clusters' stored cursors."""
 
     @classmethod
     def nothing(cls, window_records: int) -> LogState:

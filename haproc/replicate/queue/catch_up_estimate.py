@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 WORTH_S: Final = 60.0
-"""What is replayed sooner needs no other way. Chosen."""
+"""A replay shorter than this needs no other way. Chosen."""
 COPY_BYTES_PER_S: Final = 50 << 20
 """From one cluster to another. Chosen: half of a line of 1 Gbit/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How far a cluster and the log were at a moment, by the loop's clock."""
+    """The offsets of a cluster and of the log's end at a moment, by the loop's clock."""
 
     at_s: float
     low: int
@@ -36,12 +36,12 @@ class CatchUpEstimate:
 
     @property
     def long(self) -> bool:
-        """Whether the replay takes so long that another way is worth a thought."""
+        """True if the replay takes so long that a copy may be better."""
         return self.replay_s is None or self.replay_s > WORTH_S
 
     @property
     def copy_is_faster(self) -> bool:
-        """Whether copying would take less time than the replay."""
+        """True if copying would take less time than the replay."""
         if self.copy_s is None or not self.long:
             return False
         return self.replay_s is None or self.copy_s < self.replay_s

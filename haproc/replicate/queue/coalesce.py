@@ -48,7 +48,7 @@ class BatchLimits:
         arrow_beside: int = 0,
         cells: int = 0,
     ) -> bool:
-        """Whether a statement of operations like this one would be too large.
+        """True if a statement of operations like this one would be too large.
 
         ``arrow_beside``: bytes of the rows in statements that run already. ``cells``: the rows'
         values.
@@ -59,7 +59,7 @@ class BatchLimits:
         return operations > self.operations_max or rows > ROWS_MAX or size > bytes_max
 
     def text_exceeded(self, operations: int, rows: int, size: int, cells: int) -> bool:
-        """Whether one text for so many operations would be too large."""
+        """True if one text for so many operations would be too large."""
         return (
             operations > self.operations_max
             or rows > self.rows_max
@@ -70,7 +70,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What operations that may run as one statement have in common.
+    """The properties that operations must share to run as one statement.
 
     ``head``: a digest of the text before the rows, or the rows' Arrow schema. ``signature``: the
     types of the literals, in which NULL goes with any.

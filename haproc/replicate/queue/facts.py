@@ -1,4 +1,4 @@
-"""What is remembered of operations: facts, revocations, and notes stored with the cursor."""
+"""The kept facts about operations: requests, revocations, and notes stored with the cursor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef
 
 
 class Fate(StrEnum):
-    """What became of an operation that somebody wanted taken back.
+    """The result of revoking an operation.
 
     For clients, who do not know whether their statement is one, also: of a statement.
     """
@@ -47,7 +47,7 @@ class Revoked:
 
 
 class Notes:
-    """What is stored with the cursor beside the queue's own progress; `Progress` describes each."""
+    """Facts stored with the cursor beside the queue's own progress; `Progress` describes each."""
 
     def __init__(self) -> None:
         self.resume(Progress())
@@ -91,7 +91,7 @@ class Notes:
 
     @property
     def lineage(self) -> tuple[tuple[str, int], ...]:
-        """Whose tables these were before."""
+        """The clusters from which these tables were copied before."""
         return self._lineage
 
     def was(self, offset: int) -> str:
@@ -109,7 +109,7 @@ class Notes:
 
     @property
     def diverged(self) -> Divergence | None:
-        """How this cluster differs from the others."""
+        """This cluster's difference from the others."""
         return self._diverged
 
     def mark_diverged(self, divergence: Divergence) -> Divergence:
@@ -124,7 +124,7 @@ class Notes:
 
     @property
     def undecided(self) -> Undecided | None:
-        """How clusters differ without a proof of which is wrong."""
+        """A difference between clusters without a proof of which one is wrong."""
         return self._undecided
 
     def mark_undecided(self, undecided: Undecided) -> Undecided:
@@ -155,10 +155,10 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is remembered of an operation for as long as its request may be repeated.
+    """The facts about an operation that are kept while its request may be repeated.
 
-    The fields are those of `Operation`, if nothing else is said. Neither its text nor its rows: for
-    a window of requests these would be gigabytes, and the log has them.
+    The fields are those of `Operation`, unless stated otherwise. Texts and rows are not kept: for a
+    window of requests these would be gigabytes, and the log has them.
     """
 
     id: str
@@ -169,9 +169,9 @@ class Facts:
     unmarked: bool
     created_ms: int
     rows: int | None
-    """How many rows it brings; None if its record does not say."""
+    """The number of rows that it brings; None if its record does not state it."""
     of_session: bool
-    """Whether its query rests on its client's session."""
+    """True if its query rests on its client's session."""
     session: SessionRef | None
     """That session as it was, if it can be made anew."""
 
@@ -202,5 +202,5 @@ class Facts:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What its request is known by: user and id."""
+        """The key of its request: user and id."""
         return self.user, self.id

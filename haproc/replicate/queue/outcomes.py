@@ -1,4 +1,5 @@
-"""What became of each operation on this cluster, who waits for it, and what keeps failing."""
+"""The outcomes of operations on this cluster, the requests that await them, and repeated
+failures."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Trouble:
     error: str = ""
     apart: bool = False
     since_s: float = 0.0
-    """When it failed first, by the loop's clock."""
+    """The time of its first failure, by the loop's clock."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -52,11 +53,11 @@ class Trouble:
 
 
 class Troubles:
-    """What keeps failing on this cluster, and which operations an operator wants passed over.
+    """The operations that keep failing on this cluster, and those that an operator wants skipped.
 
-    A unit that fails, for reasons of the environment or because the cluster goes away under it,
-    is tried again for ever. After some attempts the cluster counts as stuck at it. An operator
-    may have it tried at once, taken apart (a combined statement), or passed over.
+    A unit that fails for reasons of the environment, or because the cluster goes away, is tried
+    again for ever. After some attempts the cluster counts as stuck at it. An operator may have it
+    tried at once, taken apart (a combined statement), or skipped.
     """
 
     def __init__(self, stuck_after_attempts: int) -> None:
@@ -99,7 +100,7 @@ class Troubles:
         return next((t for t in self._troubles.values() if offset in t.offsets), None)
 
     def skip_wanted(self, offsets: Iterable[int]) -> bool:
-        """Whether any of these is to be passed over."""
+        """True if any of these is to be skipped."""
         return bool(self._skips) and any(offset in self._skips for offset in offsets)
 
     def stuck(self) -> Trouble | None:
@@ -125,8 +126,8 @@ class OutcomeStatus(StrEnum):
     EXPIRED = "expired"
     """It came too late to tell whether it is a repetition, and was passed over."""
     STALE = "stale"
-    """What it rests on may have changed before its place in the order; it was passed over on every
-    cluster, and does not count as an attempt of its request."""
+    """What the operation rests on may have changed before its place in the order. Every cluster
+    passes over it, and it does not count as an attempt of its request."""
     SKIPPED = "skipped"
     """An operator had it passed over on this cluster; nobody is told this as its outcome."""
 
@@ -166,7 +167,7 @@ class Known:
     newest: int = 0
     """The offset of the newest copy."""
     resolved_ms: int | None = None
-    """When that was known here, Unix time; None if an earlier process knew."""
+    """The time at which this was known here, Unix time in ms; None if an earlier process knew."""
     awaited: asyncio.Event | None = None
     """Made by who waits for the outcome first; most operations' nobody waits for."""
 
@@ -187,7 +188,7 @@ class Outcomes:
         self._weights: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
         self._presumed: list[int] | None = []
-        """What was dealt with before this process, until it has heard how; None from then on."""
+        """Operations of earlier processes whose outcome is not known yet; None once it is."""
 
     def admit(self, offset: int, operation: Operation) -> Known:
         """Note an operation when it is first read."""

@@ -1,20 +1,20 @@
-"""What a cluster applies next.
+"""The order in which a cluster applies operations.
 
-Operations enter in log order. One may start when it conflicts with nothing unfinished before it:
-no table that one of the two writes is read or written by the other. *Exclusive* operations (DDL,
-unknown tables) run with nothing beside them, but for tables that are being computed (CREATE TABLE
-AS), see `haproc.replicate.queue.turns`. A synchronous operation that another cluster originated
-waits until its fate is known, and what conflicts with it behind it. A *computed* one waits for its
-rows, and only what touches its tables waits with it. Of several that are ready, users take turns,
-see `haproc.replicate.queue.turns`.
+Operations enter in log order. An operation may start when it conflicts with no unfinished one
+before it: no table that one of the two writes is read or written by the other. *Exclusive*
+operations (DDL, unknown tables) run alone, except beside tables that are being computed (CREATE
+TABLE AS), see `haproc.replicate.queue.turns`. A synchronous operation of another cluster waits for
+its decision, and operations that conflict with it wait behind it. A *computed* operation waits for
+its rows, and only operations on its tables wait with it. Users take turns with the operations that
+are ready, see `haproc.replicate.queue.turns`.
 
-An operation goes through ``take`` (it runs), ``complete`` (it ran; `progress` says so) and
-``release`` (that progress is durable; what conflicts with it may start). The order of the last two
-is what exactly-once rests on, see `haproc.replicate.records.progress`.
+An operation goes through ``take`` (it runs), ``complete`` (it has run; `progress` contains this)
+and ``release`` (that progress is durable; conflicting operations may start). Exactly-once rests on
+the order of the last two, see `haproc.replicate.records.progress`.
 
 After a restart, a statement of an earlier incarnation may still be running on the cluster. So the
-first statement on each table is the very one that may be running: the batch whose intent was
-stored, or the first operation alone. Delta's marks make the two one.
+first statement on each table is the same one: the batch whose intent was stored, or the first
+operation alone. The table's transaction marker then lets only one of the two commit.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from haproc.replicate.records.progress import SPAN_MAX, Progress
 
 
 class Schedule:
-    """See the module. ``me`` is the cluster's name; ``doubtful_below`` the log's end at start.
+    """The queue of this cluster: the operations that it has read and not finished.
 
-    ``peer_success``: what is known to have succeeded.
+    ``me``: the cluster's name; ``doubtful_below``: the log's end at start; ``peer_success``: the
+    operations that are known to have succeeded.
     """
 
     def __init__(
@@ -257,11 +258,12 @@ class Schedule:
         return self._start([task], Intent.ALONE)
 
     def _alone(self, task: Task) -> bool:
-        """Whether an operation runs alone: here, or on another cluster, it is known to fail."""
+        """True if an operation must run alone: it is known to fail here, or on another cluster."""
         return task.single or self.composing.spoken_of(task.offset)
 
     def _doubtful(self, task: Task) -> bool:
-        """Whether an earlier incarnation may have run what is the first on its tables here."""
+        """True if an earlier incarnation may have run the operation that is the first on its
+        tables."""
         begun = task.offset < self._doubtful_below and not task.op.unmarked
         return begun and not task.op.writes <= self._settled
 
@@ -424,13 +426,13 @@ class Schedule:
         return self._finished
 
     def expects(self, offset: int) -> bool:
-        """Whether an operation there is still to be run, or may come."""
+        """True if an operation at this offset is still to be run, or may come."""
         task = self._tasks.get(offset)
         unfinished = task is not None and task.state is not TaskState.COMPLETE
         return offset >= self._read_to or unfinished
 
     def untouched(self, offset: int) -> bool:
-        """Whether no process of this cluster has begun to run an operation, as far as is known."""
+        """True if no process of this cluster has begun the operation, as far as is known."""
         old = self._old_batches.items()
         if self.unmarked.doubted(offset) or any(a <= offset <= b for a, b in old):
             return False
@@ -449,17 +451,17 @@ class Schedule:
 
     @property
     def pending(self) -> int:
-        """How many operations are not finished."""
+        """The number of unfinished operations."""
         return len(self._tasks)
 
     @property
     def pending_bytes(self) -> int:
-        """What the unfinished operations weigh."""
+        """The weight of the unfinished operations, in bytes."""
         return self._bytes
 
     @property
     def progress(self) -> Progress:
-        """What to store of the queue with the cursor now."""
+        """The progress of the queue, to be stored with the cursor now."""
         low, rejected = self.low, self._readiness.rejected
         self._done = {offset for offset in self._done if offset >= low}
         self._readiness.forget(low)
@@ -484,7 +486,7 @@ class Schedule:
 
     @property
     def composable(self) -> bool:
-        """Whether it is worth to find out what `tables_to_describe` and others have passed."""
+        """True if it pays to look up what `tables_to_describe` and others have passed."""
         return self._unlike > 0 or bool(self._old_batches)
 
     def tables_to_describe(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Where an operation stands in a cluster's queue, and what an operator may do about it.
+"""The position of an operation in a cluster's queue, and the actions an operator may take.
 
-Values in, values out; the same answers decide what is shown and what is refused.
+Values in, values out. The same answers decide what is shown and what is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SKIPPABLE_AFTER_ATTEMPTS: Final = 3
 
 
 class Position(StrEnum):
-    """What becomes of an operation on a cluster at the moment."""
+    """The present position of an operation on a cluster."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -53,7 +53,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Whether something may be done, and what it would do, or why it may not."""
+    """An action that is possible, with its effect, or the reason why it is not possible."""
 
     allowed: bool
     text: str

@@ -77,7 +77,7 @@ class Unfinished:
 
 
 class TaskState(Enum):
-    """How far an operation has come."""
+    """The progress of an operation."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -103,7 +103,7 @@ class Task:
     half: int | None = None
     """The last offset of the half of a failed unit that it belongs to: it runs with no others."""
     unlike: bool = False
-    """What stands before it on its table is no INSERT that it may be combined with as it is."""
+    """True if the operation before it on its table is no INSERT that it can be combined with."""
 
     def become(self, state: TaskState) -> None:
         """Note how far it has come."""

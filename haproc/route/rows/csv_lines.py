@@ -85,11 +85,11 @@ class Records:
         return whole.end() if whole is not None else 0
 
     def well_quoted(self, data: bytes) -> bool:
-        """Whether quotes begin and end fields in turn, from a record's begin on, as RFC 4180 says.
+        """True if quotes begin and end fields in turn, from a record's begin on, as RFC 4180 says.
 
-        Each that stands behind an even number of them begins a field, and the next one ends it;
-        two that are side by side are one that is doubled. So counting tells where a field is, much
-        faster than reading each. One that is still open, or the last octet, is taken to be right.
+        A quote behind an even number of quotes begins a field, and the next one ends it; two side
+        by side are one that is doubled. So counting shows where a field is, much faster than
+        reading each. An open field at the end, or the last octet, counts as right.
         """
         octets = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(octets == _QUOTE)

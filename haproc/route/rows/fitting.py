@@ -1,10 +1,10 @@
-"""Whether Arrow rows fit a table without loss, and the rows in Spark's plain form.
+"""The check that Arrow rows fit a table without loss, and the rows in Spark's plain form.
 
-`fits` looks at the types alone, `plain` rewrites what Spark's Arrow reader does
-not take (dictionaries, compressed or large buffers, other time units, unsigned numbers) and looks
-at the values: a null where none may be, a nanosecond that would be cut off. What a stream says of
-nulls beside its values is not passed on: that is up to the table, and rows of two requests that
-differ in nothing else can run as one statement.
+`fits` looks at the types alone. `plain` rewrites what Spark's Arrow reader does not accept
+(dictionaries, compressed or large buffers, other time units, unsigned numbers), and checks the
+values: a null in a column without nulls, a nanosecond that would be cut off. A stream's own
+statement about nulls is not passed on. The table decides about nulls, and so rows of two requests
+that differ in nothing else can run as one statement.
 """
 
 from __future__ import annotations

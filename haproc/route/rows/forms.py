@@ -58,7 +58,7 @@ class Readable(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it can be read no more."""
+        """True if it cannot be read any more."""
         ...
 
     def read(self, size: int = -1, /) -> bytes:
@@ -89,7 +89,7 @@ NOT_OF_FORM: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What has to be known to read a body.
+    """The facts needed to read a body.
 
     ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: as it says
     itself. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts

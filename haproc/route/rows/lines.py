@@ -183,7 +183,7 @@ BOM: Final = b"\xef\xbb\xbf"
 
 
 class Lines(Protocol):
-    """How one form's records are told apart and decoded."""
+    """Separates and decodes the records of one form."""
 
     def split(self, block: bytes) -> list[bytes]:
         """Return the records of a block; the last one may lack its end."""

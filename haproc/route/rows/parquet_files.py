@@ -23,10 +23,10 @@ BATCH_ROWS_MAX: Final = 64_000
 LIST_ITEMS_MAX: Final = 32 << 20
 """Of a column in one row group; chosen: a quarter GiB of numbers."""
 REPEATED_BYTES_MAX: Final = 1 << 30
-"""What texts can come to at a time that the file has once, at worst; chosen: with row groups of
-128 MiB eight rows, of which 300,000 a second were read."""
+"""The most bytes of texts at a time that the file has once; chosen: with row groups of 128 MiB
+eight rows, of which 300,000 a second were read."""
 _REPEATING: Final = frozenset({"DELTA_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-"""How a long text is written once and meant many times."""
+"""Encodings that store a long text once and repeat it."""
 _ITEM_BYTES: Final = 8
 _METADATA_BYTES_MAX: Final = 16 << 20
 _METADATA_ITEMS_MAX: Final = 1_000_000

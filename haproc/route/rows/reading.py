@@ -28,7 +28,7 @@ from haproc.route.rows.sizes import AS_STREAM, batch_bytes, extent, halved
 
 PIECE_BYTES: Final = 4 << 20
 PIECE_BATCHES_MAX: Final = 1000
-"""What is worked on at a time of many rows; chosen, not measured."""
+"""The most batches that are processed at a time; chosen, not measured."""
 BEHIND_MAX: Final = 4096
 _NO_ARROW: Final = NOT_OF_FORM[FormKind.ARROW]
 
@@ -37,9 +37,9 @@ Opener = Callable[[Readable, Sequence[Column], int], Batches]
 
 
 def makes_a_record(stream: bytes, bytes_max: int) -> bool:
-    """Whether an Arrow IPC stream's rows are so few that one record has them.
+    """True if an Arrow IPC stream's rows fit into one record.
 
-    Of one that is wrong it is said when it is read.
+    An invalid stream is reported when it is read.
     """
     try:
         with clients_fault(_NO_ARROW):

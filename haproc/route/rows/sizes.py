@@ -1,4 +1,4 @@
-"""How many bytes rows take: those of an Arrow stream before it is unpacked, and plain values."""
+"""The bytes that rows take: of an Arrow stream before it is unpacked, and of plain values."""
 
 from __future__ import annotations
 
