@@ -90,7 +90,8 @@ class CursorStore:
     the commit pending for ever; the next transaction of the same id ends it). So a commit counts
     only when it has been seen, and one that stays pending counts as not made.
 
-    Belongs to one thread."""
+    Belongs to one thread.
+    """
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients

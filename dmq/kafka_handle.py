@@ -196,7 +196,8 @@ class TopicHandle:
     at every second, and before anything is read if the last look is older than
     `LOOKED_WITHIN_S`. Once it is lost, every call says so.
 
-    Made by ``open``; ``on_lost`` hears once that the topic is lost."""
+    Made by ``open``; ``on_lost`` hears once that the topic is lost.
+    """
 
     def __init__(self, clients: Clients, admin: TopicAdmin, appender: Appender, what: str) -> None:
         self.clients = clients

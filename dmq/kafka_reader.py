@@ -124,7 +124,8 @@ class Tail:
     as soon as there is something. While nobody waits the thread sleeps.
 
     ``on_end`` hears of each new end, ``on_lost`` that its place is gone; both
-    on the event loop. ``wanted`` says whether anybody still waits."""
+    on the event loop. ``wanted`` says whether anybody still waits.
+    """
 
     def __init__(
         self,
@@ -231,7 +232,8 @@ class TopicReader:
     place costs a seek. A fetch does not wait at the broker for more, so nothing queues behind
     it.
 
-    Belongs to one thread."""
+    Belongs to one thread.
+    """
 
     def __init__(self, clients: Clients, recent: Recent) -> None:
         self._clients = clients

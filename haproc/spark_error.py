@@ -62,7 +62,7 @@ def details(
     parameters: Mapping[str, str],
     contexts: Iterable[Context] = (),
 ) -> Details:
-    """Return what is kept of these."""
+    """Return the kept part of these."""
     return Details(
         tuple(cut(name, NAME_CHARACTERS_MAX) for name in [*java_classes][:CLASSES_MAX]),
         tuple(

@@ -194,7 +194,7 @@ class _Walk:
 
 
 def _place(message: Any, path: list[_Frame]) -> Any:
-    """Return where in a message what was cut out belongs."""
+    """Return the places in a message of the parts that were cut out."""
     for frame in path:
         name = frame.field.name
         if _is_entry(frame.field.containing_type):

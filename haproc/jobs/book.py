@@ -51,7 +51,8 @@ class Book:
     Keys are written once, so what was read of one holds for ever: each look asks for the keys
     alone, which costs next to nothing, and then for the values of those that are new.
 
-    Methods raise RequestError of kind availability."""
+    Methods raise RequestError of kind availability.
+    """
 
     def __init__(self, store: KeyValueStore, new_name: Callable[[], str]) -> None:
         self._store = store

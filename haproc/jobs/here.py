@@ -32,7 +32,8 @@ LOOK_S: Final = 1.0
 class Scheduler:
     """Submits the jobs of the configuration's schedules when they are due; see `jobs.model`.
 
-    ``leads``: whether this HAProc is the one that submits now."""
+    ``leads``: whether this HAProc is the one that submits now.
+    """
 
     def __init__(
         self,

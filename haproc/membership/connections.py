@@ -49,7 +49,7 @@ TAKEN: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 def head(path: str, secret: str) -> bytes:
-    """Return how each request begins; the host and the length of the body follow."""
+    """Return the beginning of each request; the host and the length of the body follow."""
     return (
         f"POST {path} HTTP/1.1\r\nAuthorization: Bearer {secret}\r\n"
         "Content-Type: application/json\r\n"
@@ -217,7 +217,7 @@ class PeerDoors:
         return tuple(self._urls)
 
     def url(self, peer: str, path: str) -> str:
-        """Return where to ask a peer; raises PeerUnavailableError for one that left the ring."""
+        """Return a peer's address; raises PeerUnavailableError for one that left the ring."""
         if peer not in self._urls:
             raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
         return self._urls[peer] + path
@@ -256,7 +256,8 @@ COPY_BYTES_MAX: Final = 64 << 20
 
 
 class HttpPeers:
-    """The peers of one HAProc. ``given_up``: whom the view of the ring has given up."""
+    """The peers of one HAProc. ``given_up``: True for a peer that the view of the ring has given
+    up."""
 
     def __init__(
         self, doors: PeerDoors, given_up: Callable[[str], bool] = lambda peer: False
@@ -285,7 +286,7 @@ class HttpPeers:
         return await self._request(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        """Return what a peer has applied, once that differs from what was ``seen``."""
         path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
         return await self._request(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
 
@@ -317,7 +318,7 @@ class HttpPeers:
     async def _request(
         self, of: type[T], peer: str, path: str, timeout_s: float, body: ApplyNow | None = None
     ) -> T:
-        """Return what a peer answers, which is ``of`` this type; with a body it is a POST."""
+        """Return a peer's answer, which is ``of`` this type; with a body it is a POST."""
         return _read(peer, *await self._send(peer, path, timeout_s, body), of)
 
     async def _send(

@@ -38,7 +38,7 @@ _HARMLESS: Final = re.compile(
         |inMemoryColumnarStorage\..*|files\.(maxPartitionBytes|openCostInBytes|(min|max)PartitionNum)
         |sources\.parallelPartitionDiscovery\..*|artifact\..*|codegen\.cache\..*)
     |databricks\.delta\.(snapshotPartitions|snapshotCache\..*)
-    # How to get in: never told.
+    # Credentials: never reported.
     |.*(secret|password|passwd|credential|token|(access|account|private)[._-]?key)
     |.*\.(secret|password|credential|oauth2?|sas)\..*
     )""",
@@ -46,7 +46,7 @@ _HARMLESS: Final = re.compile(
 )
 _OF_CATALOG: Final = re.compile(r"spark\.sql\.catalog\.[^.]+\..+")
 _PLAIN: Final = re.compile(r"(?!.*://)[\w.,:;+*%/ ()-]{0,200}")
-"""No URL with a user in it, no options of a connection: the others are told as digests."""
+"""No URL with a user in it, no options of a connection: other values are reported as digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Overridden:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``unknown``: clusters that have told nothing, being down or of an older version."""
+    """``unknown``: clusters without a report, because they are down or of an older version."""
 
     differences: tuple[Difference, ...] = ()
     unfit: tuple[Unfit, ...] = ()
@@ -129,7 +129,7 @@ class Findings:
 
 
 def overridden(values: Values, defaults: Mapping[str, str]) -> tuple[Overridden, ...]:
-    """Return what the server was given otherwise than sessions begin with."""
+    """Return the server's values that differ from the values of new sessions."""
     return tuple(
         Overridden(name, own, default)
         for name, default in sorted(defaults.items())
@@ -138,12 +138,13 @@ def overridden(values: Values, defaults: Mapping[str, str]) -> tuple[Overridden,
 
 
 def text_of(defaults: Mapping[str, str]) -> str:
-    """Return what sessions begin with as one text: the same for the same settings."""
+    """Return the values of new sessions as one text: the same for the same settings."""
     return "; ".join(f"{name}: {value}" for name, value in sorted(defaults.items()))
 
 
 def as_reported(values: Values, key: str) -> dict[str, str | None]:
-    """Return what is told of a server's values; ``key``: the ring's secret, for digests."""
+    """Return a server's values in the form that is reported; ``key``: the ring's secret, for
+    digests."""
     return {
         name: value if value is None else _shown(name, value, key)
         for name, value in sorted(values.items())
@@ -162,7 +163,7 @@ def to_look_up(others: Iterable[Values]) -> list[str]:
 
 
 def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
-    """Compare what the own server has with what the others told; None: nothing."""
+    """Compare the own server's values with the others' reports; None: nothing."""
     differences = []
     for name, here in mine.items():
         there = tuple(
@@ -182,7 +183,7 @@ def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
 
 
 def read(body: Mapping[str, Any]) -> Values | None:
-    """Return what a peer's answer tells; None if it is none."""
+    """Return the values in a peer's answer; None if it is none."""
     reported = body.get("settings")
     if not isinstance(reported, dict) or not 0 < len(reported) <= NAMES_MAX:
         return None

@@ -15,12 +15,12 @@ import msgspec
 from haproc.config.model import Membership
 from haproc.membership.state import Beat, ClusterReport
 
-# What HAProcs tell each other, as Redis carries it: one line of JSON that ends with its signature.
+# HAProcs' messages through Redis: one line of JSON that ends with its signature.
 #
-# Whoever may use the Redis could write anything into its channels and keys, so nothing there
-# counts that is not signed with the ring's secret. The key is derived from it and from the ring's
-# name: two rings on one Redis, even with one secret, don't take each other's messages. A signature
-# does not tell when something was said; `exchange` judges that.
+# Any user of the Redis could write anything into its channels and keys, so nothing there counts
+# that is not signed with the ring's secret. The key is derived from it and from the ring's name:
+# two rings on one Redis, even with one secret, don't take each other's messages. A signature does
+# not prove when a message was sent; `exchange` judges that.
 
 
 BYTES_MAX: Final = 64 << 10
@@ -65,7 +65,7 @@ class Seal:
         return content + _MAC_FIELD + self._mac(content) + b'"}'
 
     def open(self, data: bytes) -> Envelope | None:
-        """Return what was signed; None if it is not the message of a HAProc of this ring."""
+        """Return the signed content; None if it is not the message of a HAProc of this ring."""
         if not _END_LENGTH < len(data) <= BYTES_MAX:
             return None
         content, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
@@ -99,7 +99,7 @@ class Receipt(StrEnum):
 
     TAKEN = "taken"
     UNPROVEN = "unproven"
-    """Nothing shows that it was said just now; usual when somebody starts."""
+    """Nothing proves that it was sent just now; usual when a HAProc starts."""
     REPEATED = "repeated"
     STRANGE = "strange"
     """Nobody of this ring signed it."""
@@ -157,7 +157,8 @@ class Exchange:
         """The peers to which the mesh is used."""
 
     def follow(self, peers: Iterable[str], now_s: float) -> None:
-        """Go by these peers from now on: the mesh tells new ones until Redis is seen to."""
+        """Use these peers from now on: new ones get messages over the mesh until Redis is proven to
+        reach them."""
         known, self._peers = self._peers, {}
         for name in peers:
             self._peers[name] = known.get(name) or _Peer(mesh_since=now_s)
@@ -174,7 +175,8 @@ class Exchange:
         return self._number, {name: (p.incarnation, p.number) for name, p in peers if p.number}
 
     def settle(self, now_s: float) -> frozenset[str]:
-        """Half an interval later, judge who received it; return whom the mesh must tell, too."""
+        """Half an interval later, check its receipt; return the peers that need it over the mesh,
+        too."""
         echoed = self._connected and self._echoed == self._number
         self._count(echoed)
         limit_s = PROVEN_INTERVALS_MAX * self._rules.heartbeat_interval_s

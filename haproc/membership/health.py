@@ -29,7 +29,7 @@ class Probed(Protocol):
 class Health:
     """Probes one cluster for ever; ``up`` is set while it answers.
 
-    ``on_change`` hears whether it does, and if not, why.
+    ``on_change`` receives True if it does, otherwise the reason.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class Health:
         self._missed = 0
         self._suspected = asyncio.Event()
         self.on_answer: Callable[[float], None] = lambda seconds: None
-        """Hears after how many seconds the cluster has answered a probe."""
+        """Receives the seconds until the cluster answered a probe."""
         self.on_gone: Callable[[], None] = lambda: None
-        """Hears that nothing listens there."""
+        """Is called if nothing listens there."""
         self.is_last: Callable[[], bool] = lambda: False
         """True if no other cluster serves."""
         self.up = asyncio.Event()

@@ -1,4 +1,5 @@
-"""Keeps the view of the ring: tells peers that this HAProc lives and how far it is, judges them.
+"""Keeps the view of the ring: sends this HAProc's heartbeats and progress to its peers, judges
+theirs.
 
 One timer does everything: it sends a heartbeat at every tick, and at some of them looks at the
 peers' windows and sends a report. Ticks are multiples of the interval by the wall clock, so that
@@ -25,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class Subject(Protocol):
-    """The HAProc of which the peers are told."""
+    """The HAProc that is reported to the peers."""
 
     def own(self) -> Own:
-        """Return what is told of it; asked at every tick."""
+        """Return its report; called at every tick."""
         ...
 
     def isolate(self, why: str) -> None:
@@ -79,31 +80,31 @@ class Members:
         self._check_at = self._report_at = 0.0
 
     def attach(self, subject: Subject) -> None:
-        """Tell of this one from now on."""
+        """Report this one from now on."""
         self._subject = subject
 
     # -- what is asked -----------------------------------------------------------------------
 
     def own(self) -> Own:
-        """Return what is told of this HAProc."""
+        """Return this HAProc's report."""
         return self._subject.own() if self._subject else Own(State.STARTING, self.since)
 
     def places(self) -> dict[str, ClusterProgress]:
-        """Return how every cluster stands, as far as writes may have to wait for it."""
+        """Return the progress of every cluster, as far as writes may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
         judged, unheard = self.judged(), self.unheard()
         return places(self.cluster, own, judged, unheard, limit)
 
     def peers(self) -> Mapping[str, Peer]:
-        """Return what is known of the peers at this moment."""
+        """Return the known facts about the peers at this moment."""
         self._check()
         return self._view.peers
 
     def judged(self) -> Mapping[str, Peer]:
-        """Return what was known of the peers at the last regular check.
+        """Return the facts about the peers that were known at the last regular check.
 
-        For whoever does something if a peer is down: between the checks, what a busy loop has not
-        read yet could look like silence.
+        For callers that act if a peer is down: between the checks, messages that a busy loop has
+        not read yet could look like silence.
         """
         return self._view.peers
 
@@ -112,11 +113,11 @@ class Members:
         return self._view.unheard(self._clock())
 
     def given_up(self, peer: str) -> bool:
-        """Return whether nobody has heard of a peer for a whole window."""
+        """Return whether no HAProc has received anything from a peer for a whole window."""
         return self._view.given_up(peer, self._clock())
 
     def ready(self) -> frozenset[str]:
-        """Return the peers that somebody hears and that are READY by their own word."""
+        """Return the live peers that report READY."""
         return frozenset(
             name
             for name, peer in self.peers().items()
@@ -124,10 +125,10 @@ class Members:
         )
 
     def age_s(self, at: float) -> float:
-        """Return how long ago one of the view's times was."""
+        """Return the time since one of the view's times."""
         return self._clock() - at
 
-    # -- what peers tell ---------------------------------------------------------------------
+    # -- peers' messages --------------------------------------------------------------------
 
     def knows(self, peer: str) -> bool:
         """Return whether the ring has such a peer."""
@@ -150,24 +151,24 @@ class Members:
             self._log(self._view.confirm(self._clock()))
 
     def report(self, report: ClusterReport) -> None:
-        """A peer tells how far it is."""
+        """Take in a peer's progress."""
         if self.knows(report.cluster):
             self._view.report(report, self._clock())
 
     # -- its life ----------------------------------------------------------------------------
 
     def state_changed(self) -> None:
-        """This HAProc's state changed: tell it at the next tick."""
+        """Report this HAProc's new state at the next tick."""
         self.since = self._now_text()
         self._report_at = 0.0
 
     def report_now(self) -> None:
-        """Tell state and progress at once."""
+        """Report state and progress at once."""
         self._report_at = 0.0
         self._send(self._clock())
 
     async def run(self) -> None:
-        """Tell and judge until cancelled."""
+        """Report and judge until cancelled."""
         interval_s = self._rules.heartbeat_interval_s
         next_at = self._clock()
         while True:

@@ -12,9 +12,9 @@ from haproc.membership.state import HOPELESS, Offset, Seconds, State, Undecided
 
 # Which clusters a ring has, and where their HAProcs are. Values only.
 #
-# Until the log says something, a ring's members are those that the configuration names. The first
-# record about them (`replicate.records.members`) makes the log the one that says it, for every
-# HAProc alike, whatever its own file names.
+# Until the log has a record about them, a ring's members are those of the configuration. The first
+# record about them (`replicate.records.members`) makes the log decide, for every HAProc, whatever
+# its own file names.
 #
 # Addresses are the file's where it names a cluster, so that one can be moved by changing the
 # files; those of a cluster that was added since a HAProc started come from the log.
@@ -44,7 +44,7 @@ class Member:
 class Enrolled:
     """The members according to the log, by the record at ``offset``.
 
-    -1: it says nothing, and the configuration counts. ``members`` is None where the record was
+    -1: the log has none, and the configuration counts. ``members`` is None where the record was
     trimmed away: then a newer one stands farther on.
     """
 
@@ -71,7 +71,8 @@ def with_own_addresses(
 
 
 def disagreement(configured: Iterable[str], enrolled: Enrolled) -> str:
-    """Return what a configuration says differently from the log, for people; empty if nothing."""
+    """Return the differences of a configuration from the log, for people; empty if there are
+    none."""
     if enrolled.names is None:
         return ""
     mine = frozenset(configured)
@@ -234,7 +235,7 @@ class Peers(Protocol):
     """
 
     def given_up(self, peer: str) -> bool:
-        """Return whether nobody has heard of a peer for so long that it need not be asked."""
+        """Return whether a peer has been silent for so long that a request to it is useless."""
         ...
 
     async def apply_now(
@@ -248,7 +249,7 @@ class Peers(Protocol):
         ...
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        """Return what a peer has applied, once that differs from what was ``seen``."""
         ...
 
     async def copy(

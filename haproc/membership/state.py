@@ -1,4 +1,4 @@
-"""The states of a HAProc, what HAProcs tell of them unasked, and whether one may be drained."""
+"""The states of a HAProc, its messages about them, and the check before a drain."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ SERVING: Final = frozenset({State.READY, State.READ_ONLY})
 """States in which clients' requests are taken."""
 
 ANSWERING: Final = SERVING | {State.DRAINING}
-"""States in which the client door is open; while draining it gives what is there, and refuses what
-is new with a word that says so."""
+"""States in which the client door is open; while draining it finishes accepted requests, and
+refuses new ones with an error that states it."""
 
 HOPELESS: Final = frozenset({State.FENCED, State.REMOVED, State.TOO_FAR_BEHIND, State.DIVERGED})
 """States that no waiting ends."""
@@ -92,7 +92,7 @@ class Divergence:
     """Names for people, for Cause.TABLES and Cause.REPAIR."""
 
     def joined(self, earlier: Divergence | None) -> Divergence:
-        """Return what is wrong after this, too, was found."""
+        """Return the divergence after this one was found, too."""
         if earlier is None:
             return self
         half_made = [each for each in (self, earlier) if each.cause is Cause.REPAIR]
@@ -159,7 +159,7 @@ class Condition:
 
 
 def state_of(condition: Condition) -> tuple[State, str]:
-    """Return the state and, where there is something to say, the reason and what to do."""
+    """Return the state and, where there is one, the reason with the remedy."""
     c = condition
     if c.stopped:
         return State.STOPPED, ""
@@ -252,7 +252,7 @@ def _stuck(c: Condition) -> str:
     )
 
 
-# What HAProcs tell each other unasked: that they live, and how far they are.
+# The messages that HAProcs send each other unasked: heartbeats and progress.
 
 
 Identifier: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]+\Z", max_length=128)]
@@ -262,7 +262,8 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat. ``hears``: whom the sender hears. ``log_up``: the log answered it a moment ago.
+    """A heartbeat. ``hears``: the peers whose heartbeats the sender receives. ``log_up``: the log
+    answered it a moment ago.
 
     ``epoch``: one more than the log offset of the sender's claim; 0 before it has one.
     """
@@ -292,7 +293,8 @@ class ClusterReport:
     lag: Offset
 
     def lag_at(self, end: int) -> int:
-        """Return how many records below an end of the log it lacks, as far as it told."""
+        """Return the number of records below an end of the log that it lacks, by its last
+        report."""
         return max(0, self.lag + end - self.log_end)
 
 
@@ -325,9 +327,8 @@ def time_text(at: datetime) -> str:
 
 # Whether an operator may take a cluster from its clients now. Values in, decision out.
 #
-# The last cluster that serves stays, unless forced. What is known of the others is what they told
-# at most a heartbeat ago, so two drains asked for at the same moment can pass each other: drain
-# one cluster after another.
+# The last cluster that serves stays, unless forced. The others' states are those of their last
+# heartbeat, so two drains at the same moment can both be allowed: drain one cluster after another.
 
 
 def refusal(me: str, own: State, others: Mapping[str, str], *, force: bool) -> str:

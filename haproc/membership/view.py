@@ -10,13 +10,13 @@ from enum import StrEnum
 from haproc.config.model import Membership
 from haproc.membership.state import Beat, ClusterReport
 
-# Whether a peer is heard, from the times at which its heartbeats came.
+# The judgement if a peer is up, from the times at which its heartbeats were received.
 #
 # The last ``window_s`` are cut into intervals of the length at which heartbeats are sent, the
 # newest one ending now. Each either holds a heartbeat or missed one. At a check the window is
-# walked from its oldest interval to its newest: ``missed_in_a_row`` empty ones at its end mean
-# that the peer is not heard; ``received_in_a_row`` full ones with no such silence after them mean
-# that it is; otherwise it is as it was at the last check.
+# walked from its oldest interval to its newest: ``missed_in_a_row`` empty ones at its end mean that
+# the peer is not up; ``received_in_a_row`` full ones with no such silence after them mean that it
+# is; otherwise it is as it was at the last check.
 #
 # HAProcs tick together, so a heartbeat is mostly a moment short of whole intervals old when it is
 # judged. Therefore the newest interval ends a little after now (`_EARLY_INTERVALS`): three
@@ -32,7 +32,7 @@ _EARLY_INTERVALS = 0.2
 
 
 class Detector:
-    """One peer's heartbeats and the judgement on them; begins with a peer that is not heard."""
+    """One peer's heartbeats and the judgement on them; begins with a peer that is not up."""
 
     __slots__ = ("_received_at", "_rules", "_watched_since", "up")
 
@@ -52,21 +52,21 @@ class Detector:
         self._watched_since = now_s
 
     def check(self, now_s: float) -> bool:
-        """Walk the window; return whether the peer is heard."""
+        """Walk the window; return whether the peer is up."""
         if self.hears(now_s):
-            return True  # the walk could say nothing else, and is dearer
+            return True  # the walk would give the same, and costs more
         ahead_s = now_s + _EARLY_INTERVALS * self._rules.heartbeat_interval_s
         was_up = self.up
         self.up = judged(was_up, self._received_at, self._watched_since, ahead_s, self._rules)
         if was_up and not self.up:
-            # What came before the silence is no sign that it is over; the last tells its length.
+            # Heartbeats before the silence do not show its end; the last one gives its length.
             last = self._received_at[-1]
             self._received_at.clear()
             self._received_at.append(last)
         return self.up
 
     def hears(self, now_s: float) -> bool:
-        """Return whether the peer is heard this very moment: fresher than the last check."""
+        """Return whether the peer is up at this moment: fresher than the last check."""
         rules = self._rules
         limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
         return self.up and self.silent_s(now_s) < limit_s
@@ -84,7 +84,7 @@ class Detector:
 def judged(
     up: bool, received_at: Iterable[float], watched_since: float, now_s: float, rules: Membership
 ) -> bool:
-    """Return whether a peer is heard, given whether it was and when heartbeats came."""
+    """Return whether a peer is up, given its last state and the times of its heartbeats."""
     interval_s, count = rules.heartbeat_interval_s, _intervals(rules)
     full = bytearray(count)
     for at in received_at:
@@ -109,16 +109,17 @@ def _intervals(rules: Membership) -> int:
     return max(1, round(rules.window_s / rules.heartbeat_interval_s))
 
 
-# Who is down, and whether it is oneself who is cut off. Values in, decisions out.
+# The peers that are down, and the case that this HAProc itself is cut off. Values in, decisions
+# out.
 #
-# A peer is called down only if nobody hears it: neither this HAProc nor any that this one hears.
-# So a broken line between two of them takes nobody out, and one that is cut off does not talk
-# others into it.
+# A peer is called down only if neither this HAProc nor any of its live peers receives its
+# heartbeats. So a broken line between two of them takes nobody out, and one that is cut off does
+# not talk others into it.
 #
-# Isolation needs evidence. Hearing nobody is none: two peers may be dead, and whoever reaches the
-# log has the ring's truth and serves on. Not reaching the log is none either: it may be away for
-# all, and then queries are still answered everywhere. Both together, or somebody else for whom the
-# log is there, are.
+# Isolation needs evidence. The silence of all peers is none: two peers may be dead, and a HAProc
+# that reaches the log has the ring's truth and serves on. Not reaching the log is none either: it
+# may be away for all, and then queries are still answered everywhere. Both together are evidence,
+# or a peer that reaches the log.
 
 
 class PeerStatus(StrEnum):
@@ -126,14 +127,15 @@ class PeerStatus(StrEnum):
 
     HEARD = "heard"
     UNREACHABLE = "unreachable"
-    """Not heard here, but by another one that is."""
+    """No heartbeats arrive here, but at a live peer."""
     DOWN = "down"
 
 
 def standing_of(
     peer: str, heard: Collection[str], hears: Mapping[str, Collection[str]]
 ) -> PeerStatus:
-    """Return a peer's standing. ``heard``: by this HAProc; ``hears``: what peers say they hear."""
+    """Return a peer's standing. ``heard``: the peers up for this HAProc; ``hears``: for each peer,
+    the HAProcs that it reports as up."""
     if peer in heard:
         return PeerStatus.HEARD
     if any(peer in hears.get(other, ()) for other in heard):
@@ -148,17 +150,17 @@ class Evidence:
     log_lost: bool
     """The log has not answered for longer than it can have been away unnoticed by others."""
     heard: frozenset[str] = frozenset()
-    """Peers that are heard."""
+    """Peers that are up."""
     log_seen_by: frozenset[str] = frozenset()
-    """Peers to whom the log answers, by their own word."""
+    """Peers that report that the log answers."""
     silent: frozenset[str] = frozenset()
     """Peers that give no sign: they neither answer nor refuse connections."""
     unheard: frozenset[str] = frozenset()
-    """Configured peers that are not heard."""
+    """Configured peers that are not up."""
 
 
 def isolated(evidence: Evidence) -> str:
-    """Return why this HAProc counts as cut off, for people; empty if it does not."""
+    """Return the reason why this HAProc counts as cut off, for people; empty if it does not."""
     e = evidence
     if not e.log_lost:
         return ""
@@ -222,7 +224,7 @@ class RingView:
         if not self._counts(peer, beat.incarnation, beat.epoch, now_s):
             return False
         if peer.beat is not None and peer.beat.incarnation != beat.incarnation:
-            peer.report = None  # another process: what the earlier one told is history
+            peer.report = None  # another process: the earlier one's reports are out of date
         peer.beat = beat
         peer.detector.received(now_s)
         return True
@@ -252,7 +254,8 @@ class RingView:
         return self.confirm(now_s)
 
     def confirm(self, now_s: float) -> list[str]:
-        """Draw conclusions from what peers say they hear; return who changed."""
+        """Judge all peers by their reports about each other; return those whose standing
+        changed."""
         heard = {name for name, peer in self.peers.items() if peer.detector.up}
         hears = {name: peer.beat.hears for name, peer in self.peers.items() if peer.beat}
         changed = []
@@ -267,11 +270,12 @@ class RingView:
         return changed
 
     def hears(self, now_s: float) -> tuple[str, ...]:
-        """Return whom this HAProc hears now, for its own heartbeats."""
+        """Return the peers that are up now, for this HAProc's own heartbeats."""
         return tuple(name for name, peer in self.peers.items() if peer.detector.hears(now_s))
 
     def given_up(self, name: str, now_s: float) -> bool:
-        """Return whether a peer is down and has been silent for a whole window: don't ask it.
+        """Return whether a peer is down and has been silent for a whole window: requests to it are
+        useless.
 
         So is one that the ring no longer has.
         """
@@ -283,7 +287,7 @@ class RingView:
     def unheard(self, now_s: float) -> frozenset[str]:
         """Return the peers that were never alive here, and were not listened to for a window.
 
-        One heartbeat makes no peer alive, so whoever just began cannot call it gone.
+        One heartbeat makes no peer alive, so a HAProc that just began cannot call it gone.
         """
         return frozenset(
             name
@@ -292,7 +296,7 @@ class RingView:
         )
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:
-        """Return what speaks for this HAProc's own isolation."""
+        """Return the evidence of this HAProc's own isolation."""
         heard = frozenset(name for name, peer in self.peers.items() if peer.detector.up)
         seen = (name for name, peer in self.peers.items() if peer.beat and peer.beat.log_up)
         return Evidence(

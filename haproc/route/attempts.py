@@ -29,7 +29,8 @@ from haproc.sessions.client import ClientSession
 class LogEnd:
     """The log's end as it is after somebody asked for it; those who ask together share a call.
 
-    A call answers only those who asked before it began."""
+    A call answers only those who asked before it began.
+    """
 
     def __init__(self, call: Callable[[], Awaitable[int]]) -> None:
         self._call = call
@@ -104,7 +105,8 @@ class AttachedResources:
     may end sooner: its client gets an answer after some time that the outcome is not known, and
     the operation still waits for its turn.
 
-    Keys are those of operations, if nothing else is said."""
+    Keys are those of operations, if nothing else is said.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -249,7 +251,8 @@ class Attempts:
     Where the log cannot be asked, a request that is sent for the first time is told its error:
     nobody can have applied it. A retry is told that its outcome is unknown.
 
-    The caller keeps the request's deadline."""
+    The caller keeps the request's deadline.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

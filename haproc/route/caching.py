@@ -260,7 +260,8 @@ class Caching:
     too large to be kept. While it runs, an equal one of its user waits for it, once; then it
     runs by itself.
 
-    ``repeatable`` says which answers may be kept, and what they rest on."""
+    ``repeatable`` says which answers may be kept, and what they rest on.
+    """
 
     def __init__(self, core: Core, limits: Cache, repeatable: Repeatable, counts: Counts) -> None:
         self._core = core

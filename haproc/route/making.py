@@ -44,7 +44,8 @@ from haproc.route.streams import refused, timed_out
 class Showing:
     """Tells what would become of a statement that is sent now, and runs nothing of it.
 
-    ``understood`` says what a request is."""
+    ``understood`` says what a request is.
+    """
 
     def __init__(
         self,

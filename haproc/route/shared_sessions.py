@@ -20,7 +20,8 @@ class ReadingSessions:
     They hold no temporary views, variables or functions, just like the lanes in which every
     cluster applies the statement.
 
-    ``epoch`` counts the definitions that changed here."""
+    ``epoch`` counts the definitions that changed here.
+    """
 
     def __init__(self, engine: Engine, epoch: Callable[[], int], now: Callable[[], float]) -> None:
         def session(key: str, _: str) -> Session:

@@ -187,7 +187,8 @@ class ToldSettings:
 class ClientSession:
     """One client's session on this HAProc, as long as this HAProc is its owner.
 
-    ``server_id`` is what its client takes for the server's own id of it."""
+    ``server_id`` is what its client takes for the server's own id of it.
+    """
 
     key: Key
     server_id: str

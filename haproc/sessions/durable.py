@@ -56,7 +56,8 @@ class Blobs:
     So whoever deletes, however late and by whatever old look, deletes no copy that somebody came
     to rely on since.
 
-    Methods raise RequestError."""
+    Methods raise RequestError.
+    """
 
     store: KeyValueStore
     new_name: Callable[[], str]
@@ -113,7 +114,8 @@ class SessionStore:
     read and written. Every method raises RequestError of kind availability while the store
     cannot be reached.
 
-    ``new_name`` returns a name that no adoption ever had."""
+    ``new_name`` returns a name that no adoption ever had.
+    """
 
     store: KeyValueStore
     cluster: str

@@ -30,7 +30,8 @@ LISTED_MAX: Final = 1000
 class Listing:
     """The ring's sessions as operators see and close them.
 
-    Methods raise RequestError."""
+    Methods raise RequestError.
+    """
 
     store: KeyValueStore
     durable: SessionStore

@@ -16,11 +16,11 @@ class PeerSuccess:
 
     Also: which clusters have reported an error on an operation.
 
-    A cluster stores a cursor beyond an operation only once a record about it is in the log where
-    it did not simply succeed there: a report of its error, a skip, a word that it cannot be
-    applied. So whoever has heard all control records up to an end of the log that was asked for
-    *after* the cursor was read, and none of them is about an operation below that cursor, knows
-    that it succeeded.
+    A cluster stores a cursor beyond an operation only once a record about it is in the log where it
+    did not simply succeed there: a report of its error, a skip, a word that it cannot be applied.
+    So a HAProc that has read all control records up to an end of the log that was looked up *after*
+    the cursor was read, and found none about an operation below that cursor, knows that the
+    operation succeeded.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class PeerSuccess:
             reported[message.cluster] = max(message.epoch, reported.get(message.cluster, -1))
 
     def passed(self, below: int) -> None:
-        """Some cluster had stored this cursor, and all control records since then are heard."""
+        """A cluster had stored this cursor, and all control records since then are read."""
         self._below = max(self._below, below)
 
     def succeeded(self, offset: int) -> bool:
@@ -64,7 +64,8 @@ class PeerSuccess:
             }
 
 
-# What the log says of operations' rows, and who is to compute them. Values in, values out.
+# The log's facts about operations' rows, and the cluster that is to compute them. Values in, values
+# out.
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Passes:
     by_place: dict[int, Passed] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
-        """Return how often each cluster passed."""
+        """Return the number of times that each cluster passed."""
         counts: dict[str, int] = {}
         for passed in self.by_place.values():
             counts[passed.by] = counts.get(passed.by, 0) + 1
@@ -111,16 +112,17 @@ class Computations:
             self._passes.setdefault(passed.offset, Passes()).by_place[place] = passed
 
     def found(self, offset: int) -> RowsLocation | None:
-        """Return where the rows of the operation at this offset are, if they are there."""
+        """Return the place of the rows of the operation at this offset, if they are there."""
         return self._found.get(offset)
 
     def passes(self, offset: int) -> Mapping[str, int]:
-        """Return how often each cluster passed on the operation at this offset."""
+        """Return the number of times that each cluster passed on the operation at this offset."""
         passes = self._passes.get(offset)
         return passes.counts() if passes is not None else {}
 
     def trouble(self, offset: int) -> tuple[int, str]:
-        """Return how often the query at this offset failed on any cluster, and how at last."""
+        """Return the number of times that the query at this offset failed on any cluster, and the
+        last error."""
         passes = self._passes.get(offset)
         if passes is None:
             return 0, ""
@@ -137,8 +139,8 @@ class Computations:
 def responsible(ring_order: Sequence[str], origin: str, passes: Mapping[str, int]) -> str:
     """Return the cluster that is to compute an operation's rows, as the log has it.
 
-    The origin; if it passed, the next one in ring order; those that passed least often first. One
-    that is silent is not skipped here: whoever waits for it takes over.
+    The origin; if it passed, the next one in ring order; those that passed least often first. A
+    silent cluster is not skipped here: the cluster that waits for it takes over.
     """
     order = [origin, *ring_order]
     if origin in ring_order:

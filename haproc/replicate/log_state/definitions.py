@@ -22,20 +22,20 @@ from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 #
 # Before an operation enters the log, the HAProc that received it looks up what its tables, views
 # and functions are, and what is written down rests on that: which query text means the same
-# everywhere, which one has to become rows. The operation says what it *rests on*, and that all
-# records below ``analyzed_to`` were applied where that was looked up. If a record between there
-# and the operation's own place may have defined any of it anew, the operation is *stale*: every
-# cluster passes over it, as if it were not in the log, and its HAProc looks again and appends it
-# anew.
+# everywhere, which one has to become rows. The operation names what it *rests on*, and
+# ``analyzed_to``: all records below it were applied where that was looked up. If a record between
+# there and the operation's own place may have defined any of it anew, the operation is *stale*:
+# every cluster passes over it, as if it were not in the log, and its HAProc looks again and appends
+# it anew.
 #
 # Whether it is stale depends on the log alone: not on what became of the records in between, nor
 # on whether they are stale or repetitions themselves. One that never ran costs one more look. What
 # is asked is always "between there and here", so the newest definition of each name is enough to
 # know.
 #
-# How far back that may lie is a part of the record's own window of request ids (`reach`). So
-# whoever reads the log from ``records_needed`` below its cursor knows for each record of the
-# window whether it is stale, and for each new one whether it repeats one that is not.
+# How far back that may lie is a part of the record's own window of request ids (`reach`). So a
+# HAProc that reads the log from ``records_needed`` below its cursor knows which records of the
+# window are stale, and which new ones repeat one that is not.
 
 
 _SHARE: Final = 4
@@ -64,19 +64,20 @@ _MERGING: Final = ("automerge", "overwriteschema")
 
 
 def reach(window_records: int) -> int:
-    """Return how many records may stand between the look and the operation."""
+    """Return the most records that may stand between the look and the operation."""
     return window_records // _SHARE
 
 
 def records_needed(window_records: int) -> int:
-    """Return how far below its cursor a HAProc has to know the log to judge what follows."""
+    """Return the number of records below its cursor that a HAProc must know to judge later ones."""
     return window_records + reach(window_records)
 
 
 def redefined_by(
     op: Operation, evolves: bool | None = None, *, writes_known: bool = False
 ) -> frozenset[str] | None:
-    """Return what the operation may define anew, of what it is known to write; None: anything.
+    """Return the names that the operation may redefine, of those that it is known to write; None:
+    anything.
 
     Decided once, where the operation is made, and written into the record. ``evolves``: whether it
     may change its table's columns by itself, where its plan was read. ``writes_known``:
@@ -130,7 +131,7 @@ def _merges_by_itself(settings: Settings) -> bool:
 
 
 def redefined(op: Operation | Fence) -> frozenset[str] | None:
-    """Return what a record of the log may define anew; None: anything."""
+    """Return the names that a record of the log may redefine; None: anything."""
     return frozenset({op.name}) if isinstance(op, Fence) else op.redefines
 
 
@@ -255,9 +256,9 @@ class Written:
 
 # Which DDL touches nothing but the tables that it names, so that it need not wait for all others.
 #
-# What names a place may touch the files of a table that it does not name. What is about a schema
-# or a function touches names that it does not say. So this is a closed list, and whatever is not
-# certain is not on it. Decided once, where the operation is made, and written into its record.
+# What names a place may touch the files of a table that it does not name. An operation on a schema
+# or a function touches names that it does not contain. So this is a closed list, and whatever is
+# not certain is not on it. Decided once, where the operation is made, and written into its record.
 
 
 _KINDS: Final = frozenset(
@@ -272,7 +273,7 @@ _KINDS: Final = frozenset(
     }
 )
 _PLACES: Final = (b"path", b"location")
-"""In the names of options of a plan that say where a table's files are."""
+"""Parts of the names of a plan's options that give the place of a table's files."""
 _GOES_ON: Final = frozenset({"FROM", "AS"})
 """Behind a column of the name ``location``."""
 

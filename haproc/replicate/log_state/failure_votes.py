@@ -12,28 +12,28 @@ in one place of the log:
   (``words``). Every cluster passes over the operation at its place in the order, and it counts as
   rejected. The first one that is valid counts.
 
-Who writes an ``abandon`` has read the log up to ``read_to`` and found all members covered there.
+The writer of an ``abandon`` has read the log up to ``read_to`` and found all members covered there.
 For readers it is valid if nothing that matters came in between: no word was taken back, the members
 did not change, no other cluster came in, and the writer was not replaced. All of that stands behind
-the operation itself, so whoever still has it before him reads it, and all come to the same.
+the operation itself, so every cluster that has not applied it yet reads the same.
 
 Somebody may want an operation taken back that could be applied well:
 
 - ``revoke``: the wish. A cluster that reads it does not begin the operation, or stops it, makes
-  sure that nothing of it is under way, looks, and says ``unable``; the rest is as above. The wish
+  sure that nothing of it is under way, looks, and writes ``unable``; the rest is as above. The wish
   is void from the first ``able`` on that names a wish: a cluster has an outcome of the operation
-  already, so it stands; or not all had spoken in time, and it goes on. Words that were said for it
-  are taken back by those who said them, when the operation is to run there. One that comes into the
-  log behind that counts for nothing: by then its cluster may run the operation again.
+  already, so it stands; or not all had spoken in time, and it goes on. A cluster that voted for it
+  withdraws its vote when the operation is to run there. One that comes into the log behind that
+  counts for nothing: by then its cluster may run the operation again.
 
-A process that starts hears what the log says up to its own claim before it runs anything. So it
-obeys the words of the processes before it, and what was given up while it was away. What a replaced
-process says behind that claim is void.
+A process that starts reads the log up to its own claim before it runs anything. So it obeys the
+words of the processes before it, and what was given up while it was away. Records of a replaced
+process behind that claim are void.
 
-A member that is away cannot say anything. It is covered by the word that it said before, or if it
-never took part, or if an operator vouches for it (``absent``, with its newest claim): then a newer
-claim of that cluster in between voids the ``abandon``, because it has come back. A cluster that
-finds that it had committed what was given up is DIVERGED, and says so.
+A member that is away cannot vote. It is covered by the vote that it wrote before, or if it never
+took part, or if an operator vouches for it (``absent``, with its newest claim): then a newer claim
+of that cluster in between voids the ``abandon``, because it has come back. A cluster that finds
+that it had committed the abandoned operation is DIVERGED, and reports it.
 
 `replicate.agree.poison_rejection` does what this decides. Hearing of a record again changes
 nothing: only offsets are compared.
@@ -53,12 +53,12 @@ QUERY_CANCELED: Final = "57014"
 
 
 def given_up_as(word: Abandon) -> ErrorClass:
-    """Return the class of the error that clients are told."""
+    """Return the class of the clients' error."""
     return ErrorClass.REVOKED if word.revoked else ErrorClass.GIVEN_UP
 
 
 def taken_back(who: str) -> str:
-    """Return what clients are told of an operation that is taken back."""
+    """Return the clients' error for a revoked operation."""
     return f"it was taken back by {who}, and has no effect anywhere"
 
 
@@ -77,7 +77,7 @@ class FailureVotes:
         self._known_from = known_from
 
     def members_changed(self, offset: int, leaves: str = "") -> None:
-        """Note a record about the ring's members, and who leaves."""
+        """Note a record about the ring's members, and those that leave."""
         self._changes[offset] = leaves
 
     def left_since(self, offset: int) -> frozenset[str]:
@@ -87,7 +87,7 @@ class FailureVotes:
     def record(self, at: int, word: FateMessage, claims: Claims) -> bool:
         """Take in the record at ``at``; whether the operation is given up by it, from here on.
 
-        Records must be heard in the log's order, with all claims before them seen.
+        Records must come in the log's order, with all claims before them seen.
         """
         by = word.by if isinstance(word, Abandon | Revoke) else word.cluster
         if word.offset < self._known_from or claims.void(at, by, word.epoch):
@@ -191,8 +191,8 @@ class FailureVotes:
     ) -> Abandon | None:
         """Return the record that gives an operation up; None if somebody is not covered.
 
-        ``members``: all that were members since the operation, as of ``read_to``. ``by``: who
-        decides, and its claim.
+        ``members``: all that were members since the operation, as of ``read_to``. ``by``: the
+        deciding cluster, and its claim.
         """
         names = frozenset(members)
         if self.uncovered(offset, names, absent):

@@ -14,8 +14,8 @@ from haproc.replicate.records.operation import Operation
 
 # Where the log ended some time ago: below that no copy of a request stands that was sent later.
 #
-# A request says how long ago it was first sent, by its sender's own clock. This HAProc watches the
-# log's end once a second, and remembers that as far back as the window of request ids reaches.
+# A request states the time since it was first sent, by its sender's own clock. This HAProc watches
+# the log's end once a second, and remembers that as far back as the window of request ids reaches.
 # What it did not see itself, because it was started later, it takes from the times at which the
 # records were made, by the clocks of the HAProcs that made them.
 #
@@ -95,12 +95,11 @@ class Past:
 # log. A stale record (`replicate.log_state.definitions`) is never shown to the window: it is as if
 # it were not there.
 #
-# What stands farther back is forgotten. So that a late copy is not taken for new, a record says
-# ``since``: an offset below which no copy of its request can stand (see
-# `Past`). If that is not within the window, the record is *expired*: it is
-# passed over, whether or not there was an earlier copy. Of two copies at most one is therefore
-# applied: the second one is either within reach of the first, or expired, because its ``since``
-# lies at or below the first.
+# What stands farther back is forgotten. So that a late copy is not taken for new, a record contains
+# ``since``: an offset below which no copy of its request can stand (see `Past`). If that is not
+# within the window, the record is *expired*: it is passed over, whether or not there was an earlier
+# copy. Of two copies at most one is therefore applied: the second one is either within reach of the
+# first, or expired, because its ``since`` lies at or below the first.
 #
 # ``window`` comes with the record, so all readers agree on it, whatever their own limits; one that
 # remembers less than a record asks for cannot judge it, and stops there. So does one that could
@@ -147,7 +146,7 @@ class IdempotencyWindow:
         self._known_from = offset
 
     def see(self, offset: int, key: _Key, since: int, window: int) -> Sighting:
-        """Note the key at ``offset``, user and id, and say what the record is.
+        """Note the key at ``offset``, user and id, and return the kind of the record.
 
         ``since`` and ``window`` are the record's own. Offsets must rise from call to call.
         """
@@ -225,8 +224,8 @@ class Judge:
     ) -> RecordJudgement:
         """Take in an operation; raises WindowTooSmallError where it cannot be known.
 
-        ``passed_window``: it was passed already, by somebody with so wide a window, so that nothing
-        hangs on it but what is told.
+        ``passed_window``: another process with so wide a window has passed it already, so it
+        matters for reports only.
         """
         if self._stale(offset, op, passed=passed_window is not None):
             return RecordJudgement.STALE

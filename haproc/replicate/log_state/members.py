@@ -1,4 +1,4 @@
-"""The members of the ring by what the log has said: incarnations that spoke, cursors that count."""
+"""The members of the ring according to the log: their incarnations, and the cursors that count."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from haproc.membership.peers import Enrolled
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.progress import Progress, from_cursor
 
-# Who the ring's members are by what the log has said. Values in, values out.
+# The ring's members according to the log. Values in, values out.
 
 
 def enrolled_after(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
-    """Return what counts after a record; hearing of one again changes nothing."""
+    """Return the members after a record; a repeated one changes nothing."""
     if offset <= enrolled.offset or roster.replaces != enrolled.offset:
         return enrolled
     return Enrolled(offset, roster.members)
@@ -46,7 +46,7 @@ class RingMembers:
         return self._order[at + 1 :] + self._order[:at]
 
     def enrol(self, enrolled: Enrolled) -> None:
-        """Go by what the log says now."""
+        """Use the log's present members."""
         self._enrolled = enrolled
         if enrolled.members is not None:
             names = tuple(member.name for member in enrolled.members)
@@ -61,8 +61,8 @@ def names_needed(
 ) -> frozenset[str]:
     """Return the clusters without whose consent nothing is trimmed or given up.
 
-    As long as the log does not say who the members are, a configuration may lack one: so whoever
-    ever took part counts.
+    While the log names no members, a configuration may lack one: so every cluster that ever took
+    part counts.
     """
     if enrolled is not None:
         return frozenset(enrolled)
@@ -71,10 +71,9 @@ def names_needed(
 
 # Which incarnation of a HAProc spoke for its cluster at which point of the log.
 #
-# A process that was frozen and replaced may wake up and append what it was about to say. Its
-# decisions and reports carry its *epoch*, the offset of its own claim; one that stands behind a
-# newer claim of the same cluster is void, on every cluster alike, because only offsets are
-# compared.
+# A process that was frozen and replaced may wake up and append its pending record. Its decisions
+# and reports carry its *epoch*, the offset of its own claim; one that stands behind a newer claim
+# of the same cluster is void, on every cluster alike, because only offsets are compared.
 
 
 class Claims:
@@ -142,9 +141,9 @@ class StoredCursors:
         self._beyond: dict[str, Cursor] = {}
 
     def counting(self, cursors: Mapping[str, Cursor], end: int) -> dict[str, Progress]:
-        """Return by cluster what the cursors say that count.
+        """Return, by cluster, the progress of the cursors that count.
 
-        ``end``: the log's, asked for after the cursors were read; all claims below it were heard.
+        ``end``: the log's, read after the cursors; all claims below it are known.
         """
         found: dict[str, Progress] = {}
         for name, cursor in cursors.items():

@@ -48,7 +48,7 @@ class CatchUpEstimate:
 
 
 def replay_s(earlier: Sample, now: Sample) -> float | None:
-    """Return how long the replay takes at the rate between two moments; None: for ever."""
+    """Return the time of the replay at the rate between two moments; None: for ever."""
     if now.log_end <= now.low:
         return 0.0
     gained = (earlier.log_end - earlier.low) - (now.log_end - now.low)
@@ -63,7 +63,7 @@ def estimate(
     sizes: Collection[int | None],
     copy_bytes_per_s: int = COPY_BYTES_PER_S,
 ) -> CatchUpEstimate:
-    """Return what is to be expected; ``sizes`` in bytes of the tables, None: it is not known."""
+    """Return the estimate; ``sizes`` in bytes of the tables, None: it is not known."""
     known = [size for size in sizes if size is not None]
     whole = bool(sizes) and len(known) == len(sizes)
     copy_s = sum(known) / copy_bytes_per_s if whole else None

@@ -92,7 +92,8 @@ class BatchKey:
 
 
 def batch_key(op: Operation) -> BatchKey | None:
-    """Return what an operation must share with its neighbours; None if it runs alone."""
+    """Return the properties that an operation must share with its neighbours; None if it runs
+    alone."""
     if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
         return None
     if op.reads or len(op.writes) != 1:
@@ -108,14 +109,14 @@ def batch_key(op: Operation) -> BatchKey | None:
 
 
 def row_count(op: Operation) -> int:
-    """Return how many rows an operation adds to a batch, as far as its record tells."""
+    """Return the number of rows that an operation adds to a batch, as far as its record has it."""
     if isinstance(op.write, ArrowRows):
         return rows_in(op.write.rows)
     return op.insert.rows if op.insert is not None else 1
 
 
 def cell_count(key: BatchKey | None, rows: int) -> int:
-    """Return how many values the rows of an operation with this key have."""
+    """Return the number of values in the rows of an operation with this key."""
     if key is None:
         return 0
     return rows * (key.signature.count(",") + 1 if key.signature else len(key.head))

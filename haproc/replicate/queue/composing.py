@@ -97,8 +97,8 @@ class Composing:
     def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
         """Yield as many of the tasks, which follow on each other, as one statement may hold.
 
-        Nothing unless they are more than so many. No more is looked at than is asked for: most
-        often the first that is read says that nothing comes of it.
+        Nothing unless they are more than so many. No more are read than are needed: mostly the
+        first one already shows that nothing can be composed.
         """
         fitting = self._fitting(tasks)
         first = list(islice(fitting, more_than + 1))
@@ -123,7 +123,7 @@ class Composing:
     def composed(
         self, table: str, operations: Iterable[Operation], *, bounded: bool = True
     ) -> tuple[int, str]:
-        """Return how many of the operations, which follow on each other, run as one statement.
+        """Return the number of these consecutive operations that run as one statement.
 
         And the statement; 0 if there is none for at least two of them. Not ``bounded``: whatever
         time that takes.
@@ -145,7 +145,7 @@ class Composing:
 
 
 def _reading(op: Operation) -> int:
-    """Return what reading an operation costs beside its rows, in cells."""
+    """Return the cost of reading an operation beside its rows, in cells."""
     if changes_keys(op):
         return op.size_bytes // _KEYED_CHARS
     arrow = isinstance(op.write, ArrowRows)

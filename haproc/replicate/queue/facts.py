@@ -19,13 +19,13 @@ from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef
 class Fate(StrEnum):
     """The result of revoking an operation.
 
-    For clients, who do not know whether their statement is one, also: of a statement.
+    For clients, who cannot know if their statement is an operation, also of a statement.
     """
 
     CANCELED = "canceled"
     """It was stopped before anything of it was in the log."""
     ENDED = "ended"
-    """It was over: its state says what came of it."""
+    """It had ended: its state shows the outcome."""
 
     REVOKED = "revoked"
     """It has no effect on any cluster, now or later."""
@@ -39,7 +39,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """``offset``: of the operation; ``text``: what there is to say beside the fate."""
+    """``offset``: of the operation; ``text``: a message beside the fate."""
 
     offset: int | None
     fate: Fate
@@ -177,7 +177,7 @@ class Facts:
 
     @classmethod
     def of(cls, op: Operation) -> Facts:
-        """Return what is remembered of an operation."""
+        """Return the kept facts about an operation."""
         write, rows = op.write, op.insert.rows if op.insert is not None else None
         of_session, session = False, None
         match write:

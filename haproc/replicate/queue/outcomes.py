@@ -76,7 +76,7 @@ class Troubles:
         return trouble
 
     def stands(self, offset: int, error: str) -> Trouble:
-        """Note that the cluster has said that it cannot apply an operation, in an earlier life."""
+        """Note that an earlier incarnation has voted that the cluster cannot apply an operation."""
         now_s = asyncio.get_running_loop().time()
         attempts = self._stuck_after_attempts
         new = Trouble((offset,), attempts, error, since_s=now_s)
@@ -90,7 +90,7 @@ class Troubles:
         return self._troubles.pop(offsets[-1], None) is not None
 
     def skip(self, skip: Skip) -> None:
-        """Note what the log says is to be passed over here."""
+        """Note the operations that the log has this cluster skip."""
         self._skips[skip.offset] = skip
         if trouble := self.of(skip.offset):
             trouble.poked.set()
@@ -109,7 +109,7 @@ class Troubles:
         return min(hard, key=lambda trouble: trouble.version, default=None)
 
 
-# What became of each operation on this cluster, and who waits for it.
+# The outcome of each operation on this cluster, and the requests that await it.
 #
 # Kept for the operations of the request-id window: a client that retries, here or after a restart,
 # gets the outcome of the first attempt.
@@ -124,17 +124,17 @@ class OutcomeStatus(StrEnum):
     REJECTED = "rejected"
     """Its origin decided against it; it never ran here, or had no effect."""
     EXPIRED = "expired"
-    """It came too late to tell whether it is a repetition, and was passed over."""
+    """It came too late for the check if it is a repetition, and was passed over."""
     STALE = "stale"
     """What the operation rests on may have changed before its place in the order. Every cluster
     passes over it, and it does not count as an attempt of its request."""
     SKIPPED = "skipped"
-    """An operator had it passed over on this cluster; nobody is told this as its outcome."""
+    """An operator had it skipped on this cluster; no client gets this as its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationOutcome:
-    """``clusters`` says for a synchronous operation what the other clusters answered.
+    """``clusters``: the other clusters' answers for a synchronous operation.
 
     ``assumed``: it is known only that it needs no running any more (done before a restart, or in
     doubt after a crash and found applied); not to be compared with other clusters' outcomes.
@@ -169,7 +169,7 @@ class Known:
     resolved_ms: int | None = None
     """The time at which this was known here, Unix time in ms; None if an earlier process knew."""
     awaited: asyncio.Event | None = None
-    """Made by who waits for the outcome first; most operations' nobody waits for."""
+    """Made by the first request that awaits the outcome; most operations have none."""
 
 
 class Outcomes:
@@ -243,8 +243,8 @@ class Outcomes:
     def presume(self, offset: int) -> None:
         """Note an operation that an earlier incarnation dealt with.
 
-        It may have been rejected by a record that this process has yet to hear: nothing is known
-        of it until `presumed_applied`.
+        It may have been rejected by a record that this process has not read yet: its outcome is
+        unknown until `presumed_applied`.
         """
         if self._presumed is None:
             self.resolve(offset, DONE_BEFORE)
@@ -252,7 +252,7 @@ class Outcomes:
             self._presumed.append(offset)
 
     def presumed_applied(self) -> None:
-        """Take what is presumed for applied, if nothing else was heard of it."""
+        """Record presumed operations as applied, if the log shows no other outcome."""
         presumed, self._presumed = self._presumed or [], None
         for offset in presumed:
             if (known := self._by_offset.get(offset)) is not None and known.outcome is None:
@@ -271,7 +271,8 @@ class Outcomes:
             known.outcome = _in_short(known.outcome)
 
     def latencies(self, start: int, end: int) -> dict[int, int]:
-        """Return how long after it was made each operation of a range was done here, in ms.
+        """Return, for each operation of a range, the time from its making until it was done here,
+        in ms.
 
         Of those that this process ran, and remembers.
         """
@@ -317,7 +318,7 @@ class Outcomes:
 
 
 def _weight(outcome: OperationOutcome) -> int:
-    """Return the bytes of an outcome that grow with what its statement says or gives."""
+    """Return the bytes of an outcome that grow with its statement's text or result."""
     failure = outcome.failure
     weight = 0 if failure is None else len(failure.message) + failure.details.weight
     applied = outcome.applied

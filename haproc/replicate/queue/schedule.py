@@ -140,7 +140,8 @@ class Schedule:
         self._looked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
-        """Mark as done what the tables themselves say was applied; return those offsets.
+        """Mark the operations as done that the tables' own marks show as applied; return their
+        offsets.
 
         ``offsets_applied`` holds the last offset found in each table. An operation that wrote
         only that table, at or below that offset, had been applied.
@@ -183,7 +184,7 @@ class Schedule:
     def take(self, lanes_free: int) -> list[Unit]:
         """Return units to start now, at most ``lanes_free``; they count as running from here.
 
-        As many as one look at texts gives (`Composing.tried`); whoever can start more asks again.
+        One look at texts (`Composing.tried`) limits them; a caller that can start more calls again.
         """
         units: list[Unit] = []
         lanes = lanes_free + len(self._running)
@@ -227,7 +228,7 @@ class Schedule:
 
     @property
     def _farthest(self) -> int:
-        # From the first that is not released: the stored progress may not say more than that.
+        # From the first that is not released: the stored progress must not contain more.
         return next(iter(self._tasks), self._read_to) + SPAN_MAX
 
     def _begin(self, head: Task) -> Unit | None:
@@ -283,7 +284,8 @@ class Schedule:
         return self._start(members, Intent.BATCH, text if whole else "", apart=not whole)
 
     def _composed(self, head: Task, joined: int) -> tuple[int, str]:
-        """Return how many operations run as one statement though they are not alike, and that.
+        """Return the number of operations that run as one statement although they are not alike,
+        with the statement.
 
         Nothing is read of them where those that are alike are as many.
         """
@@ -294,7 +296,7 @@ class Schedule:
         return self.composing.composed(table, self.composing.fitting(known, joined))
 
     def _may_compose(self, task: Task) -> bool:
-        # Who waits here for an answer is told how many rows it was.
+        # A request that waits here gets the number of its rows.
         awaited = task.op.origin == self._me and task.offset >= self._doubtful_below
         counts = awaited and changes_keys(task.op)
         return not (task.single or counts) and self.composing.may_compose(task.offset, task.op)
@@ -319,7 +321,7 @@ class Schedule:
         """Yield the head and what may run with it in one statement.
 
         It takes every operation on the table between its first and its last, so that the two
-        offsets alone say what it was.
+        offsets alone identify it.
         """
         rows = size = count = cells = 0
         key = head.key
@@ -353,7 +355,7 @@ class Schedule:
     # -- what was done ---------------------------------------------------------------------
 
     def complete(self, unit: Unit) -> None:
-        """Note that the unit ran; `progress` says so from now on."""
+        """Note that the unit ran; `progress` contains it from now on."""
         for offset in unit.offsets:
             self._tasks[offset].become(TaskState.COMPLETE)
             self._done.add(offset)
@@ -470,7 +472,7 @@ class Schedule:
         running = self._running.values()
         batches = {u.offsets[0]: u.offsets[-1] for u in running if u.intent is Intent.BATCH}
         batches |= self._old_batches
-        # A rejected operation may be any distance ahead; the log says again that it is rejected,
+        # A rejected operation may be any distance ahead; the log shows again that it is rejected,
         # and the note beside the cursor has no room for all of them.
         return Progress(
             low=low,

@@ -72,7 +72,7 @@ _PATIENCE: Final = {
 
 
 def retry_advice(standing: OperationStatus) -> Advice:
-    """Say what a retry would do."""
+    """Describe the effect of a retry."""
     if standing.position in _PATIENCE:
         return Advice(False, f"nothing to retry: {_PATIENCE[standing.position]}")
     if standing.position is Position.ODD:
@@ -88,7 +88,7 @@ def retry_advice(standing: OperationStatus) -> Advice:
 
 
 def skip_advice(standing: OperationStatus) -> Advice:
-    """Say what a skip would do."""
+    """Describe the effect of a skip."""
     position = standing.position
     if position in _PATIENCE:
         return Advice(False, f"it cannot be skipped: {_PATIENCE[position]}")
@@ -115,7 +115,7 @@ def skip_advice(standing: OperationStatus) -> Advice:
 
 
 def revoke_advice(standing: OperationStatus) -> Advice:
-    """Say what taking it back would do."""
+    """Describe the effect of revoking it."""
     if standing.position in (Position.ODD, Position.DONE):
         return Advice(False, "it cannot be taken back: it has an outcome here")
     if standing.position is Position.UNCOMPUTED:

@@ -72,7 +72,7 @@ class Readiness:
 NOT_LONG_AGO: Final = 16_384
 """Records. Chosen: as far as operations run ahead of each other."""
 USERS_MAX: Final = 1_024
-"""Of whom it is known when they had a lane last; the others count as having waited longest."""
+"""Users whose last time with a lane is known; the others count as having waited longest."""
 
 
 class Sharing:
@@ -101,7 +101,7 @@ class Sharing:
     def next(
         self, ready: Mapping[str, int], has: Mapping[str, int], lanes: int, read_to: int
     ) -> str | None:
-        """Return whose operation starts next; None if none may.
+        """Return the user whose operation starts next; None if none may.
 
         ``ready``: the first offset of each user that may start; ``has``: how many lanes each user
         has, of so many.
@@ -143,7 +143,8 @@ class Unmarked:
     before it. There is none before somebody has looked: what has no intent was not begun, and an
     operation in doubt is one of which it is known what stood there.
 
-    Operations are known by their offsets; ``stored`` is what progress says."""
+    Operations are known by their offsets; ``stored`` comes from the progress.
+    """
 
     def __init__(self, stored: Iterable[tuple[int, str]] = (), low: int = 0) -> None:
         self._stood = {offset: before for offset, before in stored if offset >= low}
@@ -270,7 +271,8 @@ class Turns:
             self._move_up(line, wrote)
 
     def _move_up(self, line: _Line, wrote: bool) -> None:
-        """Free who stands first now; behind one that ``wrote`` all who read, as far as a writer."""
+        """Free the operation that stands first now; behind one that ``wrote``, all readers up to
+        the next writer."""
         for offset, op in line.touching.items():
             free = self._free.get(op.user, [])
             at = bisect_left(free, offset)

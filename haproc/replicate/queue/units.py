@@ -12,7 +12,7 @@ from haproc.replicate.queue.coalesce import BatchKey, combine
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
 
-# What the schedule gives out to be run, and what it tells of what it has not given out yet.
+# The units that the schedule gives out to run, and its facts about the tasks that still wait.
 
 
 MARKER: Final = Operation(
@@ -33,10 +33,10 @@ class Intent(Enum):
 class Unit:
     """One statement for the cluster: one operation, or several combined.
 
-    ``version`` is the mark's version: the last operation's offset. ``in_doubt`` says that an
-    earlier incarnation may have run it. ``composed``: the statement that does what unlike ones do
-    one after another. ``apart``: an earlier incarnation ran them as one statement, for which this
-    one finds no text.
+    ``version`` is the mark's version: the last operation's offset. ``in_doubt``: an earlier
+    incarnation may have run it. ``composed``: the statement that does what unlike ones do one after
+    another. ``apart``: an earlier incarnation ran them as one statement, for which this one finds
+    no text.
     """
 
     offsets: tuple[int, ...]
@@ -90,7 +90,8 @@ class TaskState(Enum):
 class Task:
     """An operation of the queue, and how far it has come.
 
-    ``cells``: its rows times their columns."""
+    ``cells``: its rows times their columns.
+    """
 
     offset: int
     op: Operation
