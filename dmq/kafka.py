@@ -50,7 +50,7 @@ _PUSHED_ASIDE: Final = (
 
 
 def to_metadata(cursor: Cursor) -> str:
-    """Return what is stored beside a cursor's offset."""
+    """Return the note and epoch stored beside a cursor's offset."""
     return f"1 {cursor.epoch} {cursor.note}"
 
 
@@ -79,11 +79,11 @@ class CursorStore:
 
     A commit of a lower epoch than the stored one must change nothing, whatever happens between
     looking and writing. So each is a transaction under a transactional id of the reader's own. A
-    process first *initialises* that id, which ends the transactions of all who did so earlier
-    and refuses their later ones, then looks at the stored epoch, and then commits, as often as
-    it likes without looking again: whoever stored another epoch must have initialised the id
-    after it, which refuses its commits. Then it initialises anew, looks anew, and finds out
-    whether it was replaced.
+    process first *initialises* that id, which ends the transactions of all processes that did so
+    earlier and refuses their later ones. Then it looks at the stored epoch, and then commits, as
+    often as it likes without looking again: a process that stored another epoch must have
+    initialised the id later, so this one's commits are refused. Then it initialises anew, looks
+    anew, and finds out whether it was replaced.
 
     A transaction that was ended is not visible at once, and a broker that dies in between may
     forget to make it visible (seen with 4.3: killed right after it acknowledged the end, it left
@@ -167,7 +167,7 @@ class CursorStore:
         producer.commit_transaction()
 
     def _stored(self, reader: str) -> Cursor | None:
-        """Return what was committed last, without what stays pending."""
+        """Return the last commit, without pending ones."""
         try:
             return self._seen(reader, STABLE_WITHIN_S)
         except kafka_errors.KafkaTimeoutError:
@@ -178,7 +178,7 @@ class CursorStore:
                 close_quietly(consumer, autocommit=False, timeout_ms=0)
 
     def _seen(self, reader: str, timeout_s: float) -> Cursor | None:
-        """Return what is committed once nothing is pending; else KafkaTimeoutError."""
+        """Return the commit once nothing is pending; else KafkaTimeoutError."""
         if reader not in self._consumers:
             self._consumers[reader] = self._clients.consumer(
                 group_id=self.group(reader), isolation_level="read_committed", retry_backoff_ms=2
@@ -438,7 +438,7 @@ class KafkaLog:
             self._tail.follow(self._waiters.end)
 
     def _lost_place(self) -> None:
-        """The end that was followed is not in the log: find out why, and tell those who wait."""
+        """Find out why the followed end is not in the log any more, and fail the waiting calls."""
         if self._finding_end is None and self._closing is None:
             self._finding_end = self._loop.create_task(self._find_end())
 

@@ -41,7 +41,7 @@ class Head:
 
 
 def value_bytes_max(message_bytes_max: int) -> int:
-    """Return how large a value fits into a message of this size."""
+    """Return the largest value that fits into a message of this size."""
     return message_bytes_max - MESSAGE_OVERHEAD_BYTES
 
 
@@ -105,7 +105,7 @@ class Parts:
     """(offset of a head, offset of its first part)."""
 
     def look_from(self, offset: int) -> int:
-        """Return where to look on so that all from this offset on is known."""
+        """Return the offset to read on from, so that all from this offset on is known."""
         if not self.first <= offset <= self.end:
             self.first = self.end = offset
             self._lone.clear()

@@ -68,7 +68,7 @@ def open_topic(clients: Clients, purpose: Purpose) -> TopicAdmin:
 
 
 def _describe(admin: Any, topic: str) -> dict[str, Any] | None:
-    """Return what the broker says of the topic, or None if it knows none."""
+    """Return the broker's description of the topic, or None if it has none."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == _UNKNOWN_TOPIC:
         return None
@@ -109,7 +109,7 @@ def _appeared(clients: Clients, admin: Any) -> dict[str, Any]:
 
 
 def _warn_of_short_memory(admin: Any, broker: int) -> None:
-    """Say so if the brokers forget cursors that nobody commits for a while."""
+    """Log a warning if the brokers forget cursors that are not committed for a while."""
     try:
         described = admin.describe_configs(
             [ConfigResource(ConfigResourceType.BROKER, str(broker))], config_filter="all"
@@ -189,14 +189,14 @@ LOOKED_WITHIN_S: Final = 3.0
 
 
 class TopicHandle:
-    """One process's handle to a topic: opened, appended to, watched, closed. What its messages mean
-    is the affair of those who build on it (`kafka`, `key_value_kafka`).
+    """One process's handle to a topic: opened, appended to, watched, closed. The modules built on
+    it define its messages (`kafka`, `key_value_kafka`).
 
-    Nothing but opening creates the topic: whether it is still the one that was opened is looked
-    at every second, and before anything is read if the last look is older than
-    `LOOKED_WITHIN_S`. Once it is lost, every call says so.
+    Nothing but opening creates the topic: whether it is still the one that was opened is looked at
+    every second, and before anything is read if the last look is older than `LOOKED_WITHIN_S`. Once
+    it is lost, every call raises that error.
 
-    Made by ``open``; ``on_lost`` hears once that the topic is lost.
+    Made by ``open``; ``on_lost`` is called once if the topic is lost.
     """
 
     def __init__(self, clients: Clients, admin: TopicAdmin, appender: Appender, what: str) -> None:
@@ -301,7 +301,7 @@ class TopicHandle:
             raise LogRegressedError(str(self._lost))
 
     def shut(self) -> None:
-        """Refuse calls from now on, and tell those who wait."""
+        """Refuse calls from now on, and fail the waiting ones."""
         self._closed = True
         self._looking.cancel()
         self.on_lost(LogError(f"the {self._what} was closed"))

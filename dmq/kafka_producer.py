@@ -58,8 +58,8 @@ class _Group:
 
 
 class Appender:
-    """The producer of one log handle. ``on_stored`` hears of what was stored
-    without a key, by its offsets."""
+    """The producer of one log handle. ``on_stored`` receives the offsets of values that were stored
+    without a key."""
 
     def __init__(
         self, clients: Clients, on_stored: Callable[[list[tuple[int, bytes]]], None]

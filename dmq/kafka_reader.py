@@ -71,7 +71,7 @@ class Recent:
             self._shrink()
 
     def run(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return what is kept from this offset on; nothing if it is not kept."""
+        """Return the kept records from this offset on; none if it is not kept."""
         with self._lock:
             index = start - self._first
             if not 0 <= index < len(self._values):
@@ -123,8 +123,8 @@ class Tail:
     A consumer of its own asks for what comes after the newest known record; the broker answers
     as soon as there is something. While nobody waits the thread sleeps.
 
-    ``on_end`` hears of each new end, ``on_lost`` that its place is gone; both
-    on the event loop. ``wanted`` says whether anybody still waits.
+    ``on_end`` receives each new end, ``on_lost`` is called if its place is gone; both on the event
+    loop. ``wanted`` returns True while anybody waits.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class TopicReader:
         return self._entries(start, stored, bytes_max)
 
     def _fetch(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return what one fetch brings from an offset that the log has, or had."""
+        """Return the records of one fetch from an offset that the log has, or had."""
         if self._position != start:
             self._consumer.seek(self._partition, start)
         self._position = None

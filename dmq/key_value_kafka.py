@@ -1,9 +1,9 @@
 """A key-value store in a compacted Kafka topic, named as the log's with ``.store`` behind it.
 
-What its messages hold is said in `key_value_index`. Each process reads the keys when it opens the
-store and keeps them in memory, but only some of the values; whatever may wait for a
-broker runs on threads of its own, as for the log (`kafka_handle`). A change's revision is its
-offset in the first partition plus one.
+`key_value_index` describes its messages. Each process reads the keys when it opens the store and
+keeps them in memory, but only some of the values; whatever may wait for a broker runs on threads of
+its own, as for the log (`kafka_handle`). A change's revision is its offset in the first partition
+plus one.
 """
 
 from __future__ import annotations

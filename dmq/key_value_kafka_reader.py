@@ -30,7 +30,8 @@ from dmq.key_value_index import (
 from dmq.log import LogCorruptError, LogError, LogUnavailableError
 
 REBUILT_AFTER_S: Final = 6 * 3600.0
-"""Whoever has not looked for so long begins anew: compaction forgets deletions after a day."""
+"""A reader that has not looked for so long begins anew: compaction forgets deletions after a
+day."""
 LOOKS_MAX: Final = 5
 """The number of times a look begins anew because a value was replaced meanwhile."""
 POLL_RECORDS_MAX: Final = 8192
@@ -85,7 +86,7 @@ class StoreReader:
         return self._looking(called_s, lambda: self._kept(self._index.below(prefix)))
 
     def unowned(self, called_s: float) -> list[Manifest]:
-        """Return what names the pieces of values that are gone, or never came to be."""
+        """Return the manifests of values that are gone, or were never completed."""
         return self._looking(called_s, lambda: list(self._index.unowned(time.monotonic())))
 
     def close(self) -> None:
@@ -181,7 +182,7 @@ class StoreReader:
     # -- values ----------------------------------------------------------------------------
 
     def _kept(self, keys: list[str]) -> dict[str, Kept]:
-        """Return what these keys keep now, those that keep anything."""
+        """Return the present values of these keys, for those that have one."""
         offsets = {key: at for key in keys if (at := self._index.offset(key)) is not None}
         small = {at: b"" for at in offsets.values() if self._index.head(at) is None}
         small |= self._small(sorted(small))

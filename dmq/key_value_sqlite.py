@@ -201,10 +201,9 @@ def _select_sql(keys: int) -> str:
 
 # A key-value store in a SQLite file, shared by the processes of one host; see `sqlite_handle`.
 #
-# The file is all there is, and every look sees all that was put. Who asks for the same keys time
-# and again, while nobody puts anything, is answered from memory: every writer rings the bell
-# before its change counts as made (see `dmq.sqlite_file`), and to hear it is a thousandth of a
-# look.
+# The file is all there is, and every look sees all that was put. Repeated requests for the same
+# keys, while no process writes, are answered from memory: every writer rings the bell before its
+# change counts as made (see `dmq.sqlite_file`), and checking the bell costs a thousandth of a look.
 
 
 LOOKS_MAX: Final = 4096
@@ -213,7 +212,8 @@ LOOKS_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Keys found when the bell said so much, and until when that is believed, in seconds."""
+    """The keys found at this value of the bell, and the time in seconds until which they are
+    trusted."""
 
     announced: int
     until: float
@@ -289,7 +289,7 @@ class SqliteKeyValueStore:
         """See KeyValueStore.close."""
         await self._file.close()
 
-    # -- what its file tells it ------------------------------------------------------------
+    # -- events of its file ------------------------------------------------------------
 
     def wanted(self) -> bool:
         """See Listener.wanted."""

@@ -89,7 +89,7 @@ async def open_both(
 
 @contextmanager
 def _extra(url: str) -> Iterator[None]:
-    """Say what is missing if kafka-python, an extra, is not installed."""
+    """Raise a clear error if kafka-python, an extra, is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

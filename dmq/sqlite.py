@@ -256,7 +256,7 @@ def _cursors(db: sqlite3.Connection, reader: str | None) -> dict[str, Cursor]:
 
 
 def _count_within(sizes: Iterable[int], bytes_max: int) -> int:
-    """Return how many of the leading records are within the limit, but at least one."""
+    """Return the number of leading records within the limit, but at least one."""
     count = total = 0
     for size in sizes:
         total += size
@@ -374,7 +374,7 @@ class SqliteLog:
         """See Log.close."""
         await self._file.close()
 
-    # -- what its file tells it ------------------------------------------------------------
+    # -- events of its file ------------------------------------------------------------
 
     def wanted(self) -> bool:
         """See Listener.wanted."""

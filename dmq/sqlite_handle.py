@@ -66,7 +66,8 @@ class Listener(Protocol):
         ...
 
     def written(self, end: int) -> bool:
-        """Hear of a group of this handle's own; whether there is no need to look for it."""
+        """Take in a group of this handle's own writes; return whether no look at the file is needed
+        for it."""
         ...
 
     async def look(self) -> None:
@@ -74,7 +75,7 @@ class Listener(Protocol):
         ...
 
     def fail(self, error: Exception) -> None:
-        """Tell those who wait."""
+        """Wake the waiting calls."""
         ...
 
 
@@ -168,7 +169,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
         return outcome
 
     def announced(self) -> int:
-        """Return what the bell says: it has changed if any process has written since."""
+        """Return the bell's value: it has changed if any process has written since."""
         return self._lock.announced()
 
     def listen(self) -> None:

@@ -153,7 +153,8 @@ class Channel:
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return what reads an answer; None stands for one that is not to be read (`wire.parsed`)."""
+    """Return the reader of an answer; None stands for one that is not to be read
+    (`wire.parsed`)."""
 
     def read(data: bytes) -> Any:
         try:

@@ -114,7 +114,7 @@ class SparkConnectEngine:
         return known
 
     def lane(self, index: int, authorise: Authorise = anybody) -> SparkLane:
-        """Return the applier's lane of this index; who asks first says how it is authorised."""
+        """Return the applier's lane of this index; the first call decides how it is authorised."""
         if index not in self._lanes:
             remote = RemoteSession(
                 self._channel,
@@ -244,7 +244,7 @@ class SparkConnectEngine:
         )
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        """Return what tells the content of a table from another one's; raises EngineError."""
+        """Return a checksum of a table's content; raises EngineError."""
         return state.checksum or await table.checksum(self._checking(), state, timeout_s)
 
     def _checking(self) -> SparkSession:

@@ -1,10 +1,9 @@
 """From a failed gRPC call to an EngineError.
 
 Spark packs an ErrorInfo into the call's trailing metadata: the outermost error's class, SQLSTATE,
-Java classes and (a few) parameters, its message cut at 2,048 characters. The whole message, the
-places that it is about and the causes are asked for (FetchErrorDetails) where they matter: where
-the cluster is to blame, which its operators are told, they do not. The server keeps them for a
-while under an id.
+Java classes and (a few) parameters, its message cut at 2,048 characters. The whole message, its
+places in the text and the causes are fetched (FetchErrorDetails) where they matter: not for faults
+of the cluster, which go to its operators. The server keeps them for a while under an id.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A failed call as its trailing metadata tells it; ``link`` is None if Spark said nothing."""
+    """A failed call according to its trailing metadata; ``link`` is None if Spark gave no error."""
 
     code: str
     message: str
@@ -93,7 +92,7 @@ class CallFailure:
 
 
 def relayed(error: grpc.aio.AioRpcError) -> RelayedError:
-    """Return a failed call as it goes on to whoever is answered in Spark's own words."""
+    """Return a failed call in the form for clients that get Spark's own words."""
     failed = decode(error)
     packed = next((v for k, v in error.trailing_metadata() or () if k == _DETAILS), b"")
     return RelayedError(failed.error(), failed.code, failed.message, bytes(packed))
@@ -202,6 +201,7 @@ def _merged(first: Link, second: Link) -> Link:
 
 
 def _shown(chain: list[Link]) -> int:
-    """Return which error the client sees: the first that decides and has a class, or has one."""
+    """Return the error that the client sees: the first that decides and has a class, else the first
+    that has one."""
     named = [at for at, link in enumerate(chain) if link.error_class]
     return next((at for at in named if not needs_causes(chain[at])), named[0] if named else 0)

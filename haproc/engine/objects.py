@@ -100,7 +100,7 @@ async def plain_columns(
 
 
 async def table_bytes(remote: RemoteSession, name: str, timeout_s: float) -> int | None:
-    """Return what a Delta table's files hold; 0: there is no table, None: it is not told."""
+    """Return the bytes of a Delta table's files; 0: there is no table, None: unknown."""
     rows = await _rows(remote, f"DESCRIBE DETAIL {quoted_name(name)}", timeout_s)
     if rows is None:
         return 0 if await what_is(remote, name, timeout_s) is What.NOTHING else None
@@ -171,7 +171,7 @@ async def _standing(remote: RemoteSession, named: Named, timeout_s: float) -> st
 
 
 async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> str:
-    """Return where a managed table of this name has its files; empty if that is not told."""
+    """Return the place of the files of a managed table of this name; empty if unknown."""
     *namespace, table = parts_of(name)
     where = ".".join(map(quoted, namespace))
     rows = await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {where}", timeout_s)
@@ -199,7 +199,7 @@ async def _in_catalog(remote: RemoteSession, parts: list[str], timeout_s: float)
 
 
 async def _rows(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[str, Any]] | None:
-    """Run a query; None if the cluster says that this cannot be asked."""
+    """Run a query; None if the cluster refuses the question."""
     try:
         return [row async for row in all_rows(remote, sql, timeout_s)]
     except EngineError as error:

@@ -40,7 +40,7 @@ _PLAIN: Final = frozenset(
 
 
 def column_names(count: int) -> list[str]:
-    """Return how the columns of rows are called while they are nothing but rows."""
+    """Return the names of the columns of plain rows."""
     return [f"c{at}" for at in range(1, count + 1)]
 
 
@@ -67,7 +67,7 @@ def make(relation: Any, rows: bytes, names: Sequence[str] | None = None) -> None
 
 
 def _read(rows: bytes) -> tuple[pa.Schema, Sequence[pa.RecordBatch]]:
-    """Return what a stream holds; of one that can't be read, nothing: Spark says what is wrong."""
+    """Return a stream's rows; none for one that can't be read: Spark reports its fault."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(rows)) as stream:
             return stream.schema, list(stream)
@@ -119,7 +119,7 @@ def _put_together(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 #
 # The placeholder reads a table that no statement may name, so it cannot be a client's. It stands
 # for columns ``c1`` to ``cN``; around it `restored` gives these back their names and exact types,
-# since rows come out of it as Arrow, or Parquet, tell them: without the units of intervals,
+# since rows come out of it with the types of Arrow, or Parquet: without the units of intervals,
 # collations, a second field of the same name, what CHAR and VARCHAR are known by. What comes out
 # may be null everywhere, as in a table that a query makes.
 #

@@ -85,10 +85,10 @@ def to_spark(rpc: str, request: bytes, names: Names, user: str, operation_id: st
 
 
 def fields_of(message: bytes, number: int) -> list[bytes]:
-    """Return what this field holds, as often as it comes; raises ValueError for no message.
+    """Return the values of this field, as often as it comes; raises ValueError for no message.
 
     Of a text the last one counts; those of a message count together, as if they were one. Numbers
-    under the same tag's number are none of it: whoever parses the message passes over them.
+    under the same tag's number do not belong to it: parsers of the message pass over them.
     """
     return [
         message[inner:end]
@@ -108,7 +108,7 @@ def with_operation(request: bytes, operation_id: str) -> bytes:
 
 
 def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
-    """Return what is appended to a response so that it is one of the session of these names."""
+    """Return the bytes that make a response one of the session of these names, when appended."""
     numbers = RPCS[rpc]
     fields = [
         _field(numbers.response_session, names.session_id.encode()),
@@ -120,7 +120,7 @@ def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
 
 
 def response_id(text: str) -> bytes:
-    """Return what is appended to an ExecutePlanResponse to give it this id."""
+    """Return the bytes that give an ExecutePlanResponse this id, when appended."""
     return _field(_RESPONSE_ID, text.encode())
 
 

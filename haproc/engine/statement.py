@@ -23,7 +23,7 @@ _STANDING: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
-    """Return the plan whose one row says what the server is, see `engine.server`."""
+    """Return the plan whose one row describes the server, see `engine.server`."""
     return _plan(_VERSION, b"")
 
 
@@ -64,9 +64,9 @@ def _plan(what: str, request: bytes) -> Any:
 
 # A statement as a cluster runs it, whatever form it has.
 #
-# Sessions and lanes take any form; what a form is to Spark says `engine.remote.plan_of` alone. As
-# a client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`.
-# The log's records hold statements by their tags (`dmq.declared`).
+# Sessions and lanes take any form; only `engine.remote.plan_of` turns a form into Spark's. As a
+# client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`. The
+# log's records hold statements by their tags (`dmq.declared`).
 
 
 class SqlText(Struct, frozen=True, tag="sql"):
@@ -97,5 +97,5 @@ Statement: TypeAlias = SqlText | ArrowRows | SparkPlan
 
 
 def text_size(statement: Statement) -> int:
-    """Return how many characters of SQL a statement has."""
+    """Return the number of characters of SQL in a statement."""
     return len(statement.sql) if isinstance(statement, SqlText) else 0

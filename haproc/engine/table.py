@@ -21,15 +21,15 @@ from haproc.engine.type_text import type_text
 from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
 
-# What a cluster holds, as a checksum for each table and view that tells it from another one.
+# The content of a cluster, as a checksum of each table and view.
 #
 # Reading every table takes long, so it happens in two steps: `survey` notes what there is and each
 # Delta table's version, while nothing changes; `checksum` reads those versions afterwards. What
 # has no versions is read at once: views (their definitions) and tables of other formats.
 #
-# A checksum does not depend on the order of rows. It holds their count, the sum of a 64-bit hash
-# of each row (unlike an exclusive-or, a sum tells rows that stand twice), and the columns' names
-# and types. Hashes are summed, not values, so that floats are exact, too.
+# A checksum does not depend on the order of rows. It holds their count, the sum of a 64-bit hash of
+# each row (unlike an exclusive-or, a sum changes with a repeated row), and the columns' names and
+# types. Hashes are summed, not values, so that floats are exact, too.
 
 
 SETTINGS: Final = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
@@ -117,7 +117,7 @@ async def listed(rows: Rows, catalog: str) -> list[tuple[str, bool]]:
 
 
 async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
-    """Return what a catalog lists; nothing if it cannot list such things."""
+    """Return a catalog's list; empty if it cannot list such objects."""
     try:
         return [row for row in await rows(sql) if not row["isTemporary"]]
     except EngineError as error:

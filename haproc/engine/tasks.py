@@ -33,10 +33,10 @@ Reading the marker takes the driver several times as long as a query of a litera
 OVERTAKEN_S_MAX: Final = 60.0
 """For so long at most, by one late statement after another until one is answered. Chosen."""
 FRESH_S: Final = 6.0
-"""A statement whose answer is being read is heard of every two seconds; three reports. Chosen."""
+"""A statement whose answer is being read is reported every two seconds; three reports. Chosen."""
 OLD_S: Final = 60.0
-"""A report counts for so long: nobody hears of a statement whose client has stopped reading, be its
-tasks gone or not. Thirty reports; chosen, not measured."""
+"""A report counts for so long: a statement whose client has stopped reading is not reported, with
+or without tasks. Thirty reports; chosen, not measured."""
 LEFT_S_MAX: Final = 600.0
 """Tasks that were given up hold their cores for so long at most. Chosen."""
 
@@ -53,7 +53,7 @@ class Phase(Enum):
 
 
 Planned = Callable[[Phase], None]
-"""Told how far a statement is, each phase once at most; the last one only where it was given up."""
+"""Receives a statement's phases, each once at most; the last one only if it was abandoned."""
 
 
 class StatementReport:
@@ -104,7 +104,7 @@ class StatementReport:
     def _has_rows(self) -> None:
         self.has_begun = True
         self._announce(Phase.ROWS)
-        self._planned = None  # there is nothing more to tell
+        self._planned = None  # no phase follows
 
     def _announce(self, phase: Phase) -> None:
         self._phase = phase
@@ -141,7 +141,7 @@ class Tasks:
 
 
 class Wait:
-    """One small statement's wait for its answer; ``report`` is what was heard of it."""
+    """One small statement's wait for its answer; ``report``: its reports so far."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.report = StatementReport(tasks._clock)

@@ -107,7 +107,7 @@ class Book:
         return found.jobs[job_id]
 
     async def add(self, job_id: int, event: Event) -> Job:
-        """Make an event durable; return the job as it is then. Whether it counts, that tells."""
+        """Make an event durable; return the job as it is then. The look shows if it counts."""
         key = event_key(job_id, event, self.new_name())
         await reached(self._store.put(key, RECORDS.to_bytes(event)))
         return (await self.look()).jobs[job_id]
@@ -171,12 +171,12 @@ def new_token(job_id: int, attempt: str) -> tuple[str, str]:
 
 
 def digest(token: str) -> str:
-    """Return what is stored of a token."""
+    """Return the stored form of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def fence_name(job_id: int) -> str:
-    """Return what a job's writes rest on, which is fenced in the log."""
+    """Return the authorization of a job's writes, which is fenced in the log."""
     return f"job/{job_id}"
 
 
@@ -201,11 +201,11 @@ class JobTokens:
     """The tokens of jobs: what an attempt shows at the doors of any HAProc, acting for its user.
 
     A token names its job and attempt; the store has a hash of its secret. It is good while the
-    attempt is the last one of a job that has not ended, which is looked up at every call: a
-    later attempt, a kill or an ending, once durable, closes all doors to it. What was let in
-    before, and is still on its way to the log, is stopped there: it rests on its job's standing,
-    which is fenced in the log before a later attempt begins (`haproc.replicate.records.contents`).
-    The Spark sessions that an attempt uses are noted before their first use, so that whoever
+    attempt is the last one of a job that has not ended, which is looked up at every call: a later
+    attempt, a kill or an ending, once durable, closes all doors to it. What was let in before, and
+    is still on its way to the log, is stopped there: it rests on its job's standing, which is
+    fenced in the log before a later attempt begins (`haproc.replicate.records.contents`). The Spark
+    sessions that an attempt uses are noted before their first use, so that the attempt that
     replaces it can close them.
     """
 
@@ -215,7 +215,7 @@ class JobTokens:
         self._noted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def user_of(self, token: str, session_id: str = "") -> str:
-        """Return for whom the token's job acts; raises RequestError if it opens no door now."""
+        """Return the user of the token's job; raises RequestError if it opens no door now."""
         job_id, attempt = _named(token)
         if session_id:
             await self._note(job_id, attempt, token, session_id)
@@ -230,11 +230,12 @@ class JobTokens:
         return user
 
     def standing(self, token: str) -> AttemptAuthorization:
-        """Return by what whoever shows this token was let in."""
+        """Return the authorization that this token gives."""
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
-        """Note the session, before the token is looked at: who replaces the attempt finds it."""
+        """Note the session before the token is looked at: the HAProc that replaces the attempt
+        finds it."""
         if (attempt, session_id) in self._noted:
             return
         _checked(await self._book.job(job_id), attempt, token)

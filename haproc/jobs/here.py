@@ -89,7 +89,7 @@ class Scheduler:
         self._logged.pop(schedule.name, None)
 
     def _warn_once(self, schedule: Schedule, why: str) -> None:
-        """Say it once: it is looked at every second."""
+        """Log it once: it is checked every second."""
         if self._logged.get(schedule.name) != why:
             self._logged[schedule.name] = why
             logger.warning("schedule %s cannot be submitted: %s", schedule.name, why)
@@ -109,10 +109,10 @@ class JobsHere:
 
 
 def incarnations(members: Members) -> dict[str, str | None]:
-    """Return the peers that may still run jobs, with what they said of themselves last.
+    """Return the peers that may still run jobs, with their last reports.
 
-    One that is not heard counts until its silence fills a window: clients go elsewhere at once, but
-    a program that goes on beside a HAProc that paused would be ended for nothing.
+    A silent one counts until its silence fills a window: clients go elsewhere at once, but a
+    program that goes on beside a HAProc that paused would be ended for nothing.
     """
     return {
         name: peer.beat.incarnation if peer.beat is not None else None
@@ -122,12 +122,12 @@ def incarnations(members: Members) -> dict[str, str | None]:
 
 
 def jobs_folder(config: Config, me: str) -> Path:
-    """Return where the working folders of a HAProc's jobs are."""
+    """Return the place of the working folders of a HAProc's jobs."""
     return config.state_dir / "jobs" / me
 
 
 async def check_jobs(config: Config, me: str) -> None:
-    """Raise IsolationError if jobs could not be isolated here as the configuration says."""
+    """Raise IsolationError if jobs could not be isolated here as configured."""
     if config.jobs.enabled:
         await check_isolation(config.jobs, jobs_folder(config, me), config.state_dir)
 
@@ -144,7 +144,7 @@ def build_jobs(
 ) -> JobsHere | None:
     """Return this HAProc's part in the jobs, if the ring takes any.
 
-    ``anonymous`` is who everybody is where there are no users; ``check`` as of JobService.
+    ``anonymous``: the user of every request if no users are configured; ``check`` as of JobService.
     """
     if not config.jobs.enabled:
         return None

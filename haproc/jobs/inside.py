@@ -1,9 +1,9 @@
-"""The first process of a job: starts the program under its limits, and tells how it ended.
+"""The first process of a job: starts the program under its limits, and reports its end.
 
 Run as text by the interpreter of jobs, so that it needs no file of HAProc's; imports nothing of
 HAProc. Its standard input is one line of JSON (`Plan` in `haproc.jobs.process`) and then stays open
-for as long as the supervisor lives: when it ends, so does this process. What it tells is a line of
-JSON on standard error; its output is the program's.
+for as long as the supervisor lives: when it ends, so does this process. A report is a line of JSON
+on standard error; its output is the program's.
 
 With bubblewrap it is the first process of a process namespace: what the program leaves behind
 becomes its child, and the kernel kills everything that is left when it ends. It is not dumpable, so
@@ -61,7 +61,7 @@ def main(plan: dict[str, Any]) -> NoReturn:
 
 
 def _reap(program: int) -> None:
-    """Take the endings of all that have ended; the program's is told, and the last one."""
+    """Take the endings of all that have ended; report the program's, and the last one."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

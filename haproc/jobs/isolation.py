@@ -38,11 +38,11 @@ ADVICE: Final = {
 
 
 class IsolationError(OSError):
-    """Jobs cannot be isolated on this host as the configuration says."""
+    """Jobs cannot be isolated on this host as configured."""
 
 
 def user_of(settings: Jobs) -> str | None:
-    """Return as whom programs run; None: as HAProc itself."""
+    """Return the user of programs; None: as HAProc itself."""
     sandboxed = settings.isolation is Isolation.BUBBLEWRAP
     if settings.user is None and sandboxed and os.geteuid() == 0:
         return UNPRIVILEGED
@@ -50,7 +50,7 @@ def user_of(settings: Jobs) -> str | None:
 
 
 def interpreter_of(settings: Jobs) -> Path:
-    """Return what runs programs."""
+    """Return the command that runs programs."""
     return settings.python or Path(sys.executable)
 
 

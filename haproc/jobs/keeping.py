@@ -27,7 +27,7 @@ class Step(StrEnum):
     START = "start"
     """Begin an attempt."""
     LOST = "lost"
-    """Say that its attempt is lost; it has no restarts left."""
+    """Record that its attempt is lost; it has no restarts left."""
     FENCE = "fence"
     """Fence what an ended one still has on its way."""
 
@@ -73,7 +73,7 @@ def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
 
 
 def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
-    """Return what to do now; no more starts than there is room for."""
+    """Return the next steps; no more starts than there is room for."""
     if not seen.serving:
         return []
     found: list[tuple[Step, Job]] = []
@@ -93,7 +93,7 @@ def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
 def _in_turn(waiting: list[Job], running: Counter[str], room: int) -> list[Job]:
     """Return the jobs to start: of the user that has the fewest running, the oldest.
 
-    So one who submits many keeps nobody waiting for all of them.
+    So a user who submits many keeps nobody waiting for all of them.
     """
     found: list[Job] = []
     while len(found) < min(room, len(waiting)):

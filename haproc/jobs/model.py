@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     LIMIT = "limit"
     """It used up one of its limits."""
     LOST = "lost"
-    """The HAProc that ran it is gone, or was told to stop."""
+    """The HAProc that ran it is gone, or was stopped."""
     ERROR = "error"
     """It could not be started."""
     KILLED = "killed"
@@ -260,17 +260,17 @@ def job_of(
 
 
 def requested(revisions: Mapping[str, int]) -> str:
-    """Return which of several submissions under one request id counts: the first."""
+    """Return the submission that counts, of several under one request id: the first."""
     return min(revisions, key=lambda key: revisions[key])
 
 
 # When a schedule's jobs are due. Pure.
 #
-# The slots of a schedule are moments that everybody computes alike: multiples of its interval
-# since 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits
-# a slot's job, under a request id made of the schedule's name and the slot: whoever else believes
-# to be the one, or asks again, finds that job. Jobs of one schedule do not run side by side: one
-# that takes longer than the interval, or hangs, does not take up the ring.
+# The slots of a schedule are moments that everybody computes alike: multiples of its interval since
+# 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits a
+# slot's job, under a request id made of the schedule's name and the slot: another HAProc that
+# believes to be the one, or a repetition, finds that job. Jobs of one schedule do not run side by
+# side: one that takes longer than the interval, or hangs, does not take up the ring.
 
 
 LATE_MAX_S: Final = 600.0
@@ -304,7 +304,7 @@ class Turn(Enum):
 
 
 def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
-    """Return what is to be done about a slot; ``jobs``: its user's, by their request ids."""
+    """Return the action for a slot; ``jobs``: its user's, by their request ids."""
     if request_id(schedule, at) in jobs:
         return Turn.DONE
     mine = f"schedule:{schedule.name}:"
@@ -358,7 +358,7 @@ def environment(
 
 
 def module_path(folder: Path, files: Sequence[JobFile]) -> list[Path]:
-    """Return where the program's imports are looked for: a folder, and each archive."""
+    """Return the places of the program's imports: a folder, and each archive."""
     modules = folder / "modules"
     archives = [each.name for each in files if each.role is Role.MODULE]
     return [modules, *(modules / name for name in archives if not name.endswith(".py"))]
@@ -371,7 +371,7 @@ def ring_variables(
     options: Sequence[tuple[str, str]],
     after_offset: int,
 ) -> dict[str, str]:
-    """Return what PySpark and haclient find the ring by: a port on loopback, client doors.
+    """Return the ring's addresses for PySpark and haclient: a port on loopback, client doors.
 
     ``after_offset``: so many records of the log are to show in what the program reads.
     """
@@ -394,5 +394,5 @@ def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str
 
 
 def placed(file: JobFile) -> str:
-    """Return where a file of the job lies in its folder."""
+    """Return the place of a job's file in its folder."""
     return f"modules/{file.name}" if file.role is Role.MODULE else file.name

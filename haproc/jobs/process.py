@@ -1,4 +1,4 @@
-"""One program's process: its folder, its sandbox, its limits, what it says, how it ended."""
+"""One program's process: its folder, its sandbox, its limits, its output, its end."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def sandboxed(
 
 
 def _seen(hidden: Iterable[Path], shown: Sequence[Path]) -> list[Path]:
-    """Return where what is to be hidden would be found below what is shown, links followed."""
+    """Return the hidden places that lie below visible ones, links followed."""
     found = set()
     for secret in (each.resolve() for each in hidden):
         for path in shown:
@@ -182,7 +182,8 @@ def _parents(paths: Iterable[Path]) -> list[Path]:
 
 
 def _open_to_all(folders: Iterable[Path]) -> list[str]:
-    """Return what makes these, so that whoever the program's user is can go through them."""
+    """Return the options that make these folders, so that any user of the program can go through
+    them."""
     return [part for each in folders for part in ("--perms", "0755", "--dir", str(each))]
 
 
@@ -200,7 +201,7 @@ def homes_of(python: Path) -> list[Path]:
     return sorted(home for home in found if home != Path("/"))
 
 
-# One program's process: its folder, its limits, what it says, how it ended.
+# One program's process: its folder, its limits, its output, its end.
 
 
 SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
@@ -216,7 +217,7 @@ FILES_OPEN_MAX: Final = 1024
 REPORT_CHARS_MAX: Final = 1000
 """Characters of an error that is passed on."""
 UNPRIVILEGED: Final = "nobody"
-"""As whom programs run in the sandbox of a HAProc that is root, unless `jobs.user` says."""
+"""The user of programs in the sandbox of a HAProc that is root, unless `jobs.user` names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ class Plan:
         return max(1, round(self.cpu_s))
 
     def fields(self) -> dict[str, Any]:
-        """Return what the supervisor is told; raises OSError, KeyError for an unknown user."""
+        """Return the supervisor's input; raises OSError, KeyError for an unknown user."""
         limits = {
             "RLIMIT_AS": self.memory_bytes,
             "RLIMIT_CPU": self.cpu_limit_s,
@@ -332,7 +333,7 @@ class Running:
             self._process.stdin.close()
 
     async def output(self) -> AsyncIterator[bytes]:
-        """Give what it says until it ends; one that says too much is ended."""
+        """Yield its output until it ends; one that writes too much is ended."""
         stdout = self._process.stdout
         assert stdout is not None
         came = 0
@@ -345,7 +346,7 @@ class Running:
             yield piece
 
     async def ended(self) -> End:
-        """Return how it ended, once the output is read."""
+        """Return its end, once the output is read."""
         assert self._process.stderr is not None
         report = await self._process.stderr.read()
         await self._process.wait()
@@ -369,7 +370,7 @@ ENDED_WHY: Final = {
 
 
 def end_of(lines: Sequence[str], cpu_limit_s: float) -> End:
-    """Return what the last words of supervisor, first process and bubblewrap mean."""
+    """Return the end that the last lines of supervisor, first process and bubblewrap report."""
     words: dict[str, Any] = {}
     others: list[str] = []
     for line in lines:

@@ -104,7 +104,7 @@ class KeyParts:
 
 
 def place_of(key: str) -> KeyParts | None:
-    """Return what a key below ``job/at/`` stands for."""
+    """Return the meaning of a key below ``job/at/``."""
     number, _, rest = key.removeprefix(EVENTS).partition("/")
     sort, _, rest = rest.partition("/")
     return KeyParts(int(number), sort, unquote(rest)) if number.isdigit() and rest else None
@@ -126,10 +126,10 @@ RECORDS: Final[Kinds[Submission | Event]] = Kinds(
 
 # The tail of a job's output in the key-value store: whole lines, the oldest ones dropped.
 #
-# A piece is stored under the numbers of its lines, and is never changed: a last piece that is
-# small is replaced by one that begins where it began and goes on farther, and then deleted.
-# Whoever reads in between sees both, and takes the longer one. Lines are numbered from the job's
-# first attempt on; where the next attempt begins, whatever an earlier one still adds is cut off.
+# A piece is stored under the numbers of its lines, and is never changed: a last piece that is small
+# is replaced by one that begins where it began and goes on farther, and then deleted. A reader in
+# between sees both, and takes the longer one. Lines are numbered from the job's first attempt on;
+# where the next attempt begins, whatever an earlier one still adds is cut off.
 
 
 LINE_BYTES_MAX: Final = 8 << 10
@@ -139,8 +139,8 @@ PIECE_BYTES_MAX: Final = 64 << 10
 LINE_COST: Final = 4
 """The bytes that a stored line takes beside its text; so empty ones are bounded, too."""
 GROWING_BYTES_MAX: Final = 8 << 10
-"""A last piece below this is written again with what comes behind it. Chosen: a program that says a
-line a second has so few pieces, and none is written more often than is cheap."""
+"""A last piece below this is written again with what comes behind it. Chosen: a program that writes
+a line a second has so few pieces, and none is written more often than is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def piece_key(job_id: int, attempt: str, first: int, end: int) -> str:
 
 
 def piece_bytes(piece: LogPiece) -> bytes:
-    """Return what is stored of a piece: its lines as a JSON list."""
+    """Return the stored form of a piece: its lines as a JSON list."""
     return json.dumps(list(piece.lines), ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -254,7 +254,7 @@ class Tail:
 
 
 def _cut_at(line: bytes) -> int:
-    """Return how much of a line is the next one that is stored; no character is cut in two."""
+    """Return the length of the next stored part of a line; no character is cut in two."""
     if len(line) <= LINE_BYTES_MAX:
         return len(line)
     for at in range(LINE_BYTES_MAX, LINE_BYTES_MAX - CHARACTER_BYTES_MAX, -1):
@@ -312,13 +312,13 @@ def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> l
 
 
 def total(found: Sequence[Span], attempts: Sequence[JobAttempt]) -> int:
-    """Return how many lines the log has had, those dropped included."""
+    """Return the number of lines that the log has had, dropped ones included."""
     begun = attempts[-1].log_from if attempts else 0
     return max(begun, found[-1].end if found else 0)
 
 
 def page(start: int | None, size: int, found: Sequence[Span], end: int) -> tuple[int, int]:
-    """Return which lines are asked for; without a start the last ones, as Livy has it."""
+    """Return the requested lines; without a start the last ones, as Livy has it."""
     oldest = found[0].start if found else end
     begin = max(end - size, oldest) if start is None else min(max(start, oldest), end)
     return begin, min(begin + size, end)

@@ -65,7 +65,7 @@ class Relay:
 
     async def start(self) -> None:
         """Listen."""
-        # Known before it serves, which takes a turn: who is cancelled there leaves nothing open.
+        # Known before it serves, which takes a turn: a cancellation there leaves nothing open.
         self._server = await asyncio.start_server(self._serve, HOST, 0, start_serving=False)
         self.port = self._server.sockets[0].getsockname()[1]
         if self._closed:

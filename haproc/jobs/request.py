@@ -1,4 +1,4 @@
-"""Jobs in the words of Livy's batches: a request is read, its files are found, a job is told."""
+"""Jobs as Livy's batches: reads a request, finds its files, and writes a job's answer."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_files(
 
 
 def find(path: str, folders: Sequence[Path]) -> Path:
-    """Return where a path leads to, links followed, which is inside of one of the folders.
+    """Return the target of a path, links followed, which is inside of one of the folders.
 
     Relative ones are looked for in each folder; ``file:`` and ``local:`` are as good as nothing.
     """
@@ -114,9 +114,9 @@ def _not_there(path: str, why: str) -> RequestError:
 #
 # Livy's fields are for a driver in a JVM. What has a meaning for a Python program beside a HAProc
 # is taken over (``driverMemory`` is the bound of its memory); what would run on a cluster of its
-# own, or not at all, is refused by name, so that nobody believes it was heeded. Where the
-# configuration says so, what only describes a cluster is ignored instead; parts of the program, or
-# another Spark, never.
+# own, or not at all, is refused by name, so that nobody believes it was heeded. If configured so,
+# fields that only describe a cluster are ignored instead; parts of the program, or another Spark,
+# never.
 
 
 ARGS_MAX: Final = 1000
@@ -150,7 +150,7 @@ NEVER_IGNORED: Final = frozenset(
         *("spark.archives", "spark.files", "spark.jars", "spark.plugins", "spark.submit.pyFiles"),
     }
 )
-"""Without these a program would be another one, or run elsewhere than it says."""
+"""Without these a program would be another one, or run elsewhere than it states."""
 _ENVIRONMENT: Final = ("haproc.env.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fanout", "timeout_s")
 """Of the Spark Connect door, as conf ``haproc.NAME``."""
@@ -190,10 +190,10 @@ class Wanted:
 
 
 def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: Jobs) -> Wanted:
-    """Return what a body asks for; raises RequestError."""
+    """Return the content of a body; raises RequestError."""
     try:
         json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # JSON may say halves of characters
+    except UnicodeEncodeError:  # JSON may contain halves of characters
         raise _bad("the request holds text that is no Unicode") from None
     ignored = _Ignored(jobs)
     for field, why in _REFUSED.items():
@@ -362,7 +362,7 @@ def _setting(found: _Settings, key: str, text: str, jobs: Jobs, ignored: _Ignore
 
 
 def memory_bytes(text: str) -> int:
-    """Return how many bytes ``512m`` or ``2g`` are; without a unit they are MiB, as in Spark."""
+    """Return the bytes of ``512m`` or ``2g``; without a unit they are MiB, as in Spark."""
     found = re.fullmatch(r"(\d{1,9})([bkmgt]?)b?", text.strip().lower())
     if found is None or int(found[1]) == 0:
         raise _bad(f"{text[:40]!r} is no amount of memory, such as 512m or 2g")

@@ -132,7 +132,7 @@ class Runner:
         return len(self._here)
 
     def take_ended(self) -> Mapping[str, int]:
-        """Return how many attempts ended here since this was called last, by outcome."""
+        """Return the number of attempts that ended here since the last call, by outcome."""
         ended, self._ended = self._ended, Counter()
         return ended
 
@@ -329,7 +329,7 @@ class Runner:
             await asyncio.shield(self._flush(job_id, attempt, tail))
 
     async def _flush(self, job_id: int, attempt: JobAttempt, tail: Tail) -> None:
-        """Store what was said. A piece that cannot be stored now is tried again for a while."""
+        """Store the output. A piece that cannot be stored now is tried again for a while."""
         pieces, gone = tail.flush()
         for piece in pieces:
             key = piece_key(job_id, attempt.name, piece.first, piece.end)

@@ -2,9 +2,9 @@
 """Ends a program, with everything that it started, at a limit or with its HAProc. Run as a file.
 
 Imports nothing of HAProc, so that it is there at once. Its standard input is one line of JSON
-(`Plan` in `haproc.jobs.process` says what) and then stays open for as long as the HAProc lives:
-when it ends, so does the program. Its output is the program's. What it tells of the end is one line
-of JSON on standard error, beside what the job's first process (`haproc.jobs.inside`) tells.
+(`Plan` in `haproc.jobs.process`) and then stays open for as long as the HAProc lives: when it ends,
+so does the program. Its output is the program's. It reports the end as one line of JSON on standard
+error, beside the reports of the job's first process (`haproc.jobs.inside`).
 
 It stays outside of the sandbox, where the program can neither see nor touch it. It holds the pipe
 by which the first process knows that it lives. Whatever outlives its parent becomes a child of the
@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
-    """Run what standard input says."""
+    """Run the program that standard input describes."""
     plan = json.loads(_first_line())
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -157,7 +157,8 @@ def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(pidfd: int, plan: dict[str, Any]) -> str:
-    """Return why the program is to be ended, once it is; empty: it has ended by itself."""
+    """Return the reason for ending the program, once there is one; empty: it has ended by
+    itself."""
     folder, began = plan["folder"], time.monotonic()
     deadline, look_at = began + plan["wall_s"], began + USED_LOOK_S
     while True:

@@ -1,1 +1,2 @@
-"""Clients' sessions: durable journals in the key-value store, adopted by whoever is asked."""
+"""Clients' sessions: durable journals in the key-value store, adopted by the HAProc that gets a
+request."""

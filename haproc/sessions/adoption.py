@@ -2,9 +2,9 @@
 
 Entries are run in their order, each under its own settings; files that stand side by side go in one
 call. A view comes back with the columns that it had. A view or function that cannot be made breaks
-its name and nothing else: a view stands there whose rows are an error that says why, or a function
-of which each call is one, so that nothing else of its name takes its place. A variable that cannot
-be made is missing.
+its name and nothing else: a view takes its place whose rows are an error with the reason, or a
+function whose calls are, so that no other object of its name does. A variable that cannot be made
+is missing.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ async def _give_columns(
 
 
 def _frame(name: str, query: str) -> SparkPlan:
-    """Return what makes a view of a frame, which may have a column's name twice."""
+    """Return the plan that makes a view of a frame, which may have a column's name twice."""
     plan = protos.base.Plan()
     view = plan.command.create_dataframe_view
     view.name, view.replace, view.input.sql.query = name, True, query
@@ -151,7 +151,7 @@ def _frame(name: str, query: str) -> SparkPlan:
 
 
 def _broken_message(kind: str, name: str, reason: str) -> str:
-    """Return what a broken name says."""
+    """Return the error text of a broken name."""
     text = " ".join(reason.split())[:REASON_CHARS]
     return (
         f"{ErrorClass.SESSION_NOT_REBUILT}: the temporary {kind} {name} could not be made anew for "
@@ -201,7 +201,7 @@ async def _set(
 ) -> None:
     """Give a session these variables and no others; ``known``: those that it has.
 
-    One that cannot be made is not there, and Spark says so wherever it is used.
+    One that cannot be made is missing, and Spark reports that wherever it is used.
     """
     for name in sorted(known.difference(each.name for each in variables)):
         drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(name)}"

@@ -51,7 +51,7 @@ _OF_VARIABLES: Final = ("DECLARE", "SET")
 
 
 async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntry | VariablesEntry:
-    """Return what a statement has left that was run in the session; raises EngineError.
+    """Return the effect on the session of a statement that ran in it; raises EngineError.
 
     ``sql`` makes or drops a temporary view, function or variable, or sets variables.
     """
@@ -64,7 +64,7 @@ async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntr
 
 
 async def left_by_plan(session: ClientSession, plan: bytes) -> PlanEntry:
-    """Return what a plan has left that was run in the session; raises EngineError."""
+    """Return the effect on the session of a plan that ran in it; raises EngineError."""
     return PlanEntry(plan, await _with_columns(session, effect_of_plan(plan)))
 
 
@@ -281,7 +281,7 @@ class ClientSession:
                 found = await look()
             except EngineError as error:
                 if error.kind is not ErrorKind.APPLICATION or self.spark.epoch == epoch:
-                    self.spark.outdate()  # it has what no entry will say
+                    self.spark.outdate()  # it has content that no entry will contain
                     raise
             else:
                 if self.spark.epoch == epoch:
@@ -309,7 +309,7 @@ class ClientSession:
         return bool(request_id) and any(request_id in each.request_ids for each in self.entries)
 
     def begun_with(self, ids: BeginningIds) -> int | None:
-        """Return how many of the statements that it begins with have run.
+        """Return the number of its first statements that have run.
 
         None: it has begun, for others have changed it.
         """
@@ -328,7 +328,7 @@ class ClientSession:
         return bool(self.entries) and isinstance(self.entries[-1].entry, StateEntry)
 
     def unchanged(self, own: int = 0) -> Callable[[], bool]:
-        """Return what tells whether no statement has begun to change it since now.
+        """Return a function that returns True while no statement has begun to change it.
 
         But for so many that are the asker's ``own``.
 

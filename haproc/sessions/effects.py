@@ -37,7 +37,7 @@ RESTING_MAX: Final = 32
 
 
 def effect_of_sql(text: str) -> Effect:
-    """Return what a statement leaves that makes or drops a temporary view or function."""
+    """Return the effect of a statement that makes or drops a temporary view or function."""
     words = _Words(text)
     removes = words.take("DROP")
     if removes:
@@ -64,7 +64,8 @@ def effect_of_sql(text: str) -> Effect:
 
 
 def as_made(text: str) -> str:
-    """Return what makes the view that ``ALTER VIEW … AS`` leaves; other statements as they are.
+    """Return the statement that makes the view of an ``ALTER VIEW … AS``; other statements as they
+    are.
 
     Else the view would be kept as two steps, and one that cannot be run again would break all.
     """
@@ -78,7 +79,7 @@ def as_made(text: str) -> str:
 
 
 def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
-    """Return what makes the view of a statement by SQL with these of its columns alone.
+    """Return the SQL that makes the view of a statement with only these of its columns.
 
     It stays one that looks its names up at each use. Empty: the view is none of a query, or one
     whose statement names its columns.
@@ -103,7 +104,7 @@ def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
 
 
 def effect_of_plan(plan: bytes) -> Effect:
-    """Return what a plan leaves that makes or drops a temporary view or function."""
+    """Return the effect of a plan that makes or drops a temporary view or function."""
     try:
         message: Any = wire.parsed(protos.base.Plan, plan)
     except ValueError:
@@ -125,7 +126,7 @@ def effect_of_plan(plan: bytes) -> Effect:
 
 
 def makes_table_function(entry: SqlEntry | PlanEntry) -> bool:
-    """Tell whether a function that an entry makes returns rows."""
+    """Return whether a function that an entry makes returns rows."""
     if isinstance(entry, PlanEntry):
         plan: Any = wire.parsed(protos.base.Plan, entry.plan)
         return bool(plan.command.WhichOneof("command_type") == "register_table_function")
@@ -177,7 +178,7 @@ def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
 
 
 def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
-    """Return the places of the entries that say something of what this one does."""
+    """Return the places of the entries about the same names as this one."""
     if isinstance(entry, StateEntry | VariablesEntry):
         return [at for at, each in enumerate(entries) if type(each.entry) is type(entry)]
     if isinstance(entry, ArtifactEntry) or not entry.effect.name:
@@ -187,7 +188,8 @@ def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
 
 
 def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
-    """Tell whether an entry may be made from what its name meant before: directly, or by others."""
+    """Return whether an entry may use the earlier meaning of its name: directly, or through
+    others."""
     own = names_in(entry)
     match entry:
         case SqlEntry(text):
@@ -218,7 +220,7 @@ def _text_of(plan: bytes) -> str:
 
 
 def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
-    """Tell whether an entry only removes what no entry makes any more."""
+    """Return whether an entry only removes names that no entry makes any more."""
     entry = numbered.entry
     return removes(entry) and not any(
         other is not entry and (mentions(other, names_in(entry)) or _name(other) == _name(entry))
@@ -227,7 +229,7 @@ def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
 
 
 def removes(entry: Kept) -> bool:
-    """Tell whether an entry leaves nothing of its name."""
+    """Return whether an entry leaves nothing of its name."""
     return isinstance(entry, SqlEntry | PlanEntry) and entry.effect.removes
 
 
@@ -244,7 +246,7 @@ def names_in(entry: Kept) -> tuple[str, ...]:
 
 
 def mentions(entry: Kept, names: Sequence[str]) -> bool:
-    """Tell whether an entry may rest on one of these names."""
+    """Return whether an entry may rest on one of these names."""
     match entry:
         case SqlEntry(text):
             return _holds(text.lower(), names)
@@ -340,7 +342,7 @@ class _Words:
         return ""
 
     def behind_default(self, text: str) -> str:
-        """Return what stands behind DEFAULT or an equals sign."""
+        """Return the text behind DEFAULT or an equals sign."""
         depth = 0
         for token in self._tokens[self._at :]:
             depth += token.is_symbol("(") + token.is_symbol("<")

@@ -15,7 +15,7 @@ from haproc.engine.interface import Settings
 # What a session's settings are after it was given others: by name, or by a statement.
 #
 # Time zone and ANSI mode have fields of their own in `Settings`; names below ``haproc.`` are
-# *options*, which tell HAProc how to treat the session's statements and never reach Spark.
+# *options*, which decide how HAProc treats the session's statements and never reach Spark.
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
@@ -68,7 +68,7 @@ def settings_after(
 ) -> Settings:
     """Return the settings that a session must have after a session statement.
 
-    ``found`` is what the cluster says now (catalog, schema, time zone, ANSI mode); ``rows`` is the
+    ``found``: the cluster's present values (catalog, schema, time zone, ANSI mode); ``rows`` is the
     statement's result: SET key=value answers with the key and its value. RESET goes back to the
     ring's ``defaults``, not to those of one cluster.
     """
@@ -217,7 +217,7 @@ def after(state: SessionState, entry: Entry, defaults: Settings) -> SessionState
 
 
 def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
-    """Return how the journal keeps an entry.
+    """Return the journal's form of an entry.
 
     Of settings all values as they are behind it; what was run has those that it ran under.
     """
@@ -232,12 +232,12 @@ def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
 
 
 def holds_temporaries(entries: Sequence[Entry]) -> bool:
-    """Tell whether names may mean something else in the session than elsewhere."""
+    """Return whether names may mean something else in the session than elsewhere."""
     return any(isinstance(entry, SqlEntry | PlanEntry | VariablesEntry) for entry in entries)
 
 
 def shown(entry: Entry) -> str:
-    """Return what an error calls an entry by."""
+    """Return the name of an entry in errors."""
     match entry:
         case SettingsEntry() | ConfEntry() | StateEntry():
             return "settings"

@@ -147,7 +147,7 @@ class StoredSession:
 
 
 def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None:
-    """Return what counts of all that is below a session's prefix; None: there is no session.
+    """Return the keys below a session's prefix that count; None: there is no session.
 
     Raises LogCorruptError.
     """

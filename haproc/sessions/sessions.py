@@ -1,9 +1,9 @@
 """Clients' sessions: entered, changed, closed; by whichever door, on whichever HAProc.
 
 A session belongs to the ring. One HAProc at a time *owns* it: it has it in a Spark session of its
-cluster, and alone writes its journal (`ownership`). Whoever is asked for a session that it does not
-own adopts it. An owner looks at the store each time that it is asked, and after each entry that it
-wrote; one that was replaced drops its copy and adopts anew.
+cluster, and alone writes its journal (`ownership`). A HAProc that gets a request for a session that
+it does not own adopts the session. An owner looks at the store each time that it is asked, and
+after each entry that it wrote; one that was replaced drops its copy and adopts anew.
 
 The Spark session is made from the journal when it is first used, and in the same way whenever Spark
 has lost it: after everything is applied that the log holds, so that a program sees what it wrote.
@@ -130,7 +130,7 @@ class Sessions:
 
     async def _settle(self, key: Key, *, create: bool) -> ClientSession:
         async with self._lock(key):
-            session = self._here.get(key)  # whoever waited here before may have adopted it
+            session = self._here.get(key)  # a call that waited here before may have adopted it
             if session is not None and await self._still_mine(session):
                 return session
             self._drop(key)
@@ -160,8 +160,8 @@ class Sessions:
             try:
                 standing = await self._store.adopt(key, found, afresh=afresh)
             except Exception:
-                # It may be there all the same: the next count finds it. Who is gone in the middle
-                # keeps the room until then, or would have a session for nothing each time.
+                # It may be there all the same: the next count finds it. A client that leaves in
+                # between keeps its place until then, or would get a session for nothing each time.
                 if found is None:
                     self.room.give_back(key.user)
                 raise
@@ -212,7 +212,8 @@ class Sessions:
         await restore(fresh, begins, entries, self.get_blob, around.statement_s)
 
     def server_id(self, key: Key) -> str:
-        """Return what clients take for the server's own id of a session: the same everywhere."""
+        """Return the id that clients take for the server's own id of a session: the same
+        everywhere."""
         if (here := self._here.get(key)) is not None:
             return here.server_id
         return str(uuid.uuid5(_NAMES, "\0".join((self._around.ring, key.user, key.id))))
@@ -327,10 +328,10 @@ class Sessions:
     # -- ending, copying, rebuilding ---------------------------------------------------------
 
     async def close(self, user: str, session_id: str) -> bool:
-        """Close the session for good, whoever has it; False if there is none."""
+        """Close the session for good, on any HAProc; False if there is none."""
         key = Key(user, session_id)
         self._drop(key)
-        async with self._lock(key):  # who asks twice at once gives one place back
+        async with self._lock(key):  # of two calls at once, one gives its place back
             found = await self._store.standing(key)
             if found is None or found.closed:
                 return False
@@ -371,8 +372,8 @@ class Sessions:
         """Return a Spark session of its own with what the session held at that ordinal.
 
         ``begun``: as which it began; one that began afresh since is another one, whose ordinals
-        begin anew.
-        For computing what rests on it; whoever asked closes it. Raises EngineError, too.
+        begin anew. For computing rows that rest on it; the caller closes it. Raises EngineError,
+        too.
         """
         key = Key(user, session_id)
         found = await self._store.standing(key)

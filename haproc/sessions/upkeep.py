@@ -51,7 +51,7 @@ class Listing:
         return {"sessions": found_sessions, "total": len(keys)}
 
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
-        """Close a session, whoever has it; RequestError if there is none."""
+        """Close a session, on any HAProc; RequestError if there is none."""
         if not await self.sessions.close(user, session_id):
             raise _none(user, session_id)
         return {"user": user, "session_id": session_id, "closed": True}
@@ -79,16 +79,16 @@ def _none(user: str, session_id: str) -> RequestError:
     return error
 
 
-# Clients' sessions for whoever computes the rows of a write in the place of its HAProc.
+# Clients' sessions for a HAProc that computes the rows of a write in the place of its origin.
 
 
 def rebuilding(sessions: Sessions) -> Rebuild:
-    """Return what makes a session anew as its journal has it, for computing alone.
+    """Return the steps that recreate a session from its journal, for computing only.
 
     A session that is closed, or was begun afresh, is gone for good, and so is the write. A step
-    that Spark refuses at the write's place it refuses on every cluster, like the query itself: who
-    tried again would only keep waiting what stands behind it. A store that is away for a moment
-    says nothing about either.
+    that Spark refuses at the write's place it refuses on every cluster, like the query itself:
+    another attempt would only delay the operations behind it. A store that is away for a moment
+    shows neither.
     """
 
     async def rebuild(ref: SessionRef) -> Session:
@@ -136,7 +136,7 @@ class SessionKeys:
 
 
 def found_in(keys: Iterable[str]) -> dict[Key, SessionKeys]:
-    """Return what there is of each session."""
+    """Return the facts about each session."""
     found: dict[Key, SessionKeys] = defaultdict(SessionKeys)
     for stored in keys:
         key = key_of(stored)
