@@ -25,7 +25,7 @@ from haclient.statements import split
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
 TABLE_ROWS_MAX = 1000
-"""Rows that the table format shows unless told otherwise: a table is drawn in memory."""
+"""Rows that the table format shows by default: a table is drawn in memory."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
-    """Add what every command says: which ring, as whom, how patiently."""
+    """Add the options of every command: the ring, the user, the time limit."""
     add = command.add_argument
     add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
     add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
@@ -125,7 +125,7 @@ class Runner:
         )
 
     def show(self, text: str) -> None:
-        """Tell the person in front of it."""
+        """Show a line to the user."""
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
@@ -201,7 +201,7 @@ def _rows(count: int) -> str:
 
 
 def exit_code(error: Error) -> int:
-    """Return the exit code that tells a script what became of the statement."""
+    """Return the exit code for the statement's outcome."""
     if isinstance(error, InterfaceError):
         return EXIT_USAGE
     if error.kind is not FailureKind.AVAILABILITY:

@@ -91,7 +91,8 @@ _SIMPLE = {
 }
 
 _NOTE = b"haproc.type"
-"""A field's metadata say under this key what its values were: of a VARIANT they are JSON text."""
+"""A field's metadata has the original type of its values under this key: a VARIANT comes as JSON
+text."""
 
 
 class Column(NamedTuple):

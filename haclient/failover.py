@@ -29,15 +29,15 @@ from haclient.choosing import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
 UNEXPLAINED_MAX = 2
-"""So many servers whose cluster failed with an error that says nothing make it the request's own
-fault: it would go from one to the next for ever, and do to each what it did to the first."""
+"""After errors without an explanation from so many clusters, the request itself is at fault: it
+would go from one to the next for ever, with the same effect on each."""
 PATIENCE_PROBES_MAX = 20
 """Probes by which a client's patience grows at most; chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings; chosen, not measured, unless it says so."""
+    """The settings; chosen, not measured, unless stated."""
 
     connect_timeout_s: float = 0.5
     """A server that does not take a connection within this is passed over."""
@@ -84,15 +84,15 @@ class AttemptEnd(StrEnum):
     NOT_REACHED = "not reached"
     """No connection: the server cannot have seen the request."""
     NOT_TAKEN = "not taken"
-    """The server says that it cannot now, and that it has done nothing."""
+    """The server reports that it cannot now, and that it has done nothing."""
     BUSY = "busy"
     """The same, because it has as much to do as it takes: it is well, and asked again later."""
     LEAVING = "leaving"
     """The same, because it is going out of service."""
     UNEXPLAINED = "unexplained"
-    """The server's cluster failed with an error that says nothing, and lives on."""
+    """The server's cluster failed with an error without an explanation, and lives on."""
     IN_DOUBT = "in doubt"
-    """The connection broke, the server hung, or it says that it does not know."""
+    """The connection broke, the server hung, or it reports an unknown outcome."""
     TIMED_OUT = "timed out"
     """The request's deadline passed while the server was alive and silent."""
 
@@ -119,7 +119,7 @@ class ServerState:
     leaving: bool = False
     """It takes nothing new; only its own word that it is ready ends this."""
     ready_since: float | None = None
-    """It has said so at each probe since."""
+    """It has reported so at each probe since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Memory:
         return replace(self, servers=servers)
 
     def place(self, server: int) -> int:
-        """Return where it stands in the list; behind everybody if it is in use no more."""
+        """Return its place in the list; behind all others if it is not in use any more."""
         return self.preferred.index(server) if server in self.preferred else len(self.preferred)
 
 
@@ -183,7 +183,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Tell the caller."""
+    """Raise it to the caller."""
 
     outcome: Outcome
     reason: Reason
@@ -198,7 +198,7 @@ Action = Try | Pause | GiveUp | Done
 
 
 def rank(memory: Memory, server: int, now: float) -> tuple[bool, bool, bool, int]:
-    """Return what to sort servers by: the current one first, those best left alone last."""
+    """Return the sort key of servers: the current one first, those best left alone last."""
     known = memory.servers[server]
     return (
         known.leaving,
@@ -285,7 +285,7 @@ def resume(
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
-    """Return who may be asked beside the server that is being asked; nobody of doubtful health."""
+    """Return the server that may be tried beside the present one; none of doubtful health."""
     for server in sorted(progress.untried, key=lambda each: rank(memory, each, now)):
         known = memory.servers[server]
         if not known.leaving and known.breaker == CLOSED:
@@ -385,7 +385,8 @@ def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
 
 
 def to_probe(memory: Memory) -> tuple[int, ...]:
-    """Return whose readiness matters: those preferred to the current server, those leaving."""
+    """Return the servers whose readiness matters: those preferred to the current one, those
+    leaving."""
     better = memory.preferred[: memory.place(memory.current)]
     return tuple(s for s in memory.preferred if s in better or memory.servers[s].leaving)
 
@@ -393,7 +394,7 @@ def to_probe(memory: Memory) -> tuple[int, ...]:
 def probed(
     policy: Policy, memory: Memory, server: int, ready: bool, now: float, stays: bool = False
 ) -> Memory:
-    """Take into account what a server said about its readiness; go back to it unless one stays."""
+    """Take in a server's readiness; go back to it unless the client must stay."""
     known = memory.servers[server]
     if not ready:
         return memory.with_standing(server, replace(known, ready_since=None))

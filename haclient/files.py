@@ -58,7 +58,7 @@ class CsvRecords:
         self._all = re.compile(rb"(?>(?:(?>(?:" + field + rb")*)\n)*)")
 
     def end(self, data: bytes) -> int:
-        """Return where the last whole record ends, 0 if there is none."""
+        """Return the end of the last whole record, 0 if there is none."""
         if b'"' not in data:
             return line_end(data)
         found = self._all.match(data)
@@ -151,7 +151,7 @@ class FileForm:
     time_zone: str | None = None
 
     def query(self) -> dict[str, str]:
-        """Return what a server is told of each piece."""
+        """Return the parameters of each piece's request."""
         options = asdict(self)
         return {
             name: options[name] for name in options if name != "kind" and options[name] is not None
@@ -159,7 +159,7 @@ class FileForm:
 
 
 def form_of(path: Path, kind: str | None = None, **options: str | None) -> FileForm:
-    """Return how to read a file, by its name unless ``kind`` says it; raises InterfaceError."""
+    """Return the form of a file, by its name unless ``kind`` states it; raises InterfaceError."""
     suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     try:
         found = FileKind(kind) if kind else _SUFFIXES[suffix.lower()]
@@ -217,7 +217,7 @@ class LoadFile:
         self.size = self._stood[0]
 
     def digest(self, table: str, where: tuple[str | None, str | None] = (None, None)) -> str:
-        """Return what stands for the file's bytes, its pieces and where they go.
+        """Return a digest of the file's bytes, its pieces and their target.
 
         ``where``: the catalog and schema in which the table's name is looked up.
         """
@@ -244,7 +244,7 @@ class LoadFile:
         self._check_unchanged()
 
     def _stands(self) -> tuple[int, int, int]:
-        """Return what is another one as soon as the file is."""
+        """Return a fingerprint that changes with the file."""
         now = self.path.stat()
         return now.st_size, now.st_mtime_ns, now.st_ino
 
@@ -284,7 +284,7 @@ class LoadFile:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Callable[[], int]]]:
-        """Yield the text, and what tells how far the file was read."""
+        """Yield the text, and a function that returns the position in the file."""
         with self.path.open("rb") as file:
             if self.path.suffix.lower() != ".gz":
                 yield file, file.tell
@@ -302,7 +302,7 @@ class LoadFile:
 
 
 def _columns(header: bytes, delimiter: str) -> str:
-    """Return a header as the line of CSV that a server is told."""
+    """Return a header as a line of CSV for the server."""
     try:
         names = next(csv.reader([header.decode().rstrip("\r\n")], delimiter=delimiter, strict=True))
     except (csv.Error, UnicodeDecodeError, StopIteration) as error:
@@ -327,7 +327,7 @@ def _of_parquet(path: Path, piece_bytes: int) -> Iterator[tuple[Any, float]]:
 
 
 def _with_moments(file: Any) -> Any:
-    """Return the columns; those of INT96 are moments of Spark's, which a file does not say."""
+    """Return the columns; those of INT96 are moments of Spark's, which a file does not state."""
     leaves = [file.schema.column(at) for at in range(len(file.schema))]
     moments = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     fields = [
@@ -369,7 +369,7 @@ def _no_rows(schema: Any) -> Any:
 def _batches(file: Any) -> Iterator[Any]:
     """Yield the batches of an Arrow file, which can be read anywhere, or of a stream.
 
-    One without rows goes before them and says what their columns are.
+    One without rows goes before them and has their columns.
     """
     try:
         reader = pa.ipc.open_file(file)

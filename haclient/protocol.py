@@ -23,7 +23,7 @@ Body: TypeAlias = bytes | Iterator[bytes]
 
 
 class WireError(Exception):
-    """No answer from this server; ``end`` says what that means for failing over."""
+    """No answer from this server; ``end`` is its meaning for failing over."""
 
     end = AttemptEnd.IN_DOUBT
     retry_after_s = 0.0
@@ -37,13 +37,13 @@ class NotReached(WireError):
 
 
 class NotTaken(WireError):
-    """The server says that it cannot now, and that it has done nothing."""
+    """The server reports that it cannot now, and that it has done nothing."""
 
     end = AttemptEnd.NOT_TAKEN
 
 
 class Busy(WireError):
-    """The server says so because it has as much to do as it takes."""
+    """It reports so because it has as much to do as it takes."""
 
     end = AttemptEnd.BUSY
 
@@ -53,11 +53,11 @@ class Busy(WireError):
 
 
 class InDoubt(WireError):
-    """The server says that it does not know what becomes of the request."""
+    """The server reports that the outcome of the request is unknown."""
 
 
 class Leaving(WireError):
-    """The server says so because it is going out of service."""
+    """It reports so because it is going out of service."""
 
     end = AttemptEnd.LEAVING
 
@@ -135,7 +135,7 @@ _OPTIONS = frozenset(
         *("apply_budget_s", "cache"),
     }
 )
-# The server gives up a little before the client does, so that the client hears why.
+# The server gives up a little before the client does, so that the client gets the reason.
 _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
 
 
@@ -219,7 +219,7 @@ def server_timeout_s(timeout_s: float) -> float:
 
 
 def headers(token: str | None, user: str | None) -> dict[str, str]:
-    """Return what every request carries."""
+    """Return the headers of every request."""
     agent = f"haclient ({user})" if user else "haclient"
     fixed = {"User-Agent": agent, "Accept-Encoding": "identity"}
     return {**fixed, "Authorization": f"Bearer {token}"} if token else fixed
@@ -231,24 +231,24 @@ def session_path(session_id: str) -> str:
 
 
 def statement_path(request_id: str) -> str:
-    """Return where to ask what became of a statement, or of rows."""
+    """Return the path for the outcome of a statement, or of rows."""
     return f"{STATEMENTS}/{urllib.parse.quote(request_id, safe='')}"
 
 
 def written_path(request_id: str, write_concern: str | None) -> str:
-    """Return where to ask what became of a write, and whether it has met its concern."""
+    """Return the path for the outcome of a write, and the state of its write concern."""
     return f"{statement_path(request_id)}?concern={write_concern or 'default'}"
 
 
 def cancel_path(request_id: str) -> str:
-    """Return where to cancel a statement."""
+    """Return the path to cancel a statement."""
     return f"{statement_path(request_id)}/cancel"
 
 
 def cancelled_as(status: int, body: bytes) -> str | None:
-    """Return what became of a statement that was to be cancelled, by the server's answer.
+    """Return the fate of a cancelled statement, by the server's answer.
 
-    None if it knows no such statement; empty if it does not say.
+    None if it knows no such statement; empty if it states none.
     """
     if status == 404:
         return None
@@ -260,14 +260,14 @@ def cancelled_as(status: int, body: bytes) -> str | None:
 
 
 def rows_path(table: str, query: Mapping[str, str | None]) -> str:
-    """Return where to append rows to a table."""
+    """Return the path to append rows to a table."""
     given = {name: value for name, value in query.items() if value is not None}
     quoted = urllib.parse.quote(table, safe="")
     return f"/api/ha/tables/{quoted}/rows?{urllib.parse.urlencode(given)}"
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """Return how rows name their columns, the table's own if none are named."""
+    """Return the rows' column names, the table's own if none are named."""
     if not names:
         return "*"
     if list(names) == ["*"]:
@@ -278,7 +278,7 @@ def columns_text(names: Sequence[str]) -> str:
 
 
 def session_start(catalog: str | None, schema: str | None) -> list[str]:
-    """Return the statements that put a new session where the connection was told to be."""
+    """Return the statements that put a new session into the connection's catalog and schema."""
     if schema:
         return [f"USE {'.'.join(_quoted(part) for part in (catalog, schema) if part)}"]
     return [f"SET CATALOG {_quoted(catalog)}"] if catalog else []
@@ -298,7 +298,7 @@ def report(text: str | None) -> dict[str, Any]:
 
 
 def failure(status: int, body: bytes, retry_after: str | None = None) -> Failure:
-    """Return what an answer with an error status, and this header of it, means."""
+    """Return the failure for an answer with an error status, and this header of it."""
     return replace(_failure_of(status, body), retry_after_s=_seconds(retry_after))
 
 
@@ -354,7 +354,7 @@ def _unexplained(status: int, body: bytes) -> Failure:
 
 
 def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
-    """Return what became of a write, as a server tells it; None if it knows of none that ended.
+    """Return a write's outcome, as a server reports it; None if it knows of none that ended.
 
     That is the ``ha`` block of one that succeeded, or the failure of one that the log has and that
     cluster rejects; so does every other one, now and later, if it is `Failure.final`. Raises
@@ -374,7 +374,7 @@ def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
 
 
 def end_of(failed: Failure) -> AttemptEnd:
-    """Return what an error answer means for failing over."""
+    """Return the meaning of an error answer for failing over."""
     if failed.kind is not FailureKind.AVAILABILITY:
         return AttemptEnd.ANSWERED
     if failed.outcome is Outcome.UNKNOWN:

@@ -33,7 +33,7 @@ class SeenOffsets:
     by_cluster: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, cluster: object, offset: object) -> SeenOffsets:
-        """Return what was seen with one more answer; one that names nothing changes nothing."""
+        """Return the seen offsets with one more answer; one without an offset changes nothing."""
         if isinstance(offset, bool) or not isinstance(offset, int):
             return self
         if not isinstance(cluster, str) or not cluster:
@@ -48,7 +48,7 @@ class SeenOffsets:
         return max([self.after_offset, *self.by_cluster.values()])
 
     def fields(self, consistency: str | None) -> dict[str, Any]:
-        """Return what a request of this level carries; None: the level is the server's choice."""
+        """Return the fields of a request of this level; None: the level is the server's choice."""
         if consistency == "any":
             return {}
         # What a linearizable or bounded answer must show is measured from the log's end, but a
@@ -60,7 +60,7 @@ class SeenOffsets:
 NOTHING_SEEN = SeenOffsets()
 
 
-# What `connect` is told, checked.
+# The checked arguments of `connect`.
 
 
 _POLICY_FIELDS = frozenset(f.name for f in fields(Policy))
@@ -108,7 +108,7 @@ class Settings:
     servers: tuple[Server, ...]
     token: str | None = field(default=None, repr=False)
     user: str | None = None
-    """A label for the servers' access logs (User-Agent); who one is, the token says."""
+    """A label for the servers' access logs (User-Agent); the token identifies the user."""
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 300.0

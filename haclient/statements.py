@@ -106,7 +106,7 @@ class ValueInsert:
 
 
 def value_insert(sql: str) -> ValueInsert | None:
-    """Return what an INSERT says, if it is of exactly that form."""
+    """Return the parts of an INSERT, if it is of exactly that form."""
     found = [(kind, sql[b:e]) for kind, b, e in _pieces(sql) if kind not in _BLANK]
     words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
     if not (words.take("INSERT") and words.take("INTO")):

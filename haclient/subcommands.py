@@ -224,7 +224,7 @@ def submit(
 
 
 def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobFile]]:
-    """Return what is asked for, and the files that go with it."""
+    """Return the request, and the files that go with it."""
     confs: dict[str, str] = {}
     for setting in options.conf:
         key, equals, value = setting.partition("=")

@@ -25,7 +25,7 @@ DRAINING = frozenset({"DRAINING"})
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A cluster of the ring, as a HAProc tells of it."""
+    """A cluster of the ring, as a HAProc reports it."""
 
     name: str
     url: str
@@ -61,13 +61,13 @@ def _member(fields: dict[str, Any]) -> Member:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A server and what it said when it was asked."""
+    """A server and its own report."""
 
     server: Server
     cluster: str = ""
-    """The name of its cluster; empty until it has told."""
+    """The name of its cluster; empty until it has reported it."""
     answers: bool = False
-    """It told when it was last asked."""
+    """It answered the last question."""
     round_trip_s: float | None = None
 
 
@@ -83,7 +83,7 @@ class Roster:
 
     @staticmethod
     def of(seeds: tuple[Server, ...]) -> Roster:
-        """Return what is known at the start."""
+        """Return the facts known at the start."""
         return Roster(tuple(Known(server) for server in seeds), len(seeds))
 
     def described_by(self, by: Server, topology: Topology) -> Roster:
@@ -100,7 +100,7 @@ class Roster:
         )
 
     def identified(self, index: int, topology: Topology | None) -> Roster:
-        """Return the roster with what a server has said of itself; None: nothing that counts."""
+        """Return the roster with a server's report of itself; None: nothing that counts."""
         before = self.known[index]
         if topology is None or (self.ring and topology.ring != self.ring):
             return self._with(index, replace(before, answers=False))
@@ -114,7 +114,8 @@ class Roster:
         return replace(self, known=(*self.known[:index], known, *self.known[index + 1 :]))
 
     def unidentified(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
-        """Return whom to ask who they are: who has not told yet, and who may have moved."""
+        """Return the servers to identify: those without a report yet, and those that may have
+        moved."""
         advertised = {member.url.rstrip("/"): member.name for member in self.members}
         found = []
         for index, each in enumerate(self.known):
@@ -142,7 +143,8 @@ class Roster:
         return tuple(dict.fromkeys([*found, *gone]))
 
     def _learned(self, cluster: str) -> int | None:
-        """Return where a cluster has answered beside the seeds, best at the URL told last."""
+        """Return the server where a cluster has answered beside the seeds, best at the URL reported
+        last."""
         at = {member.url.rstrip("/") for member in self.members if member.name == cluster}
         found = [
             index

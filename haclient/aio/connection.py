@@ -39,7 +39,7 @@ class Age:
         self._began: float | None = None
 
     def now(self) -> float:
-        """Return the age at an attempt; for the first one what the caller said."""
+        """Return the age at an attempt; for the first one the caller's."""
         if self._began is None:
             self._began = now()
             return self._before_s
@@ -182,7 +182,7 @@ class AsyncConnection:
     ) -> AsyncResult:
         """Send rows in one of the server's forms as one operation.
 
-        ``make_body`` is called for each attempt; ``failed`` tells what making the body met.
+        ``make_body`` is called for each attempt; ``failed`` returns the error of making the body.
         ``where``: the catalog and schema, else the `place` at this moment.
         """
         self.check_open()
@@ -225,9 +225,9 @@ class AsyncConnection:
     async def written(
         self, request_id: str, write_concern: str | None = None
     ) -> dict[str, Any] | Failure | None:
-        """Return what became of a write, see `protocol.became`; None if the ring knows of none.
+        """Return a write's outcome, see `protocol.became`; None if the ring knows of none.
 
-        The ``ha`` block says in ``concern_met`` whether the write has met this concern.
+        In the ``ha`` block, ``concern_met`` shows if the write has met this concern.
         """
         self.check_open()
         path = protocol.written_path(request_id, write_concern)
@@ -259,11 +259,11 @@ class AsyncConnection:
     ) -> Loaded:
         """Load a file into a table, piece by piece, and return how much that was.
 
-        ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not say it. The
+        ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not show it. The
         next four are those of the server's rows; ``columns``: names, or a line of CSV that has
-        them. ``resume``: the id of a load that broke off.
-        ``options``: ``at_once`` (pieces under way), ``timeout_s`` (of each), ``write_concern``,
-        ``on_progress`` (called with a `Loaded`, at first with that of nothing).
+        them. ``resume``: the id of a load that broke off. ``options``: ``at_once`` (pieces under
+        way), ``timeout_s`` (of each), ``write_concern``, ``on_progress`` (called with a `Loaded`,
+        at first with that of nothing).
         """
         if columns is not None and not isinstance(columns, str):
             columns = protocol.columns_text(columns)
@@ -351,7 +351,7 @@ class AsyncConnection:
         body: Body,
         deadline: float,
     ) -> Response:
-        """Send a request and return the answer's head, having heard what it says of the server."""
+        """Send a request and return the answer's head, with the server's state in it noted."""
         response = await self._transport.request(server, method, path, headers, body, deadline)
         if response.header(protocol.STATE_HEADER):
             self._view.left(server)

@@ -1,4 +1,4 @@
-"""Requests to the ring as the failover policy says, and the session in which they run."""
+"""Requests to the ring by the failover policy, and the session in which they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from haclient.failover import Action, AttemptEnd, Done, GiveUp, Memory, Pause, P
 from haclient.protocol import NotReached, Rejected, WireError, end_of
 from haclient.settings import Failover, Server, Settings
 
-# A session of the ring: opened when the first statement needs one (the server says so).
+# A session of the ring: opened when the first statement needs one (the server reports it).
 #
 # Its id is made here and goes with each statement, to whichever server: the ring keeps what the
 # session holds.
@@ -104,7 +104,7 @@ async def exchange(
     return response.status, b"".join(chunks)
 
 
-# Runs one request against the ring: does what the failover policy says.
+# Runs one request against the ring by the failover policy.
 #
 # The policy (`haclient.failover`) decides; this sends and waits. What is known of the servers is
 # kept in `view`.
@@ -207,7 +207,7 @@ class AsyncRing:
     async def _attempt(
         self, work: Work[T], server: Server, progress: Progress
     ) -> tuple[Progress, list[_End[T]]]:
-        """Return how the attempt ended, and the one beside it if there was one."""
+        """Return the end of the attempt, and of the one beside it if there was one."""
         begun = now()
         after_s = self._hedging.after_s() if work.cancel_at is not None else None
         other = None

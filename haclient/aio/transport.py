@@ -1,7 +1,7 @@
 """HTTP over aiohttp, with an eye on the server's liveness.
 
-Twin of `haclient.sync.transport`. Who awaits an answer hears of the server's signs of life after
-``silence_s`` without a byte, as all do who await one there; a server found hung ends the wait.
+Twin of `haclient.sync.transport`. After ``silence_s`` without a byte, the server's liveness is
+probed once for all requests that await an answer there; a server found hung ends the wait.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ async def race(
 ) -> list[T]:
     """Run the first; if it has not ended after so long, the other too, until one wins or both end.
 
-    Return what they came to, in the order they ended. The loser is cancelled; what it still came
-    to is discarded.
+    Return their results, in the order they ended. The loser is cancelled; what it still came to is
+    discarded.
     """
     tasks = [asyncio.ensure_future(first())]
     ended: list[T] = []
@@ -258,7 +258,7 @@ class Transport:
         return Response(self, server, answer, deadline)
 
     def listen(self, server: Server, watch: _Watch) -> None:
-        """Let a watch hear of the server's signs of life; they are asked for once for all."""
+        """Have a watch receive the server's signs of life; they are probed once for all."""
         self._listening.setdefault(server, set()).add(watch)
         probing = self._probing.get(server)
         if probing is None or probing.done():

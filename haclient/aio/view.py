@@ -15,7 +15,7 @@ from haclient.failover import Memory, Policy
 from haclient.settings import Server, Settings
 from haclient.topology import Roster, Topology
 
-# The servers' HTTP doors: what a server says of itself.
+# The servers' HTTP doors: servers' reports about themselves.
 
 
 class AsyncHttpDoors:
@@ -32,7 +32,7 @@ class AsyncHttpDoors:
         return answer is not None and answer[0] == 200
 
     async def topology(self, server: Server) -> Topology | None:
-        """Return what the server says of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if nothing that counts."""
         answer = await self._transport.fetch(server, topology.PATH, self._headers)
         return None if answer is None else topology.parse(*answer)
 
@@ -58,13 +58,13 @@ class AsyncDoors(Protocol):
         time."""
 
     async def topology(self, server: Server) -> Topology | None:
-        """Return what the server says of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if nothing that counts."""
 
 
 class AsyncView:
     """The servers of one connection; shared by its requests.
 
-    ``stays`` says whether the client must not go back to a server that it prefers just now.
+    ``stays`` returns True if the client must not go back to a preferred server just now.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class AsyncView:
         self._memory = after
 
     def left(self, server: Server) -> None:
-        """A server has said that it is out of service, or about to be."""
+        """Note a server's report that it is out of service, or about to be."""
         if not self._memory.servers[server.index].leaving:
             self.update(lambda memory: failover.left(memory, server.index))
 
@@ -162,7 +162,8 @@ class AsyncView:
     # -- beside the requests ---------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Learn the ring from the current server, then who else answers, and how fast."""
+        """Learn the ring from the current server, then the other servers that answer, and their
+        round trips."""
         try:
             source = self.current if self._settings.discover else None
             received = await self._identify(source, of_all=True) if source else None
@@ -179,7 +180,7 @@ class AsyncView:
             self._refreshing = False
 
     async def _identify(self, server: Server, *, of_all: bool = False) -> Topology | None:
-        """Have a server say who it is, and maybe who the others are."""
+        """Have a server identify itself, and with ``of_all`` its ring."""
         begun = now()
         received = await self._doors.topology(server)
         took_s = now() - begun
@@ -196,7 +197,7 @@ class AsyncView:
         return {index for index, known in servers if known.breaker != CLOSED}
 
     def _leave(self, received: Topology | None) -> None:
-        """Keep away from those that are said to be draining."""
+        """Keep away from servers that are reported as draining."""
         draining = (
             {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
         )

@@ -39,19 +39,19 @@ class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         self._details = details
 
     def code(self) -> grpc.StatusCode:
-        """Return why."""
+        """Return the reason."""
         return self._code
 
     def details(self) -> str:
-        """Return what there is to say about it."""
+        """Return its text."""
         return self._details
 
     def initial_metadata(self) -> tuple[Any, ...]:
-        """Return nothing: no server said any."""
+        """Return nothing: no server gave any."""
         return ()
 
     def trailing_metadata(self) -> tuple[Any, ...]:
-        """Return nothing: no server said any."""
+        """Return nothing: no server gave any."""
         return ()
 
     def is_active(self) -> bool:
@@ -80,7 +80,7 @@ class Lost(ChannelError):
 
 
 class GivenUp(ChannelError):
-    """Every server was asked, for as long as the policy says: asking again is of no use."""
+    """Every server was tried, for as long as the policy allows: another attempt is of no use."""
 
     def __init__(self, error: DatabaseError) -> None:
         code = _CODES.get(error.error_class, grpc.StatusCode.UNAVAILABLE)
@@ -89,7 +89,7 @@ class GivenUp(ChannelError):
 
 
 def call_end_of(error: grpc.RpcError) -> CallEnd:
-    """Return how a call ended; the class is what the server's ErrorInfo names, "" for none."""
+    """Return the end of a call; the class is that of the server's ErrorInfo, "" for none."""
     code, details = error.code().name, error.details() or ""
     try:
         status = rpc_status.from_call(error)
@@ -121,7 +121,7 @@ def call_end_of(error: grpc.RpcError) -> CallEnd:
 
 T = TypeVar("T")
 _AGE: Final = "haproc-age-s"
-"""Tells HAProc how far back to look for what it may have of the request already."""
+"""Lets HAProc know how far back to look for an earlier copy of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Method:
             return link, make(link.callable(self.name, self.make))
         except grpc.RpcError as error:
             wire = judged(self.links, link, error)
-            # Whoever is busy keeps the connection, so that asking again costs it least.
+            # A busy server keeps the connection, so that another attempt costs it least.
             self.links.leave(link, broken=wire is not None and not isinstance(wire, Busy))
             if wire is not None:
                 raise wire from error
@@ -195,7 +195,7 @@ class Method:
 
 
 def judged(links: Links, link: Link, error: grpc.RpcError) -> WireError | None:
-    """Return what a call's error means for failing over; None: it is an answer."""
+    """Return the meaning of a call's error for failing over; None: it is an answer."""
     return None if links.closed else failed(link.server.url, call_end_of(error), link.hung)
 
 

@@ -135,7 +135,7 @@ class Links:
         return True
 
     def _connect(self, server: Server) -> Link:
-        """Open a connection and have the server say that it serves; raises WireError."""
+        """Open a connection and wait until the server reports that it serves; raises WireError."""
         channel = self._open(server)
         found, details = _check(channel, self._policy.connect_timeout_s)
         error = greeted(server.url, found, details)
@@ -148,14 +148,14 @@ class Links:
             channel.close()
         return link
 
-    # -- what servers say of themselves (haclient.sync.view.Doors) --------------------------
+    # -- servers' reports (haclient.sync.view.Doors) --------------------------
 
     def ready(self, server: Server) -> bool:
         """True if the server reports that it accepts calls."""
         return self._probe(server) is Health.SERVING
 
     def topology(self, server: Server) -> Topology | None:
-        """Return the server as one that answers; of its ring it tells nothing here."""
+        """Return the server as one that answers; it reports nothing of its ring here."""
         found = self._probe(server)
         return Topology("", server.url, found.name, ()) if found.pulse is Pulse.ALIVE else None
 
@@ -180,8 +180,8 @@ class Links:
                 continue
             pulse = self._probe(link.server).pulse
             if pulse is not Pulse.SILENT:
-                # Refused is no failure: who drains closes its door and ends what is under way. A
-                # process that is gone breaks the connection, and gRPC's keepalive finds the rest.
+                # Refused is no failure: a draining HAProc closes its door and ends calls under way.
+                # A process that is gone breaks the connection, and gRPC's keepalive finds the rest.
                 link.received()
                 continue
             link.liveness = link.liveness.after(pulse)
@@ -211,7 +211,7 @@ class Links:
 
 
 def _check(channel: grpc.Channel, timeout_s: float) -> tuple[Health, str]:
-    """Ask for the health of a channel's server; return it with what was said."""
+    """Return the health of a channel's server, with its error."""
     try:
         answer = channel.unary_unary(HEALTH_CHECK)(b"", timeout=timeout_s)
     except grpc.RpcError as error:

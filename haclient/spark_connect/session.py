@@ -40,8 +40,8 @@ from haclient.sync.view import View
 
 # A gRPC channel to several servers, for the stubs of Spark Connect.
 #
-# It looks like any channel to who calls. `haclient.sync.ring` runs each call as the failover
-# policy says, `calls` makes it at one server. A client goes back to a server that it prefers only
+# It looks like any channel to its caller. `haclient.sync.ring` runs each call by the failover
+# policy, `calls` makes it at one server. A client goes back to a server that it prefers only
 # between calls, and not while the one in use has something that no other can have, such as a
 # checkpoint.
 

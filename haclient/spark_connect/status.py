@@ -45,7 +45,7 @@ class Health(Enum):
 
 
 def health(code: str, answer: bytes = b"") -> Health:
-    """Return what a health check's end means."""
+    """Return the meaning of a health check's end."""
     if code == "OK":
         return Health.NOT_SERVING if answer.startswith(_NOT_SERVING) else Health.SERVING
     if code == UNAVAILABLE:
@@ -54,7 +54,8 @@ def health(code: str, answer: bytes = b"") -> Health:
 
 
 def greeted(server: str, found: Health, details: str) -> WireError | None:
-    """Return why nothing is to be sent to a server on a new connection; None if it serves."""
+    """Return the reason for not sending anything to a server on a new connection; None if it
+    serves."""
     if found is Health.SERVING:
         return None
     if found is Health.NOT_SERVING:
@@ -77,7 +78,7 @@ class CallEnd:
 
 
 def failed(server: str, call_end: CallEnd, hung: bool) -> WireError | None:
-    """Return what the end of a call means for failing over; None: it is an answer."""
+    """Return the meaning of a call's end for failing over; None: it is an answer."""
     if hung:
         return Hung(f"{server} accepts connections but does not answer")
     if call_end.code != UNAVAILABLE:

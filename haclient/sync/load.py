@@ -5,12 +5,12 @@ The ids are `<load id>.<number>`, and the pieces are the same each time, so a lo
 goes on under its id: what the ring has is passed over, and what it may have is not appended twice.
 A piece that was rejected at its place in the log (its table was gone, a constraint was against it)
 stays so under its id, whatever was put right since. A load that goes on sends it under the next id,
-`<load id>.<number>.2` and so on: only where a server says that the rejection of the one before is
-final on every cluster, so at most one of them is applied. Until then the load cannot go on.
-A piece is passed over only if a server says that it has met the load's write concern; else it is
-sent again under its id, which waits for that and appends nothing.
-The load id holds when the load began, which is how old a request of it may be, and a digest of the
-file and of where it goes, so that nothing else goes on under it.
+`<load id>.<number>.2` and so on: only if a server reports that the rejection of the one before is
+final on every cluster, so at most one of them is applied. Until then the load cannot go on. A piece
+is passed over only if a server reports that it has met the load's write concern; else it is sent
+again under its id, which waits for that and appends nothing. The load id holds when the load began,
+which is how old a request of it may be, and a digest of the file and of where it goes, so that
+nothing else goes on under it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 class Load:
     """One load; `run` it once. ``id`` names it.
 
-    ``where``: the catalog and schema of a table whose name says none, else the settings'.
+    ``where``: the catalog and schema of a table whose name has none, else the settings'.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Load:
         self._note(piece, result.ha.get("affected_rows"))
 
     def _known(self, first: str) -> tuple[str, dict[str, Any] | None]:
-        """Return the id that counts of a piece, and what is told of it if nothing is left to do.
+        """Return the id that counts of a piece, and its answer if nothing is left to do.
 
         Raises DatabaseError if no id counts as yet.
         """
@@ -142,7 +142,8 @@ class Load:
 
 
 def _undecided(failure: Failure) -> Failure:
-    """Return why a piece cannot be sent anew: other clusters may yet apply it as it was."""
+    """Return the reason why a piece cannot be sent anew: other clusters may yet apply it as it
+    was."""
     return replace(
         failure,
         message=f"cluster {failure.cluster} rejected it ({failure.message}), but it is not known "

@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/ring.py; edit that one.
-"""Requests to the ring as the failover policy says, and the session in which they run."""
+"""Requests to the ring by the failover policy, and the session in which they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from haclient.settings import Failover, Server, Settings
 from haclient.sync.transport import Lock, StateLock, Transport, now, race, sleep, spawn
 from haclient.sync.view import View
 
-# A session of the ring: opened when the first statement needs one (the server says so).
+# A session of the ring: opened when the first statement needs one (the server reports it).
 #
 # Its id is made here and goes with each statement, to whichever server: the ring keeps what the
 # session holds.
@@ -105,7 +105,7 @@ def exchange(
     return response.status, b"".join(chunks)
 
 
-# Runs one request against the ring: does what the failover policy says.
+# Runs one request against the ring by the failover policy.
 #
 # The policy (`haclient.failover`) decides; this sends and waits. What is known of the servers is
 # kept in `view`.
@@ -208,7 +208,7 @@ class Ring:
     def _attempt(
         self, work: Work[T], server: Server, progress: Progress
     ) -> tuple[Progress, list[_End[T]]]:
-        """Return how the attempt ended, and the one beside it if there was one."""
+        """Return the end of the attempt, and of the one beside it if there was one."""
         begun = now()
         after_s = self._hedging.after_s() if work.cancel_at is not None else None
         other = None

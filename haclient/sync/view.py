@@ -16,7 +16,7 @@ from haclient.settings import Server, Settings
 from haclient.sync.transport import StateLock, Transport, now, sleep, spawn
 from haclient.topology import Roster, Topology
 
-# The servers' HTTP doors: what a server says of itself.
+# The servers' HTTP doors: servers' reports about themselves.
 
 
 class HttpDoors:
@@ -33,7 +33,7 @@ class HttpDoors:
         return answer is not None and answer[0] == 200
 
     def topology(self, server: Server) -> Topology | None:
-        """Return what the server says of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if nothing that counts."""
         answer = self._transport.fetch(server, topology.PATH, self._headers)
         return None if answer is None else topology.parse(*answer)
 
@@ -59,13 +59,13 @@ class Doors(Protocol):
         time."""
 
     def topology(self, server: Server) -> Topology | None:
-        """Return what the server says of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if nothing that counts."""
 
 
 class View:
     """The servers of one connection; shared by its requests.
 
-    ``stays`` says whether the client must not go back to a server that it prefers just now.
+    ``stays`` returns True if the client must not go back to a preferred server just now.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class View:
         self._memory = after
 
     def left(self, server: Server) -> None:
-        """A server has said that it is out of service, or about to be."""
+        """Note a server's report that it is out of service, or about to be."""
         if not self._memory.servers[server.index].leaving:
             self.update(lambda memory: failover.left(memory, server.index))
 
@@ -163,7 +163,8 @@ class View:
     # -- beside the requests ---------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Learn the ring from the current server, then who else answers, and how fast."""
+        """Learn the ring from the current server, then the other servers that answer, and their
+        round trips."""
         try:
             source = self.current if self._settings.discover else None
             received = self._identify(source, of_all=True) if source else None
@@ -180,7 +181,7 @@ class View:
             self._refreshing = False
 
     def _identify(self, server: Server, *, of_all: bool = False) -> Topology | None:
-        """Have a server say who it is, and maybe who the others are."""
+        """Have a server identify itself, and with ``of_all`` its ring."""
         begun = now()
         received = self._doors.topology(server)
         took_s = now() - begun
@@ -197,7 +198,7 @@ class View:
         return {index for index, known in servers if known.breaker != CLOSED}
 
     def _leave(self, received: Topology | None) -> None:
-        """Keep away from those that are said to be draining."""
+        """Keep away from servers that are reported as draining."""
         draining = (
             {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
         )

@@ -54,7 +54,7 @@ def client_app(
     texts: Texts | None = None,
     jobs: JobsHere | None = None,
 ) -> web.Application:
-    """Return the client door's application; ``app[REGISTRY].gate`` tells what is under way."""
+    """Return the client door's application; ``app[REGISTRY].gate`` has the statements under way."""
     request_admission = RequestAdmission(config, metrics)
     admission = Admission(Credentials.of_users(config), jobs.tokens if jobs else None)
     app = _application(config, cluster, admission, request_admission)
@@ -163,7 +163,7 @@ def _boundary(
 
 
 async def _admitted(request: web.Request, admission: Admission) -> Admitted:
-    """Return whose a request is. A link to a result says that itself: it is handed on."""
+    """Return the user of a request. A link to a result names its user itself: it is handed on."""
     secret = request.match_info.get(LINK_SECRET)
     if secret is None:
         return await admission.admit(request.headers)
@@ -189,7 +189,7 @@ def _route(request: web.Request) -> str:
 def _farewell(
     status: StatusSource,
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal that tells clients, in the answers they still get, not to come back.
+    """Return the signal that sends clients elsewhere with the answers that they still get.
 
     Their connections end with these answers: when the door is closed, hardly anybody is just about
     to send something on one.

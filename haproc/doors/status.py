@@ -19,7 +19,7 @@ ALWAYS: Final = frozenset(("/healthz", "/readyz", "/clusterStatus", "/metrics", 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Tells if clients may send statements here, with the reason."""
+    """The readiness for clients' statements, with the reason."""
 
     serving: bool
     state: str

@@ -32,7 +32,7 @@ from haproc.statements.store import Kept, arrow_stream
 
 RESULTS_PATH = "/api/ha/results"
 LINK_SECRET = "link_secret"
-"""The part of a link's path that lets in whoever shows it, until the result is gone."""
+"""The part of a link's path that gives access, until the result is gone."""
 
 
 class Answers:

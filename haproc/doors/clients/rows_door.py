@@ -84,7 +84,7 @@ class RowsDoor:
         )
 
     async def _read(self, request: web.Request) -> Request:
-        """Return what is asked. Whether the rows fit the table is seen where it is their turn."""
+        """Return the request. Whether the rows fit the table is seen where it is their turn."""
         given = with_headers(_query(request), request.headers)
         form = _form(request, given)
         own_id = reading.identifier(given, "request_id")

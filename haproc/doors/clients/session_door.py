@@ -75,7 +75,7 @@ class SessionDoor:
 
 
 def read_opening(body: bytes) -> Opening:
-    """Return what a body says; raises RequestError."""
+    """Return the content of a body; raises RequestError."""
     given = reading.parse_object(body) if body.strip() else {}
     reading.no_unknown(given, ("begin_with", "statements"))
     if "statements" in given and "begin_with" in given:

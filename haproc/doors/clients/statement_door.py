@@ -107,7 +107,7 @@ class StatementDoor:
         )
 
     async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
-        """Return what is known of a write's place in the ring, beside what became of it here."""
+        """Return the known facts about a write in the ring, beside its outcome here."""
         error, report = execution.error, execution.report
         if error is not None:
             if error.kind is not FailureKind.APPLICATION or error.offset is None:
@@ -175,7 +175,7 @@ def _index(request: web.Request) -> int:
 
 
 def _concern(request: web.Request) -> WriteConcern | str:
-    """Return whose fulfilment is asked about; empty: none's."""
+    """Return the write concern whose fulfilment is asked for; empty: none."""
     text = request.query.get("concern", "")
     if text in ("", DEFAULT_CONCERN):
         return text

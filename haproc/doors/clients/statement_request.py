@@ -24,7 +24,7 @@ from haproc.statements.request import (
     fingerprint_of,
 )
 
-# How fresh a query must be, from a request's fields and headers; what neither says is configured.
+# The freshness of a query, from a request's fields and headers; the configuration has the defaults.
 #
 # A field counts before the header of its name. Values in, `Freshness` or RequestError out.
 
@@ -116,7 +116,7 @@ FIELDS: Final = (
     "age_s",
 )
 HEADERS: Final = {"HAProc-Write-Concern": "write_concern", "Idempotency-Key": "request_id"}
-"""Headers that may say a field, too; what the body says counts more."""
+"""Headers that may contain a field, too; the body's field counts first."""
 CACHE_HEADER: Final = "HAProc-Cache"
 READ_HEADERS: Final = (*HEADERS, *FRESHNESS_HEADERS.values(), CACHE_HEADER)
 """All headers that are looked at."""
@@ -165,7 +165,7 @@ def read_statement(
 
 
 def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a body, and those that only headers say."""
+    """Return the fields of a body, and those that only headers contain."""
     # An Idempotency-Key is a string in quotes, which not everybody writes.
     from_headers = {
         field: headers[name].strip('"') for name, field in HEADERS.items() if name in headers
@@ -174,7 +174,7 @@ def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[s
 
 
 def _cache(given: Mapping[str, Any], headers: Mapping[str, str]) -> bool | None:
-    """Return what the request says of the cache; the field counts before the header."""
+    """Return the request's use of the cache; the field counts before the header."""
     value = given.get("cache")
     if value is None and CACHE_HEADER in headers:
         header = headers[CACHE_HEADER].strip().lower()

@@ -1,7 +1,7 @@
 """One call at this door: whose it is, for which session, and how it is answered.
 
-Handlers raise RequestError, or a RelayedError with Spark's own words; what the client is told of
-either is decided here, for all calls.
+Handlers raise RequestError, or a RelayedError with Spark's own words; the client's error for either
+is decided here, for all calls.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ Uploading = Callable[[Call, bytes, AsyncIterator[bytes]], Awaitable[bytes]]
 class Boundary:
     """Lets calls in, and no exception out.
 
-    ``server_id`` gives the server's own id of a user's session; ``explained`` says what a client is
-    told of its own call's failure in the session behind it.
+    ``server_id`` gives the server's own id of a user's session; ``explained`` returns the client's
+    error for its own call's failure in the session behind it.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ async def abort(context: Any, ending: CallEnd) -> None:
 
 
 def _metadata(context: Any) -> dict[str, str]:
-    """Return what came beside the request; of a name that came twice the first one counts."""
+    """Return the request's metadata; of a name that came twice the first one counts."""
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):

@@ -63,7 +63,7 @@ _LOG = logging.getLogger(__name__)
 Source = Callable[[bytes], AsyncGenerator[bytes, None]]
 """Runs a serialized ExecutePlanRequest and yields serialized ExecutePlanResponses, as Spark gave
 them: the door's ordinary way of a request, with all that it checks. The user and session are those
-of the key, whatever the request says. Closing it early stops the statement on Spark."""
+of the key, whatever the request contains. Closing it early stops the statement on Spark."""
 
 RUNNING: Final = "running/"
 _STORED: Final = struct.Struct("<BQ8s")
@@ -208,7 +208,7 @@ class Deliveries:
     ) -> list[str]:
         """Stop this operation, those with this tag, or all of the session; return those stopped.
 
-        A write is taken back, if that can be; otherwise its client is told what came of it.
+        A write is revoked, if that is possible; otherwise its client gets its outcome.
         """
         wanted = [
             (key, operation)
@@ -294,7 +294,7 @@ class Deliveries:
         return True
 
     def _place(self, key: Key, last: str | None) -> tuple[ConnectOperation | None, int]:
-        """Return where to go on: in an operation that is here, or else in a new run (None)."""
+        """Return the operation to continue in, if it is here; None: a new run."""
         read = read_id(last) if last is not None else None
         operation = self._operations.get(key)
         if operation is None:

@@ -25,7 +25,7 @@ DIGEST_BYTES: Final = 16
 
 
 class UnknownTypeError(Exception):
-    """A column has a type that nothing is known of here; no digest can be told of its rows."""
+    """A column has a type that is unknown here; its rows have no digest."""
 
 
 class RowDigest:
@@ -172,7 +172,7 @@ def _name_of(kind: pa.DataType) -> str:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return how many bits a value has; 0 if that is not the same for all."""
+    """Return the number of bits of a value; 0 if that is not the same for all."""
     try:
         return int(kind.bit_width)
     except ValueError:

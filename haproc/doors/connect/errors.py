@@ -30,8 +30,8 @@ DETAILS: Final = "grpc-status-details-bin"
 _MESSAGE_BYTES_MAX: Final = 2048
 """As Spark cuts them: clients take 8 KiB of metadata, in which a message comes twice."""
 ENRICHED_MAX: Final = 500
-"""Errors of which more is kept than their status tells; clients ask at once. At most 24 KiB each,
-most have less than one."""
+"""Errors of which more is kept than their status has; clients fetch it at once. At most 24 KiB
+each, most have less than one."""
 _CODE_NUMBER: Final = {
     "INVALID_ARGUMENT": 3,
     "DEADLINE_EXCEEDED": 4,
@@ -124,7 +124,7 @@ class CallEnd:
     message: str
     packed: bytes
     enriched: bytes = b""
-    """A FetchErrorDetailsResponse, for who asks for more; empty: there is no more."""
+    """A FetchErrorDetailsResponse, for clients that ask for more; empty: there is no more."""
 
 
 def as_given(error: RelayedError) -> CallEnd | None:
@@ -140,7 +140,7 @@ def as_given(error: RelayedError) -> CallEnd | None:
 
 
 def call_end(error: RequestError, *, own_id: bool = True, error_id: str = "") -> CallEnd:
-    """Return how a call ends that failed so; without an id of the client's it is not repeated.
+    """Return the end of a call that failed so; without an id of the client's it is not repeated.
 
     ``error_id``: the id by which the client may ask for what does not fit into a status.
     """
@@ -181,7 +181,7 @@ def call_end(error: RequestError, *, own_id: bool = True, error_id: str = "") ->
 def _enriched(
     error: RequestError, message: str, classes: Sequence[str], parameters: Mapping[str, str]
 ) -> bytes:
-    """Return what clients show of an error beside its status."""
+    """Return the parts of an error that clients show beside its status."""
     response = protos.base.FetchErrorDetailsResponse(root_error_idx=0)
     root = response.errors.add(message=message, error_type_hierarchy=classes)
     throwable = root.spark_throwable
@@ -254,7 +254,7 @@ def _cut(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Return how long a status message is as gRPC sends it: percent-encoded."""
+    """Return the length of a status message as gRPC sends it: percent-encoded."""
     data = text.encode("utf-8", "replace")
     plain = sum(1 for byte in data if 0x20 <= byte < 0x7F)
     return 3 * len(data) - 2 * plain
@@ -280,20 +280,20 @@ class Enriched:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     def keep(self, error_id: str, details: bytes) -> None:
-        """Remember what is told of an error; the oldest ones are forgotten."""
+        """Remember an error's details; the oldest ones are forgotten."""
         self._kept[error_id] = details
         while len(self._kept) > ENRICHED_MAX:
             self._kept.popitem(last=False)
 
     def find(self, error_id: str) -> bytes | None:
-        """Return what was kept; None for an id that is not ours, or is forgotten."""
+        """Return the kept details; None for an id that is not ours, or is forgotten."""
         return self._kept.get(error_id)
 
 
-# Operations as clients name them, and what is said of those that are not as they think.
+# Operations as clients name them, and the errors of those in another state than clients expect.
 #
-# The words and classes are those of Spark 4.2.1, which its clients know: a PySpark that hears
-# OPERATION_NOT_FOUND before it got anything sends its plan again.
+# The words and classes are those of Spark 4.2.1, which its clients know: a PySpark that gets
+# OPERATION_NOT_FOUND before any response sends its plan again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,8 @@ def abandoned(operation_id: str) -> RequestError:
 
 
 def disconnected() -> RequestError:
-    """Return what ends a stream when another one takes over, or the operation is released."""
+    """Return the error that ends a stream when another one takes over, or the operation is
+    released."""
     return _cursor("DISCONNECTED", "The cursor has been disconnected by the server.")
 
 
@@ -360,7 +361,7 @@ def not_available(index: int) -> RequestError:
 
 
 def canceled() -> RequestError:
-    """Return what an interrupted operation ends with."""
+    """Return the error of an interrupted operation."""
     return _error("OPERATION_CANCELED", "Operation has been canceled.", "HY008")
 
 

@@ -167,7 +167,7 @@ class Executing:
     async def _change_options(
         self, call: Call, session: ClientSession, change: options.OptionChange
     ) -> list[tuple[str, str]]:
-        """Do what a SET or RESET of our options says; return its rows."""
+        """Run a SET or RESET of our options; return its rows."""
         if change.value is None and not change.resets:
             value = self.options_of(session, call.metadata).get(change.key, "<undefined>")
             return [(change.key, value)]
@@ -193,7 +193,7 @@ class Executing:
             self.running[does] -= 1
 
     def state_of_write(self, user: str, operation_id: str) -> OperationState:
-        """Return what the log says of a write, whoever brought it there."""
+        """Return a write's outcome according to the log, through any HAProc."""
         if self._registry.goes_on((user, operation_id)):
             return OperationState.RUNNING
         known = self._behind.known_write(operation_id, user)
@@ -206,7 +206,7 @@ class Executing:
     async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
         """Return once a plan that only reads may be analysed in the session.
 
-        What is returned says, behind the analysis, whether it counts; see `check_still`.
+        The returned function shows, after the analysis, if it counts; see `check_still`.
         """
         packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
@@ -334,7 +334,7 @@ class Executing:
         return await plan_work(self._texts, _size(packed), _opened, packed, self._most)
 
     async def _read(self, call: Call, request: bytes) -> PlanRequest:
-        """Return what a request asks for; what may be relayed of it is the plan that was read."""
+        """Return the content of a request; only the plan that was read may be relayed."""
         packed = b"".join(fields_of(request, _PLAN))
         packed, plan, reading = await self._opened(packed)
         request = replaced_plan(request, packed)
@@ -385,11 +385,11 @@ def check_still(still: Callable[[], bool]) -> None:
 
 
 def _size(packed: bytes) -> int:
-    """Return how large a plan is at most; of a compressed one that is not known before."""
+    """Return the largest size of a plan; of a compressed one it is not known before."""
     try:
         return OPENED_BYTES_MAX if fields_of(packed, _COMPRESSED) else len(packed)
     except ValueError:
-        return len(packed)  # who reads it says what is wrong
+        return len(packed)  # its reader reports the fault
 
 
 def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:

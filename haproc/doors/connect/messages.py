@@ -236,7 +236,7 @@ def with_text(plan: Any, text: str) -> Any:
 
 
 def has_relations(plan: Any) -> bool:
-    """Tell whether a SQL command's text comes with DataFrames that it reads."""
+    """Return whether a SQL command's text comes with DataFrames that it reads."""
     return bool(plan.command.sql_command.input.WhichOneof("rel_type") == "with_relations")
 
 

@@ -80,7 +80,8 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run. ``keep`` says by which way somebody else may go on with it, and what ids say so."""
+    """One run. ``keep`` returns the way by which another HAProc may continue it, and the id's text
+    for it."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class ConnectOperation:
 
     @property
     def state(self) -> OperationState:
-        """As Spark tells it of an operation that was not released yet."""
+        """Spark's state of an operation that was not released yet."""
         if not self._ended:
             return OperationState.RUNNING
         if self.outcome is OperationState.CANCELLED:
@@ -140,7 +141,7 @@ class ConnectOperation:
 
     @property
     def outcome(self) -> OperationState:
-        """As Spark tells it of one that was released; one that still ran is cancelled by that."""
+        """Spark's state of one that was released; one that still ran is cancelled by that."""
         if self._canceled or not self._ended:
             return OperationState.CANCELLED
         return OperationState.SUCCEEDED if self.error is None else OperationState.FAILED
@@ -201,7 +202,7 @@ class ConnectOperation:
             self._drop_first()
 
     def cancel(self) -> bool:
-        """Stop the run, if it still goes on; who reads it is told so."""
+        """Stop the run, if it still goes on; its reader gets that error."""
         if self._ended or self._has_all:
             return False
         self._canceled = True
@@ -249,7 +250,7 @@ class ConnectOperation:
             self._end(None)
 
     async def _followed(self, response: bytes) -> list[Followed]:
-        """Return what the client gets of the run's next response.
+        """Return the client's part of the run's next response.
 
         Rows are not counted as long as all fit into ids: nobody asks then where a client stands.
         """
@@ -271,8 +272,8 @@ class ConnectOperation:
             if self._held is None:
                 await self._give_streamed(each)
             elif each.kind is Kind.PROGRESS:
-                # Clients send a call for each response that they got; who gets the whole result
-                # soon has no use for that.
+                # Clients send a call for each response that they got; a client that gets the whole
+                # result soon has no use for that.
                 if self._late:
                     await self._find_way()
                     self._give(replace(each, position=self._start))

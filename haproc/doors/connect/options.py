@@ -46,7 +46,7 @@ _AGE: Final = "haproc-age-s"
 
 
 def age_s(metadata: Mapping[str, str]) -> float:
-    """Return how long ago a request was first sent, as far as it says; raises RequestError."""
+    """Return the time since a request was first sent, 0 if not stated; raises RequestError."""
     return reading.age(reading.seconds_in(metadata[_AGE], _AGE)) if _AGE in metadata else 0.0
 
 
@@ -60,7 +60,7 @@ class OptionChange:
 
 
 def change_in(text: str) -> OptionChange | None:
-    """Return what a SQL text says of our options; None: nothing."""
+    """Return a SQL text's change of our options; None: nothing."""
     tokens = tokenize(text)
     try:
         word, first = next(tokens, None), next(tokens, None)
@@ -116,7 +116,7 @@ class Options:
 
 
 def defaults(reads: Reads, statement_s: float) -> dict[str, str]:
-    """Return what options are that nobody set; a program sees at least what it wrote."""
+    """Return the values of options that nobody set; a program sees at least what it wrote."""
     level = reads.consistency
     return {
         "haproc.consistency": (Consistency.SESSION if level is Consistency.ANY else level).value,
@@ -163,7 +163,7 @@ NOTHING_HELD: Final[Mapping[str, str]] = {}
 
 
 def reserved(operation: Any) -> list[str]:
-    """Return what an operation is to set and no session may change."""
+    """Return the settings of an operation that no session may change."""
     if operation.WhichOneof("op_type") != "set" or operation.set.silent:
         return []
     return [pair.key for pair in operation.set.pairs if _is_reserved(pair.key)]
@@ -232,13 +232,13 @@ def _check(key: str) -> None:
 
 
 def taken(entry: ConfEntry, held: Mapping[str, str]) -> ConfEntry:
-    """Return what is changed by what was set silently, given the values that Spark has now."""
+    """Return the changes among silently set values, given the values that Spark has now."""
     sets = (pair for pair in entry.sets if is_option(pair[0]) or pair in held.items())
     return ConfEntry(tuple(sets))
 
 
 def for_spark(operation: Any) -> Any | None:
-    """Return what is left for Spark of a checked operation; None: nothing."""
+    """Return Spark's part of a checked operation; None: nothing."""
     kind = operation.WhichOneof("op_type")
     inner = getattr(operation, kind)
     if kind == "get_all":
@@ -257,7 +257,7 @@ def _key(item: Any) -> str:
 
 
 def entry(operation: Any) -> ConfEntry | None:
-    """Return what a checked operation changes, for the session's journal; None: nothing."""
+    """Return a checked operation's changes, for the session's journal; None: nothing."""
     match operation.WhichOneof("op_type"):
         case "set" if operation.set.pairs:
             return ConfEntry(sets=tuple((each.key, each.value) for each in operation.set.pairs))

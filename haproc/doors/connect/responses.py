@@ -23,8 +23,8 @@ from haproc.wire import varint
 # Where a client stands in a result, and how anybody may go on from there.
 #
 # A client that lost its connection names the last response that it got by the id that we gave it
-# (`ReattachExecute`), perhaps to another HAProc, and sends no plan with it. So the id itself says
-# how many rows it has and what they amount to (`digests.py`), and how the rest is come by:
+# (`ReattachExecute`), perhaps to another HAProc, and sends no plan with it. So the id itself
+# contains the number of its rows and their digest (`digests.py`), and the way to the rest:
 #
 # - ``TAIL``: the rest is short, and stands in the id. Nothing needs to be run again: so it is with
 #   whatever a write answers, and with small results.
@@ -33,10 +33,9 @@ from haproc.wire import varint
 # - ``STORED``: likewise, with the request from the key-value store.
 # - ``NOTHING``: no way leads on from there.
 #
-# Ids come back from clients, who could make up others. They need no signature: what an id says is
-# only ever done for its sender, in the sender's own session, and a request in it goes the way of
-# any request that the sender could as well have made. But they are input: bounded, and read with
-# care.
+# Ids come back from clients, which could make up others. They need no signature: an id only has an
+# effect for its sender, in the sender's own session, and a request in it goes the same way as any
+# other of the sender's. But they are input: bounded, and read with care.
 
 
 ID_CHARS_MAX: Final = 16 << 10
@@ -55,14 +54,15 @@ _ARROW_BATCH: Final = 2
 _RESULT_COMPLETE: Final = 14
 _PROGRESS: Final = 18
 COMPLETE: Final = bytes((_RESULT_COMPLETE << 3 | 2, 0))
-"""A response that says that the result is complete; Spark gives it to who can reattach only."""
+"""A response that marks the result as complete; Spark sends it only to clients that can
+reattach."""
 _BESIDE: Final = frozenset({1, 4, 6, 7, 12, 13, 15})
 """Ids, metrics, observed metrics and the schema: what may stand beside anything else."""
 # In its ArrowBatch.
 _DATA: Final = 2
 _CHUNK: Final = 4
 _CHUNKS: Final = 5
-# In ExecutePlanRequest; an option's field 1 is ReattachOptions, whose field 1 says yes or no.
+# In ExecutePlanRequest; an option's field 1 is ReattachOptions, whose field 1 is yes or no.
 _SESSION: Final = 1
 _PLAN: Final = 3
 _OPTION: Final = 5
@@ -115,7 +115,7 @@ START: Final = ResultPosition()
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """A response's id, read. ``run`` tells one run of an operation from another.
+    """A response's id, read. ``run`` identifies one run of an operation.
 
     ``index`` counts the responses of that run from 0; ``rest`` belongs to its ``way``.
     """
@@ -263,15 +263,15 @@ def _decompressed(data: bytes) -> bytes:
 
 # One run of a query, followed: what a client has after each response, and what it had before.
 #
-# A run that goes on for a client who has some rows already passes over so many, in whatever
-# batches they come now, and looks whether they are the same ones. They may end inside a batch,
-# whose other rows are then written anew. Rows that differ, or are too few, end the result: never
-# is a row left out or given twice.
+# A run that continues for a client with some rows passes over so many, in whatever batches they
+# come now, and checks that they are the same ones. They may end inside a batch, whose other rows
+# are then written anew. Rows that differ, or are too few, end the result: never is a row left out
+# or given twice.
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A response to give, and where the client stands once it has it; None: nobody can tell."""
+    """A response to give, and where the client stands once it has it; None: unknown."""
 
     kind: Kind
     response: bytes
@@ -281,7 +281,7 @@ class Followed:
 
 
 def merged(held: Sequence[Followed]) -> list[Followed]:
-    """Return responses as fewer, which say the same; clients send a call for each.
+    """Return responses as fewer with the same content; clients send a call for each.
 
     The fields of two messages, one behind the other, are those of one message. The end of a result
     stays alone.
@@ -312,7 +312,7 @@ class Following:
         return self._digest.rows if self._digest is not None else 0
 
     def take(self, response: bytes) -> list[Followed]:
-        """Return what the client gets of the run's next response.
+        """Return the client's part of the run's next response.
 
         Long ones take a millisecond or more. Raises RequestError where the rows are not the same,
         ValueError for what is no response.
@@ -329,7 +329,7 @@ class Following:
         return [Followed(looked.kind, response, self._position(), looked.beside)]
 
     def ended(self) -> None:
-        """Say that the run has no more rows. Raises RequestError if the client has more."""
+        """Note that the run has no more rows. Raises RequestError if the client has more."""
         if self._rows < self._start.rows:
             raise _changed(f"it has {self._rows} rows now, {self._start.rows} were delivered")
 

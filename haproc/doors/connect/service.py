@@ -86,7 +86,7 @@ class ConnectService:
         return grpc.method_handlers_generic_handler(SERVICE, made)
 
     def figures(self) -> Figures:
-        """Return what operators are told."""
+        """Return the figures for operators."""
         running = {does.value: count for does, count in self._executing.running.items()}
         return Figures(running, self.deliveries.kept, self.deliveries.resumed)
 
@@ -140,7 +140,7 @@ class ConnectService:
         return _answer(call, _base.InterruptResponse(interrupted_ids=stopped))
 
     async def status(self, call: Call, request: bytes) -> bytes:
-        """Tell what became of operations; of writes, whichever HAProc they came by."""
+        """Return the states of operations; of writes, through any HAProc."""
         parsed = parse(_base.GetStatusRequest, request)
         response = _base.GetStatusResponse()
         if parsed.HasField("operation_status"):
@@ -195,7 +195,7 @@ class ConnectService:
     async def _settings_of(
         self, session: ClientSession, operation: Any, request: bytes | None
     ) -> bytes:
-        """Return what Spark says of settings. PySpark asks for the same ones at each `collect`.
+        """Return Spark's answer about settings. PySpark asks for the same ones at each `collect`.
 
         Nothing but a statement changes them, so it is asked once until one may have done so.
         """
@@ -283,7 +283,7 @@ class ConnectService:
         return response + to_client(call.rpc, call.names)
 
     async def error_details(self, enriched: Enriched, call: Call, request: bytes) -> bytes:
-        """Tell more of an error: of one that came from the log, or as Spark has it."""
+        """Return more of an error: of one that came from the log, or Spark's own."""
         parsed = parse(_base.FetchErrorDetailsRequest, request)
         found = enriched.find(parsed.error_id)
         if found is None:

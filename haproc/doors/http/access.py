@@ -36,18 +36,18 @@ class Credentials:
 
     @classmethod
     def of_users(cls, config: Config) -> Credentials:
-        """Return what opens the client door."""
+        """Return the credentials of the client door."""
         return cls(tuple((user.name, user.token.encode()) for user in config.users))
 
     @classmethod
     def of_peers(cls, config: Config) -> Credentials:
-        """Return what opens the doors between peers."""
+        """Return the credentials of the doors between peers."""
         return cls((("peer", config.secret.encode()),), "the ring's secret")
 
     def user_of(self, headers: Mapping[str, str]) -> str:
         """Return the user's name; raises RequestError (401).
 
-        Every token is compared, so that the time taken tells nothing about them.
+        Every token is compared, so that the time taken reveals nothing about them.
         """
         if not self.tokens:
             return ANONYMOUS
@@ -75,11 +75,11 @@ class JobTokens(Protocol):
     """Tokens that jobs show."""
 
     async def user_of(self, token: str, session_id: str = "") -> str:
-        """Return for whom a token's job acts, in this Spark session; raises RequestError."""
+        """Return the user of a token's job, in this Spark session; raises RequestError."""
         ...
 
     def standing(self, token: str) -> Authorization:
-        """Return by what whoever shows this token was let in."""
+        """Return the authorization that this token gives."""
         ...
 
 
@@ -102,7 +102,7 @@ class Admission:
     jobs: JobTokens | None = None
 
     async def admit(self, headers: Mapping[str, str], session_id: str = "") -> Admitted:
-        """Return who asks; raises RequestError."""
+        """Return the request's user; raises RequestError."""
         token = headers.get("Authorization", "").partition(" ")[2].strip()
         if self.jobs is not None and token.startswith(f"{PREFIX}."):
             user = await self.jobs.user_of(token, session_id)

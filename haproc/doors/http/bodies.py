@@ -145,7 +145,7 @@ def _too_large(bytes_max: int) -> RequestError:
 
 
 def check_json(request: web.BaseRequest) -> None:
-    """Refuse a body that says it is not JSON."""
+    """Refuse a body that is declared as something other than JSON."""
     if request.content_type not in ("application/json", "application/octet-stream"):
         raise refused(
             ErrorClass.CONTENT_TYPE,
@@ -204,7 +204,7 @@ def body_of(
 
 
 def as_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
-    """Turn whatever was raised while a door did ``what`` into what the client is told."""
+    """Turn any error that was raised while a door did ``what`` into the client's error."""
     if isinstance(error, web.HTTPException):
         return _of_http(error)
     if isinstance(error, web.RequestPayloadError):
@@ -225,7 +225,7 @@ def error_response(
     *,
     livy: bool = False,
 ) -> web.Response:
-    """Return an error's answer; ``requested`` tells of the statement that it is about.
+    """Return an error's answer; ``requested``: the statement that it is about.
 
     ``livy``: its clients read ``msg``, and show the user nothing else.
     """

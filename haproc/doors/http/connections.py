@@ -68,11 +68,12 @@ class HalfClosed:
 #
 # - A head must be there `HEAD_S` after its first byte, the first one of a connection after its
 #   opening; between requests a connection may be idle for `KEEPALIVE_S`.
-# - Who takes nothing of an answer for `STALL_S` is cut off.
-# - Who sends no more is answered what it has asked in full, and nothing else (`HalfClosed`).
+# - A client that takes nothing of an answer for `STALL_S` is cut off.
+# - A client that has ended its side gets the answers to its complete requests, and nothing else
+# (`HalfClosed`).
 # - Where all places are taken, the connection that has waited longest without a request under way
-#   gives up its own: of the user who has most of them; strangers count as one user. Only where
-#   every place has a request under way is a new one told to go.
+# gives up its own: of the user who has most of them; strangers count as one user. Only where
+# every place has a request under way is a new one refused.
 # - What is not HTTP is answered in the form of every other error, and told of in one line now and
 #   then, without a word of it.
 
@@ -97,7 +98,8 @@ _HEADERS_MAX: Final = 128
 
 
 class Places:
-    """So many connections at a time; of each user the one heard of longest ago comes first.
+    """So many connections at a time; of each user the one whose last request is the oldest comes
+    first.
 
     So no crowd, of strangers or of one user's, pushes out the few connections of others.
     """
@@ -152,7 +154,7 @@ class Places:
 
 
 class ThrottledWarning:
-    """Writes a warning now and then; says how often it kept silent."""
+    """Writes a warning now and then, with the number of those left out."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -184,8 +186,8 @@ def no_shortcut(data: bytes) -> tuple[bytes, bytes]:
 class Connections:
     """Makes aiohttp's protocol for each connection of a listener.
 
-    A connection is the ``shortcut``'s for as long as nothing is left over for aiohttp. Whoever was
-    answered by it is no stranger, and keeps the connection.
+    A connection is the ``shortcut``'s for as long as nothing is left over for aiohttp. A client
+    that was answered by it is no stranger, and keeps the connection.
     """
 
     def __init__(
@@ -368,7 +370,8 @@ class Connection(web.RequestHandler):
     # -- what is not HTTP ------------------------------------------------------------------
 
     def log_exception(self, *args: object, **kw: object) -> None:
-        """Say what ended the connection, and where; the exception's text may be the client's."""
+        """Log the error that ended the connection, and its place; the exception's text may be the
+        client's."""
         error = kw.get("exc_info")
         where = traceback.extract_tb(error.__traceback__) if isinstance(error, Exception) else []
         last = f"{where[-1].filename}:{where[-1].lineno}" if where else "an unknown place"
@@ -381,7 +384,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what could not be read. What aiohttp would say and log repeats it."""
+        """Answer what could not be read. aiohttp's own answer and log would repeat it."""
         self._door.unreadable.warn(request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
@@ -397,9 +400,9 @@ class Connection(web.RequestHandler):
 
 
 def _unread(error: BaseException | None) -> RequestError:
-    """Return what is told of a head that aiohttp did not take.
+    """Return the error for a head that aiohttp did not take.
 
-    Too many headers are no class of error of its own, so the limits are told of in any case.
+    Too many headers are no class of error of its own, so the message names the limits in any case.
     """
     what = "the request is not HTTP as it is understood here"
     if isinstance(error, LineTooLong):
@@ -413,7 +416,7 @@ def _json(error: RequestError, cluster: str) -> bytes:
 
 
 def _answer(error: RequestError, cluster: str) -> bytes:
-    """Return a whole answer for who is not let in."""
+    """Return a whole answer for a client that is not admitted."""
     body = _json(error, cluster)
     head = (
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json; charset=utf-8\r\n"

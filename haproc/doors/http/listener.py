@@ -104,7 +104,7 @@ class Listener:
                 reuse_address=True,
                 start_serving=False,
             )
-            # Known before it serves, which takes a turn: who is cancelled there can close it.
+            # Known before it serves, which takes a turn: a cancelled start can close it.
             await self._server.start_serving()
 
     async def close(self) -> None:

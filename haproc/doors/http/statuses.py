@@ -86,7 +86,7 @@ def status_of(error: RequestError, requested: RequestedStatement | None = None) 
 
 
 def in_our_words(error: RequestError, requested: RequestedStatement | None) -> RequestError:
-    """Return the error in the words in which it is told.
+    """Return the error in the words for the client.
 
     databricks-sdk reads the message, and no other field, for words of its own servers: so none of
     Spark's may be in it where repeating does harm.

@@ -42,7 +42,7 @@ class Listening(Protocol):
         ...
 
     def report(self, report: ClusterReport) -> None:
-        """A peer tells how far it is."""
+        """Take in a peer's progress."""
         ...
 
 
@@ -100,7 +100,7 @@ class HeartbeatDoor:
             try:
                 self.deliver(self._read(path, data[found.end() : end]))
             except RequestError:
-                return 0  # the usual handler says why
+                return 0  # the usual handler answers with the reason
             return end
         return 0
 

@@ -45,7 +45,7 @@ from haproc.statements.request_admission import RequestAdmission
 
 T = TypeVar("T")
 
-# The door on which a HAProc tells how its Spark server is set, under the ring's secret.
+# The door on which a HAProc reports its Spark server's settings, under the ring's secret.
 
 
 class SettingsService(Protocol):
@@ -137,7 +137,7 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
 
 
 class _FailedError(Exception):
-    """The result's own failure, told apart from that of the connection it is sent on."""
+    """The result's own failure, distinguished from that of the connection it is sent on."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -162,7 +162,7 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 
 
 def read_query(body: bytes) -> tuple[Request, int]:
-    """Return what a peer asks, and how many records it needs; raises RequestError."""
+    """Return a peer's query, and the number of records it needs; raises RequestError."""
     query = _of_peer(PeerQuery, body)
     request = Request(
         id=query.request_id,
@@ -200,15 +200,15 @@ class PeerService(Protocol):
         ...
 
     async def outcome(self, offset: int) -> PeerOutcome:
-        """Return what became of an operation on this cluster."""
+        """Return the outcome of an operation on this cluster."""
         ...
 
     async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
-        """Return what this cluster has applied, once that differs from what was ``seen``."""
+        """Return this cluster's progress, once that differs from what was ``seen``."""
         ...
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
-        """Return how long operations of a range took until they were done here, in ms."""
+        """Return the times that operations of a range took until they were done here, in ms."""
         ...
 
     def status(self) -> PeerStatus:
@@ -216,7 +216,8 @@ class PeerService(Protocol):
         ...
 
     async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Return what a copy of this cluster needs; ValueError for what is no question."""
+        """Return the part that a copy of this cluster requests; ValueError for what is no
+        question."""
         ...
 
 
@@ -247,13 +248,13 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(outcome))
 
     async def outcome(self, request: web.Request) -> web.Response:
-        """Tell what became of an operation here."""
+        """Return the outcome of an operation here."""
         self._credentials.user_of(request.headers)
         offset = reading.whole_number(request.match_info["offset"], "an offset")
         return raw_json(msgspec.json.encode(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
-        """Tell what is applied here, once that is new to who asks."""
+        """Return this cluster's progress, once that is new to the peer."""
         self._credentials.user_of(request.headers)
         reading.no_unknown(request.query, ("seen", "timeout_s"))
         wait_s = reading.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
@@ -263,7 +264,7 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(await self._peers.progress(seen, timeout_s)))
 
     async def latencies(self, request: web.Request) -> web.Response:
-        """Tell how long operations took here."""
+        """Return the times that operations took here."""
         self._credentials.user_of(request.headers)
         reading.no_unknown(request.query, ("start", "end"))
         start = reading.whole_number(request.query.get("start", ""), "start")
@@ -288,6 +289,6 @@ class PeerDoor:
         )
 
     async def status(self, request: web.Request) -> web.Response:
-        """Tell state, cursor and lag."""
+        """Return state, cursor and lag."""
         self._credentials.user_of(request.headers)
         return raw_json(msgspec.json.encode(self._peers.status()))

@@ -43,11 +43,11 @@ class OperatorService(Protocol):
         ...
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
-        """Have all clusters say what they hold; ``trusted``: whose tables are right."""
+        """Have all clusters report their content; ``trusted``: whose tables are right."""
         ...
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Return what that came to so far."""
+        """Return its result so far."""
         ...
 
     async def rebuild(self, cluster: str, donor: str, way: str) -> Mapping[str, Json]:
@@ -63,7 +63,7 @@ class OperatorService(Protocol):
         ...
 
     def backup_standing(self) -> Mapping[str, Json]:
-        """Return how far it is."""
+        """Return its progress."""
         ...
 
     async def restore(
@@ -162,7 +162,7 @@ class QueueDoor:
         return json_response(dict(self._service.backup(cluster, destination)))
 
     async def backup_standing(self, request: web.Request) -> web.Response:
-        """Tell how far the newest backup is."""
+        """Return the progress of the newest backup."""
         self._credentials.user_of(request.headers)
         return json_response(dict(self._service.backup_standing()))
 
@@ -187,7 +187,7 @@ class QueueDoor:
         return json_response(dict(await self._service.repair(cluster, table, donor)))
 
     async def verification(self, request: web.Request) -> web.Response:
-        """Tell what a verification came to so far."""
+        """Return the result of a verification so far."""
         self._credentials.user_of(request.headers)
         return json_response(dict(await self._service.verification(_offset(request))))
 
