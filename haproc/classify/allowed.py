@@ -120,7 +120,7 @@ def _reserved(key: str) -> RefusedError:
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 # File systems read these as patterns or escapes; ``*`` and ``?`` are fine, they match names only.
 _UNCLEAR = re.compile(r"[\x00-\x1f\\%#\[\]{}^;]")
-# Options of a source that say where something lies: path, basePath, avroSchemaUrl …
+# Options of a source that name a place: path, basePath, avroSchemaUrl …
 _LOCATING = re.compile(r"(?:path|paths|location|uri|url|dir|directory)$", re.IGNORECASE)
 
 
@@ -138,7 +138,7 @@ class NormalPath(NamedTuple):
 
 
 def place_of(path: str) -> NormalPath | None:
-    """Return the normal form of an absolute path; None if it is relative or can't be told.
+    """Return the normal form of an absolute path; None if it is relative or unknown.
 
     ``/x`` is one of the cluster's default file system, and another place than ``file:/x``.
     """

@@ -26,7 +26,7 @@ from haproc.failure import ErrorClass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits; `haproc.config.model.Limits` says why these are the defaults."""
+    """The limits; `haproc.config.model.Limits` has the reasons for these defaults."""
 
     chars_max: int = 16 << 20
     tokens_max: int = 400_000
@@ -246,7 +246,7 @@ class _Depth:
                 del self._frames[at:]
                 return
             if self._frames[at].closing in (")", "]"):
-                return  # they don't match: Spark will say so
+                return  # they don't match: Spark will report it
 
     def _close_type(self) -> None:
         if self._frames[-1].closing == ">":

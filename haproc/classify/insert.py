@@ -149,7 +149,7 @@ def literal_rows(sql: str, values_at: int) -> Iterator[list[tuple[str, str]]]:
 def column_list(head: str) -> tuple[str, ...] | None:
     """Return the columns that the text before the rows names, none if it has no list.
 
-    None if it says anything else beside the table.
+    None if it contains anything else beside the table.
     """
     tokens = list(tokenize(head))
     names = iter(tokens[3 if tokens[2].upper == "TABLE" else 2 :])

@@ -92,8 +92,8 @@ class Kind(StrEnum):
 class RefusedError(Exception):
     """HAProc will not run a request; nothing was changed.
 
-    ``error_class`` is HAProc's own (such as ``HAPROC_UNCLASSIFIED``), ``hint`` says what would
-    make the request acceptable.
+    ``error_class`` is HAProc's own (such as ``HAPROC_UNCLASSIFIED``), ``hint`` is the change that
+    would make the request acceptable.
     """
 
     def __init__(self, error_class: str, message: str, hint: str = "") -> None:
@@ -128,9 +128,9 @@ class InsertShape:
 class Touched:
     """The tables and views that a statement reads or writes; ``known``: none is missing.
 
-    ``schemas``: of which it tells what the catalog holds of any table; full names, as of tables;
-    an empty one stands for all. ``expressions``: Spark's classes of what it computes, in lower
-    case; None: they are not known.
+    ``schemas``: those of whose tables it shows the catalog's entries; full names, as of tables; an
+    empty one stands for all. ``expressions``: Spark's classes of what it computes, in lower case;
+    None: they are not known.
     """
 
     tables: frozenset[str] = frozenset()
@@ -139,7 +139,7 @@ class Touched:
     expressions: frozenset[str] | None = frozenset()
 
     def __or__(self, other: Touched) -> Touched:
-        """Return what two statements touch together."""
+        """Return the names that two statements touch together."""
         one, two = self.expressions, other.expressions
         return Touched(
             self.tables | other.tables,
@@ -169,10 +169,10 @@ class Recognised:
 class Classified:
     """A classified statement.
 
-    ``sql`` is one statement without its closing semicolon. Table names are
-    ``catalog.schema.table`` in lower case, completed from the session's catalog and schema, each
-    part in plain text (a dot or backquote inside a part is kept backquoted). ``reads`` are the
-    tables that a DataFrame's plan names itself: what a text reads, Spark's reading of it tells.
+    ``sql`` is one statement without its closing semicolon. Table names are ``catalog.schema.table``
+    in lower case, completed from the session's catalog and schema, each part in plain text (a dot
+    or backquote inside a part is kept backquoted). ``reads`` are the tables that a DataFrame's plan
+    names itself: Spark's reading of a text gives the others.
     """
 
     sql: str
@@ -189,7 +189,7 @@ class Classified:
     write_concern: WriteConcern | None = None
     """The least that a rule asks for."""
     apply_budget_s: float | None = None
-    """The most that a rule allows; None: no rule says."""
+    """The most that a rule allows; None: no rule decides it."""
     cache: bool | None = None
     """A rule's decision on keeping a query's answer."""
     bare: frozenset[str] = frozenset()

@@ -24,7 +24,7 @@ _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 def defined_object(sql: str, context: Context) -> tuple[str, str] | None:
     """Return the word for what a definition is about, and its full name.
 
-    None if the statement is no definition, or does not say plainly what it names.
+    None if the statement is no definition, or does not name its object plainly.
     """
     tokens = tokenize(sql)
     try:
@@ -137,8 +137,8 @@ def may_be_temporary(parts: Sequence[str]) -> bool:
 def target(parts: Sequence[str], context: Context) -> str:
     """Return the table that a statement changes; RefusedError where that isn't one of the ring's.
 
-    Whatever is written passes here: marks are looked for by table name, so what names no table
-    could not be told applied from not applied.
+    Every written name passes here: marks are looked for by table name, so a write without a table's
+    name could not be recognised as applied.
     """
     if not parts:
         raise RefusedError(

@@ -83,11 +83,10 @@ class RulesError(ValueError):
 class Rule:
     """Gives the statements it matches a class, a write concern or both, or refuses them.
 
-    Or it says of queries whether their answers may be kept. None matches anything. Without
-    ``kinds``, a rule that refuses is about all statements, one of the cache about queries, any
-    other one about those that write. Only a rule that says ``kind: unknown`` and a class lets an
-    unrecognised statement pass. ``write_concern`` is the least that a request gets,
-    ``apply_budget_s`` the most.
+    Or it decides if queries' answers may be kept. None matches anything. Without ``kinds``, a rule
+    that refuses is about all statements, one of the cache about queries, any other one about those
+    that write. Only a rule with ``kind: unknown`` and a class lets an unrecognised statement pass.
+    ``write_concern`` is the least that a request gets, ``apply_budget_s`` the most.
     """
 
     name: str
@@ -353,7 +352,7 @@ def _check_class(rule: Rule, path: str) -> None:
 
 
 def _check_cache(rule: Rule, path: str) -> None:
-    """Refuse to say of what is no query whether its answer may be kept."""
+    """Refuse a decision on keeping answers for statements that are no queries."""
     wrong = sorted(kind.value for kind in (rule.kinds or frozenset()) - CACHEABLE_KINDS)
     if rule.cache is not None and wrong:
         raise RulesError(f"{path}.cache", f"answers to {', '.join(wrong)} are never kept")

@@ -1,8 +1,8 @@
 """Spark's SQL types, read from their text.
 
 Parameters name their type in text, and so do a query's columns. `parse_type` turns either into a
-`SqlType`, which says how a literal of exactly that type is written. Type text comes from clients
-and ends up inside SQL, so only what is understood here is ever written back.
+`SqlType`, which writes a literal of exactly that type. Type text comes from clients and ends up
+inside SQL, so only what is understood here is ever written back.
 """
 
 from __future__ import annotations

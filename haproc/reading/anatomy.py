@@ -90,7 +90,7 @@ class Anatomy:
 
 
 def anatomy(reading: Reading, context: Context) -> Anatomy:
-    """Return what the statement of a reading is made of; raises RefusedError.
+    """Return the anatomy of a reading's statement; raises RefusedError.
 
     ``context`` is where the session's unqualified names belong.
     """
@@ -120,10 +120,10 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
 
 
 def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
-    """Return what DDL is made of, told by its text alone; None if the analyzer has to tell.
+    """Return the anatomy of DDL, by its text alone; None if the analyzer is needed.
 
     ``reading`` is of a session that holds nothing temporary: what has a name there is in the
-    catalog. What DDL reads (views, above all) the analyzer tells. Raises RefusedError.
+    catalog. The analyzer gives what DDL reads (views, above all). Raises RefusedError.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     refuse_variables(reading.text)
@@ -190,7 +190,8 @@ def check_hidden(reading: Reading) -> None:
 
 
 def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
-    """Return why a statement is of unknown kind; None if it is not; raises RefusedError."""
+    """Return the reason why a statement is of unknown kind; None if it is not; raises
+    RefusedError."""
     if kind is Kind.UNKNOWN:
         return _unclassified(_reason(parsed.cls))
     if kind is Kind.EXPLAIN and (inner := parsed.node("logicalPlan")) is not None:
@@ -207,7 +208,7 @@ def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> Refused
 
 
 def _nested(root: Node, own: Node) -> RefusedError | None:
-    """Return why something in a tree must not be there; raises for several INSERTs in one."""
+    """Return the reason why a part of a tree is forbidden; raises for several INSERTs in one."""
     nodes = list(root.walk())
     found = [each for each in nodes if each is not own and _has_effect(each.cls)]
     if own.cls in ("ExplainCommand", "DescribeQueryCommand"):

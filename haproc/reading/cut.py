@@ -67,7 +67,7 @@ class Spliced:
 
 
 def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] = ()) -> Cut | None:
-    """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they cannot be told.
+    """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they are unknown.
 
     With ``literals`` in their places, so that only ``start`` and ``end`` are of the text as it was.
     """
@@ -192,14 +192,14 @@ def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> 
 
 
 def _place_of_name(node: Node) -> int | None:
-    """Return where the name of a relation ends, whatever alias stands around it."""
+    """Return the end of a relation's name, with any alias around it."""
     while node.cls == "SubqueryAlias" and (child := node.node("child")) is not None:
         node = child
     return node.place.end if node.place is not None else None
 
 
 def _first(query: Node, outer: Node | None = None) -> int | None:
-    """Return where the first of what stands in a query begins; ``outer`` is not its own place."""
+    """Return the begin of the first part of a query; ``outer`` is not its own place."""
     own = outer.place if outer is not None else None
     places = [node.place for node in below([query]) if node.place not in (None, own)]
     return min((place.start for place in places if place is not None), default=None)

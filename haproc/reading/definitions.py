@@ -124,7 +124,7 @@ def _columns_of(analyzed: Node) -> Columns:
 
 
 def function_of(reading: Reading) -> Node | None:
-    """Return what makes a function of SQL, the session's own or one of the catalog."""
+    """Return the definition of a SQL function, the session's own or one of the catalog."""
     root = reading.parsed
     return root if root is not None and root.cls in FUNCTIONS else None
 

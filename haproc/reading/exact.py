@@ -62,7 +62,7 @@ _ROWS_IN_TEXT: Final = frozenset({"LocalRelation", "Range", "ResolvedInlineTable
 
 
 def examine(reading: Reading, part: Node, facts: Facts, moment: Moment) -> list[Finding]:
-    """Return what in an analyzed part could differ from cluster to cluster.
+    """Return the findings of an analyzed part that could differ from cluster to cluster.
 
     ``part``: a query's plan, a condition, an assigned value, any expression.
     """
@@ -79,7 +79,7 @@ class Examination(Statement):
     """Windows that an operator computes."""
 
     def part(self, part: Node) -> list[Finding]:
-        """Return what in a part could differ, each once."""
+        """Return the findings of a part, each once."""
         self.index(part)
         found = [finding for node in self.nodes(part) for finding in self._look(node)]
         return list(dict.fromkeys(found))
@@ -177,7 +177,7 @@ class Examination(Statement):
             if not texts:
                 yield self.finding(node, "may be the clock of a DataFrame")
         elif self.reading.analyzed is None or node.place == self.reading.analyzed.place:
-            return  # one for all calls: what it stands for, the parsed tree tells
+            return  # one for all calls: the parsed tree shows what it stands for
         elif literal := self.moving.folded(node):
             yield from self.value(node, literal, "reads the clock", node.place)
         elif names_clock(self.moving.cut(node.place)) and not self.is_below(node, "UnixTimestamp"):
@@ -311,7 +311,7 @@ class Examination(Statement):
         )
 
     def _reads(self, node: Node) -> Iterator[Finding]:
-        """from_json() and its like, which make values of the type that they are told."""
+        """from_json() and its like, which make values of the type that they are given."""
         if not known.holds_timestamp(node.type):
             return
         options = {str(key).lower() for key in node["options"] or ()}
@@ -390,7 +390,7 @@ class Examination(Statement):
         yield from self.names(node, place)
 
     def _string_at(self, literal: Node, text: str) -> TextRange | None:
-        """Return where a text is written; what it is given by may stand around it."""
+        """Return the place where a text is written; the literal may have parts around it."""
         if literal.place is None or self.inside.get(id(literal)):
             return None
         start = literal.place.start
@@ -403,7 +403,7 @@ class Examination(Statement):
 
 
 def _kinds(node: Node) -> list[str | None]:
-    """Return the types of the columns that an operator shows, if it says so itself."""
+    """Return the types of an operator's columns, if it has them itself."""
     names = ("projectList", "aggregateExpressions", "output")
     return next(([e.type for e in node.nodes(each)] for each in names if node.nodes(each)), [])
 

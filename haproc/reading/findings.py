@@ -1,4 +1,4 @@
-"""One statement's trees, and how what is found in them is said.
+"""One statement's trees, and the words of findings in them.
 
 Each node is known with what stands above it: the operator that it is a part of, and the view or
 function of SQL in whose text it stands.
@@ -97,7 +97,7 @@ class Statement:
                     self.inside.setdefault(id(each), inside)
 
     def shown(self, node: Node) -> str:
-        """Return what to call a node: its own text, or its function, and where that is."""
+        """Return a name for a node: its own text, or its function with its place."""
         text = " ".join(self.moving.cut(node.place).split())
         if text and node.cls not in ("AttributeReference", *OPERATORS):
             return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
@@ -158,7 +158,7 @@ class Statement:
                     yield Finding(f"{name} keeps its name", end, Remedy.VALUE, literal)
 
     def _unnamed(self) -> list[TextRange]:
-        """Return where the items of select lists stand that have no names of their own."""
+        """Return the places of select lists' items without names of their own."""
         if self._items is None:
             parsed = self.reading.parsed
             nodes = () if parsed is None else parsed.walk()
@@ -169,7 +169,7 @@ class Statement:
         return self._items
 
     def _aliases(self) -> dict[TextRange, Node]:
-        """Return what the analyzer calls expressions, by their places."""
+        """Return the analyzer's names of expressions, by their places."""
         analyzed = self.reading.analyzed
         if not self._called and analyzed is not None:
             for node in analyzed.walk():

@@ -50,7 +50,8 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def hidden_in(root: Any) -> tuple[str, ...]:
-    """Return why a relation could differ from cluster to cluster, by what its reading hides."""
+    """Return the reasons why a relation could differ from cluster to cluster, by its hidden
+    parts."""
     found = PlanFindings()
     walk(root, found)
     expressions.take(root, found)

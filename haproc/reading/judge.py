@@ -54,8 +54,8 @@ _HINT: Final = (
 class Judged:
     """Spark's reading of a write, and its judgement.
 
-    ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and what is
-    around that, if it has one that can be told apart. ``reads``: tables and views; ``rests_on``:
+    ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and the text
+    around that, if it has one that can be separated. ``reads``: tables and views; ``rests_on``:
     these, what is written, and the functions of the catalog; ``known``: nothing is missing from
     these. ``expressions``: as `Touched` has them. ``of_session``: the query means something in its
     client's session only. ``computes``: beside a query each cluster computes something of it.
@@ -89,7 +89,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The verdict on DDL and the like, as far as its own reading tells.
+    """The verdict on DDL and the like, as far as its own reading allows.
 
     ``queries``: what it computes later, to be read and judged, too (`with_part`). ``function``:
     what makes a function, whose body is to be read (`haproc.reading.definitions`).
@@ -270,21 +270,22 @@ def confirm_query(reading: Reading, context: Context) -> None:
 
 
 def _expressions(node: Node) -> list[Node]:
-    """Return what computes something in a part of a statement; a table's own words do not."""
+    """Return the computing expressions in a part of a statement; a table's own words are none."""
     if node.is_tree and node.cls not in _PLAIN:
         return [node]
     return [each for child in node.children for each in _expressions(child)]
 
 
 def _of_session(nodes: Iterable[Node]) -> list[str]:
-    """Return what only the client's session has; variables are not it, as their values are said."""
+    """Return the objects that only the client's session has; variables do not count, as their
+    values are written out."""
     uses = Uses()
     uses.take_analyzed(nodes)
     return [each for each in uses.session if not each.startswith(VARIABLE)]
 
 
 def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
-    """Return what becomes of a write that can't run everywhere as it stands, for these reasons."""
+    """Return the judgement of a write that can't run everywhere as it stands, for these reasons."""
     distinct = tuple(dict.fromkeys((*judged.reasons, *reasons)))
     if judged.cut is None:
         return replace(judged, treatment=Treatment.REFUSE, reasons=distinct, hint=_HINT)
@@ -292,7 +293,7 @@ def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
 
 
 def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
-    """Return what a query or a DataFrame would give elsewhere; raises RefusedError."""
+    """Return the judgement of a query or a DataFrame; raises RefusedError."""
     assert reading.analyzed is not None
     found = examine(reading, reading.analyzed, facts, moment)
     found += examine_computed(reading, facts, moment)
@@ -333,7 +334,7 @@ def _elsewhere(root: Node) -> Iterator[str]:
 
 
 def _literals(findings: Sequence[Finding]) -> list[tuple[TextRange, str]]:
-    """Return what is put where; of places in each other the outer one."""
+    """Return the texts by their places; of nested places the outer one."""
     found: dict[TextRange, str] = {}
     for each in findings:
         if each.remedy is Remedy.VALUE and each.place is not None:

@@ -47,7 +47,7 @@ SIDE: Final[dict[str, frozenset[str]]] = {
     | {"ResolvedHint", "UnresolvedHint", "LateralJoin"}
     | {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF"}
 }
-"""Fields that say where and under what name, or hold code: no expression."""
+"""Fields with a place, a name or code: no expression."""
 OBJECTS: Final = _names(
     """
     AliasIdentifier CommonExpressionId HintInfo JoinHint NumericEvalContext ScriptInputOutputSchema
@@ -66,7 +66,7 @@ COUNTING: Final = _names(
     """
 )
 READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
-"""They make TIMESTAMPs of parts of a text or a variant, as their type says."""
+"""They make TIMESTAMPs of parts of a text or a variant, by their type."""
 COMPARING: Final = _names("PivotFirst")
 """It makes values of the type of a column of what is given, while it is analyzed."""
 CONDITIONS: Final = {

@@ -174,7 +174,7 @@ def _depths(tokens: list[Token]) -> Iterator[int]:
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
-    """Return what stands between the commas outside parentheses."""
+    """Return the items between the commas outside parentheses."""
     parts: list[list[Token]] = [[]]
     for token, depth in zip(tokens, _depths(tokens), strict=True):
         if token.is_symbol(",") and not depth:
@@ -222,7 +222,7 @@ class Moving:
         return None
 
     def clock(self, name: str, kind: str) -> str:
-        """Return what a function of the clock gives, as a type."""
+        """Return the value of a function of the clock, as a type."""
         literal = clock_literal(name, self.moment)
         is_short = kind.startswith("TIME(") and kind != "TIME(6)"
         return f"CAST({literal} AS {kind})" if is_short else literal
@@ -234,7 +234,7 @@ class Moving:
         return self.clock(name, node.type or "") if name in _CLOCKS else None
 
     def name_of_call(self, place: TextRange) -> str:
-        """Return what Spark calls a column that is a call of the clock; empty if it is none."""
+        """Return Spark's name for a column that is a call of the clock; empty if it is none."""
         match = _CALL.fullmatch(self.cut(place))
         name = "" if match is None else match[1].lower()
         return f"{name}()" if name in ("current_timestamp", "now") else ""
@@ -255,7 +255,7 @@ class Moving:
             return None
 
     def written(self, word: str, text: str, literal: Node | None) -> str | None:
-        """Return what takes the place of a typed literal; None if it stays as it is.
+        """Return the replacement of a typed literal; None if it stays as it is.
 
         Empty if it moves, and its value is not known.
         """
@@ -420,7 +420,7 @@ def outputs(node: Node | None) -> list[int | None]:
 
 
 def inline_table(reading: Reading, plan: Node) -> Node | None:
-    """Return how rows of an analyzed plan were written, from the parsed tree."""
+    """Return the rows of an analyzed plan as written, from the parsed tree."""
     if plan.place is None or reading.parsed is None:
         return None
     for node in reading.parsed.walk():

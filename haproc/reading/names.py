@@ -96,7 +96,7 @@ def in_field(value: Any) -> Iterator[Node]:
 
 
 def without(node: Node, fields: Iterable[str]) -> list[Node]:
-    """Return what a node holds in other fields than these, and not what stands in those, too."""
+    """Return a node's parts in other fields than these, without those that stand in these, too."""
     left_out = {id(each) for name in fields for each in in_field(node[name])}
     found = [
         each

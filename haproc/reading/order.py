@@ -38,7 +38,7 @@ def child_of(node: Node) -> Node | None:
 
 
 def items_of(node: Node) -> list[Node]:
-    """Return what an operator shows: expressions of a Project or an Aggregate."""
+    """Return an operator's output: expressions of a Project or an Aggregate."""
     return node.nodes("projectList" if node.cls == "Project" else "aggregateExpressions")
 
 
@@ -112,7 +112,7 @@ def limit_is_total(node: Node) -> bool:
 
 
 def function_of(window: Node) -> Node | None:
-    """Return what a window expression computes, without the wrapping of an aggregate."""
+    """Return the function of a window expression, without the wrapping of an aggregate."""
     function = window.node("windowFunction")
     if function is not None and function.cls == "AggregateExpression":
         return function.node("aggregateFunction")

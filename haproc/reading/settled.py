@@ -42,7 +42,7 @@ _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
 
 
 def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
-    """Return what of the text became constants while it was parsed or analyzed."""
+    """Return the parts of the text that became constants while it was parsed or analyzed."""
     examination = Examination(reading, moment)
     found = list(_rows_written(examination))
     found += _names_computed(examination)
@@ -52,7 +52,7 @@ def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
 
 
 def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Finding]:
-    """Return what could differ in what the analyzer has computed itself."""
+    """Return the findings in the parts that the analyzer has computed itself."""
     examination = Examination(reading, moment, facts)
     found = [each for plan in reading.computed for each in examination.part(plan)]
     reason = "is computed while Spark reads the statement, and cannot be read by itself"
@@ -61,7 +61,8 @@ def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Fin
 
 
 def is_beside(reading: Reading, whole: Anatomy) -> Callable[[Finding], bool]:
-    """Return what tells whether a finding of `examine_computed` is of what no rows stand for.
+    """Return a function that returns True for a finding of `examine_computed` in a part that no
+    rows replace.
 
     What has no place stands in the body of a view or a function, and is, if such is used there.
     """
@@ -180,7 +181,7 @@ def _of_merge(examination: Examination) -> Iterator[Finding]:
 
 
 def _scopes(merge: Node, analyzed: Node) -> dict[int, set[str]]:
-    """Return what each node of a MERGE's clauses takes for a column, by the node's id."""
+    """Return the column of each node of a MERGE's clauses, by the node's id."""
     source, target = (_columns_shown(analyzed.node(each)) for each in ("source", "target"))
     of_fields = {
         "mergeCondition": source | target,
@@ -209,9 +210,8 @@ def _columns_shown(side: Node | None) -> set[str]:
 # Whether what each cluster computes of a statement is the same without some of its settings.
 #
 # Lanes run a write under the settings that travel with it, not under those of its client's session
-# alone. Two readings tell whether these matter: one under all settings, one as the lanes have
-# them. Where both are alike, and hold nothing but what no setting changes as it is computed, they
-# do not.
+# alone. Two readings show if these matter: one under all settings, one with the lanes' settings.
+# Where both are alike, and hold nothing but what no setting changes as it is computed, they do not.
 
 
 _PLAIN: Final = frozenset(
@@ -220,7 +220,7 @@ _PLAIN: Final = frozenset(
 )
 """Expressions that come to the same under all settings, if they are alike."""
 _ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract", "UnaryMinus"})
-"""Likewise over numbers: ANSI mode says what they do, and travels."""
+"""The same for numbers: ANSI mode decides about them, and travels."""
 _FITTING: Final = frozenset({"Cast", "CheckOverflowInTableInsert", "CheckOverflowInTableWrite"})
 """Classes that make values those of a table's columns, in the place of the whole statement."""
 _NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(")
@@ -283,7 +283,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _alike(mine: Any, other: Any, values: Sequence[TextRange]) -> bool:
-    """Tell whether two trees are the same but for numbers and places."""
+    """Return whether two trees are the same but for numbers and places."""
     if isinstance(mine, Node) and isinstance(other, Node):
         if mine.place is not None and mine.place in values:
             return True
@@ -308,7 +308,7 @@ _NUMBERING: Final = frozenset({"exprId", "resultId"})
 
 
 def alike(own: Reading, lanes: Reading) -> bool:
-    """Tell whether the whole of a statement is the same in both readings."""
+    """Return whether the whole of a statement is the same in both readings."""
     trees: Iterable[tuple[Node | None, Node | None]] = (
         (own.parsed, lanes.parsed),
         (own.analyzed, lanes.analyzed),

@@ -1,4 +1,4 @@
-"""A reading: a statement as Spark's parser and analyzer have it, and what the judge says."""
+"""A reading: a statement's trees from Spark's parser and analyzer, and the judge's verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass
 from haproc.pin.literals import Treatment
 
-# What the judge says of a statement, part by part.
+# The judge's verdict on a statement, part by part.
 
 
 class Remedy(StrEnum):
@@ -47,7 +47,7 @@ class Finding:
 class Facts:
     """The facts of the session that the trees lack.
 
-    ``legacy``: its time parser is the legacy one, in whose formats the clock has a say.
+    ``legacy``: its time parser is the legacy one, some of whose formats depend on the clock.
     ``vouched``: a rule of the operator's vouches for classes that are in no list.
     """
 
@@ -106,12 +106,12 @@ class Node:
 
     ``cls``: its class, without the package if it is Spark's or Delta's. ``fields``: its fields by
     their names, each a Node, a list, a dict, or something simple; empty ones are left out.
-    ``place``: where it stands in the text; none for what comes from a view or a function. It is
-    not reliable for columns. ``type``: an expression's, as SQL; None if it is not resolved.
+    ``place``: where it stands in the text; none for what comes from a view or a function. It is not
+    reliable for columns. ``type``: an expression's, as SQL; None if it is not resolved.
     ``deterministic``: whether Spark calls it so. ``id``: the number of a column or alias in its
     plan. ``value``: a literal, as SQL. ``names``: of a table, function or identifier, in parts.
-    ``more``: children that are in no field. ``attributes``: what else the plugin says.
-    ``is_tree``: whether it is an operator or an expression.
+    ``more``: children that are in no field. ``attributes``: the plugin's other facts. ``is_tree``:
+    whether it is an operator or an expression.
     """
 
     cls: str

@@ -27,9 +27,9 @@ from haproc.sessions.client import ClientSession
 
 
 class LogEnd:
-    """The log's end as it is after somebody asked for it; those who ask together share a call.
+    """The log's end as it is after the request for it; simultaneous requests share a call.
 
-    A call answers only those who asked before it began.
+    A call answers only requests from before it began.
     """
 
     def __init__(self, call: Callable[[], Awaitable[int]]) -> None:
@@ -74,7 +74,7 @@ class Ground:
 
     @classmethod
     def now(cls, core: Core) -> Ground:
-        """Return what stands now."""
+        """Return the present values."""
         return cls(core, core.schedule.low, core.watermarks.definitions_applied)
 
     def below(self, names: frozenset[str]) -> int:
@@ -88,7 +88,8 @@ class Ground:
 
 
 def applied_to(core: Core, names: frozenset[str]) -> Callable[[], int]:
-    """Return what tells how far all is applied that may define one of these names anew."""
+    """Return a function that returns the offset up to which all redefinitions of these names are
+    applied."""
     schedule = core.schedule
     if ANYTHING in names:
         return lambda: schedule.low
@@ -105,7 +106,7 @@ class AttachedResources:
     may end sooner: its client gets an answer after some time that the outcome is not known, and
     the operation still waits for its turn.
 
-    Keys are those of operations, if nothing else is said.
+    Keys are those of operations, unless stated otherwise.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -212,11 +213,11 @@ class Concerns:
         self._asks_for_more = asks_for_more
 
     def of(self, requested: WriteConcern | None, least: WriteConcern | None) -> WriteConcern:
-        """Return what a request asks for, or the configuration; a rule's if that is more."""
+        """Return the request's write concern, or the configured one; a rule's if that is more."""
         return (requested or self._assurance.default).at_least(least)
 
     async def again(self, requested: WriteConcern | None, offset: int) -> WriteConcern:
-        """Return the same for one that the log has already, whatever may be said of it by now."""
+        """Return the same for a write that the log has already, even if it would be refused now."""
         least = None
         operation = await self._attempts.operation(offset) if self._asks_for_more else None
         if operation is not None:
@@ -228,8 +229,8 @@ class Concerns:
 ATTEMPTS_MAX: Final = 8
 """Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
 PAUSE_S: Final = 0.1
-"""After n stale attempts, up to n times that: those who define the same thing at the same time must
-not go on in step."""
+"""After n stale attempts, up to n times that: requests that define the same name at the same time
+must not go on in step."""
 
 Make: TypeAlias = Callable[[], Awaitable[Operation]]
 
@@ -248,8 +249,8 @@ class Attempts:
     looks again: for the id, and at the tables. Only then a failure is final. 3. *Append it.* If
     it turns out to be stale (`replicate.log_state.definitions`), it is made again.
 
-    Where the log cannot be asked, a request that is sent for the first time is told its error:
-    nobody can have applied it. A retry is told that its outcome is unknown.
+    If the log cannot be reached, a request that is sent for the first time gets the log's error: no
+    cluster can have applied it. A retry gets an unknown outcome.
 
     The caller keeps the request's deadline.
     """
@@ -328,7 +329,7 @@ class Attempts:
             submitted = self._replica.writes.submit(
                 operation, request.timeout_s, request.place.rest if request.place else None
             )
-            del operation  # may be large, and whoever runs it reads it from the log
+            del operation  # may be large, and the applier reads it from the log
             offset, outcome = await submitted
             if _again(outcome) and self.next_id(request) != made_as:
                 continue
@@ -359,7 +360,7 @@ class Attempts:
         return message
 
     async def ground(self, names: frozenset[str] = frozenset()) -> Ground:
-        """Return what stands here, for what is to be looked up now of tables of these names.
+        """Return the present offsets here, for a lookup of tables of these names.
 
         It is near enough to the log's end for the operation to find its place in time.
         """
@@ -405,7 +406,7 @@ def _is_final(error: RequestError) -> bool:
 
 
 def _of_attempt(request: Request, error: RequestError) -> RequestError:
-    """Return what is told of what stood in the way: the log may have an earlier attempt."""
+    """Return the client's error for an obstacle: the log may have an earlier attempt."""
     if request.age_s > 0 and error.outcome is WriteOutcome.NOT_SENT:
         error.outcome = WriteOutcome.UNKNOWN
     return error

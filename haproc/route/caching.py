@@ -59,7 +59,7 @@ class Repeatable:
         self._readings = readings
 
     async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
-        """Return what a query comes to as of now; raises EngineError."""
+        """Return the present reading of a query; raises EngineError."""
         since = self._core.schedule.done_below(defines)
         try:
             found = await self._readings.query(SqlText(statement.sql), settings, user)
@@ -119,13 +119,14 @@ class Narrowing:
         self._readings = readings
 
     async def applied(self, understood: Understood) -> Callable[[], int] | None:
-        """Return what tells how far all is applied that the query shows; None: not known."""
+        """Return a function for the offset up to which all writes to the query's tables are
+        applied; None: not known."""
         if understood.session is not None or unfit(understood):
             return None
         try:
             tables = await self._tables(understood)
         except (EngineError, RefusedError):
-            return None  # running it tells what is wrong
+            return None  # running it shows the fault
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
@@ -134,7 +135,7 @@ class Narrowing:
     async def applied_in(
         self, understood: Understood, session: ClientSession | None
     ) -> Callable[[], int] | None:
-        """Say it of a query that its sender runs in its session; nothing is remembered of it."""
+        """Return the same for a query in its sender's session; nothing is remembered of it."""
         if session is None:
             return await self.applied(understood)
         if session.holds_temporaries or session.handles:
@@ -145,7 +146,7 @@ class Narrowing:
             shown = query is not None or not unfit_text(understood)
             tables = await self._tables(understood, query) if shown else None
         except (EngineError, RefusedError):
-            return None  # running it tells what is wrong
+            return None  # running it shows the fault
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
@@ -159,7 +160,7 @@ class Narrowing:
     async def _tables(
         self, understood: Understood, query: SparkPlan | None = None
     ) -> Tables | None:
-        """Return what a query reads: its text, or a plan."""
+        """Return the tables that a query reads: its text, or a plan."""
         core, user = self._core, understood.request.user
         definitions = core.watermarks.definitions_applied
         found = await self._readings.query(
@@ -235,12 +236,13 @@ def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
 
 
 def unfit(understood: Understood) -> str:
-    """Say why a query's answer is never kept, by its form alone; empty if it may be."""
+    """Return the reason why a query's answer is never kept, by its form alone; empty if it may
+    be."""
     return "it runs in a session" if understood.session is not None else unfit_text(understood)
 
 
 def unfit_text(understood: Understood) -> str:
-    """Say it of a query's text, wherever it runs."""
+    """Return the same for a query's text, wherever it runs."""
     statement = understood.statement
     if (
         not isinstance(understood.request.statement, SentSql)
@@ -260,7 +262,7 @@ class Caching:
     too large to be kept. While it runs, an equal one of its user waits for it, once; then it
     runs by itself.
 
-    ``repeatable`` says which answers may be kept, and what they rest on.
+    ``repeatable`` decides which answers may be kept, and what they rest on.
     """
 
     def __init__(self, core: Core, limits: Cache, repeatable: Repeatable, counts: Counts) -> None:
@@ -276,9 +278,9 @@ class Caching:
 
         ``still``: whether the rules would decide about the query as they have.
 
-        Whoever counts by the log's end sees to it that this HAProc has read so far. What the client
-        has seen counts even if it was here: a process that was replaced and does not know it must
-        not go behind what its successor showed.
+        A caller that counts by the log's end makes sure that this HAProc has read so far. What the
+        client has seen counts even if it was here: a process that was replaced and does not know it
+        must not go behind what its successor showed.
         """
         core = self._core
         if not self._wanted(understood) or unfit(understood) or core.condition.state not in SERVING:
@@ -307,7 +309,7 @@ class Caching:
         if reason := unfit(understood):
             return _with_report(await run(), reason)
         key = _key(understood)
-        of_user = understood.request.user, key  # who waits in line waits for its own user's turn
+        of_user = understood.request.user, key  # a waiting query waits for its own user's turn
         if (other := self._under_way.get(of_user)) is not None:
             await other.wait()
         if (held := self.held(understood, still)) is not None:
@@ -349,7 +351,7 @@ class Caching:
         return await self._taken(key, begun, answer)
 
     async def _begun(self, understood: Understood) -> KeptAnswer | str:
-        """Return what is to be kept of a query that begins now, or why nothing is.
+        """Return the answer to keep of a query that begins now, or the reason why none is kept.
 
         Nothing is waited for between the last look and the query's start: what comes later is seen
         by its offset, and what the query reads is what it did when Spark was asked.
@@ -359,7 +361,7 @@ class Caching:
             reading = await self._repeatable.reading(
                 understood.statement, understood.settings, user
             )
-        except EngineError as error:  # running it tells what is wrong
+        except EngineError as error:  # running it shows the fault
             return f"Spark did not analyze it: {error.message}"
         if reading.reason:
             return reading.reason
@@ -403,7 +405,8 @@ class Caching:
         return _with_report(replace(answer, result=Replayed(chunks)), _WRITTEN * outdated)
 
     def _no_room(self, size: int, more: int) -> str:
-        """Reserve so much more for an answer of this size, or say why it cannot be kept."""
+        """Reserve so much more for an answer of this size, or return the reason why it cannot be
+        kept."""
         if size + more > self._limits.answer_bytes_max:
             return "it is larger than cache.answer_bytes_max"
         return "" if self._kept.reserve(more) else "answers on their way fill cache.bytes_max"

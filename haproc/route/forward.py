@@ -103,7 +103,7 @@ def _text(statement: Sent) -> str:
 
 
 def _refusal(peer: str, data: bytes) -> Exception:
-    """Return what to raise for a peer's error: only the statement's own is everybody's."""
+    """Return the error to raise for a peer's: only the statement's own goes to the client."""
     try:
         error = pieces.read_error(data)
     except BrokenPiecesError as broken:

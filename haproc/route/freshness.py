@@ -32,7 +32,8 @@ EVERYBODY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Another cluster as its HAProc told last. ``applied``: what it had applied then, at least."""
+    """Another cluster by its HAProc's last report. ``applied``: what it had applied then, at
+    least."""
 
     name: str
     serving: bool
@@ -58,7 +59,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Nobody can; ``why`` tells how far each cluster is."""
+    """Nobody can; ``why`` contains each cluster's progress."""
 
     why: str
 
@@ -67,7 +68,8 @@ Decision: TypeAlias = Serve | Wait | Forward | Refuse
 
 
 def need(wanted: Freshness, cluster: str, log_end: int) -> int:
-    """Return what the cluster must have applied. ``log_end`` counts where the level asks for it.
+    """Return the number of records that the cluster must have applied. ``log_end`` counts where the
+    level asks for it.
 
     For `EVERYBODY` it is what any cluster must have applied.
     """

@@ -29,7 +29,7 @@ class Remembered(Generic[K, V]):
         self._as_of: int | None = None
 
     def find(self, key: K) -> V | None:
-        """Return what was said, if it would be said again."""
+        """Return the kept answer, if it would be given again."""
         self._forget_outdated()
         found = self._entries.get(key)
         if found is not None:
@@ -37,7 +37,7 @@ class Remembered(Generic[K, V]):
         return found
 
     def keep(self, key: K, value: V, epoch: int) -> None:
-        """Keep what was said, unless a definition has changed since it was asked for."""
+        """Keep an answer, unless a definition has changed since the question."""
         self._forget_outdated()
         if epoch != self._as_of:
             return
@@ -68,7 +68,7 @@ Key: TypeAlias = bytes
 
 
 def key_of(sql: str, settings: Settings) -> Key:
-    """Return what a query is known again by: its text with its parameters, what it runs under.
+    """Return the key of a query: its text with its parameters, and its settings.
 
     Not its user, whom Spark never learns: rules have let him ask it, or this is not looked for.
     """
@@ -163,5 +163,5 @@ class KeptAnswers:
 
 
 def weight(chunks: tuple[Chunk, ...] = ()) -> int:
-    """Return what an answer takes up in memory."""
+    """Return the bytes of an answer in memory."""
     return OVERHEAD_BYTES + sum(len(chunk.data) for chunk in chunks)

@@ -1,4 +1,4 @@
-"""Makes a statement an operation, ready for the log; or tells what would become of it."""
+"""Makes a statement an operation, ready for the log; or shows its classification."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from haproc.route.streams import refused, timed_out
 
 
 class Showing:
-    """Tells what would become of a statement that is sent now, and runs nothing of it.
+    """Shows the classification of a statement that is sent now, and runs nothing of it.
 
-    ``understood`` says what a request is.
+    ``understood`` returns a request's classification.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Showing:
         self._ruling = ruling
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
-        """Return what a SQL text is and what would become of it, with its ``tree`` if wanted.
+        """Return the kind of a SQL text and its classification, with its ``tree`` if wanted.
 
-        What would be refused is told, too. Raises RequestError, also for a text that is wrong.
+        A refusal is returned, too. Raises RequestError, also for a text that is wrong.
         """
         try:
             async with asyncio.timeout(request.timeout_s):
@@ -164,7 +164,7 @@ class Making:
     It is taken before the look, by what is written: what is read is not known yet. If this cluster
     is far behind with that, the operation turns out stale, and is made again once it no longer is.
 
-    ``foresee`` is told of each statement, as far as it is known before Spark has looked at it.
+    ``foresee`` receives each statement, as far as it is known before Spark has read it.
     """
 
     def __init__(
@@ -383,7 +383,7 @@ def _moment(understood: Understood) -> Moment:
 
 
 def _budget_s(*allowed: float | None) -> float | None:
-    """Return the least that anybody allows; None: nobody says."""
+    """Return the least that anybody allows; None: unknown."""
     return min((each for each in allowed if each is not None), default=None)
 
 

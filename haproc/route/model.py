@@ -24,14 +24,14 @@ from haproc.route.rows.forms import ARROW, Form
 # its client brings back (its session, its rows) is made again when the request is sent again,
 # under another id that follows from its own: ``ID~2``, ``ID~3`` …
 #
-# Applied is at most one of them. Each id is made only by somebody who has read that the one before
+# Applied is at most one of them. Each id is made only by a HAProc that has read that the one before
 # it was *rejected*, which is final on every cluster; and of several operations of one id the first
-# in the log counts, whoever appended them. So whoever looks goes through the ids in turn, up to
-# the first that is not known, or was not rejected so.
+# in the log counts. So a lookup goes through the ids in turn, up to the first that is unknown, or
+# was not rejected so.
 
 
 IDS_MAX: Final = 8
-"""Chosen: sessions are not lost so often in a row; then the rejection is what its client hears."""
+"""Chosen: sessions are not lost so often in a row; then its client gets the rejection."""
 _AGAIN: Final = frozenset({ErrorClass.SESSION_GONE.value, ErrorClass.ROWS_GONE.value})
 
 
@@ -58,7 +58,7 @@ class Service(Protocol):
         ...
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
-        """Return what waits for what became of this user's write; None if it is not here.
+        """Return the attempt that awaits the outcome of this user's write; None if it is not here.
 
         Here: read from the log by this HAProc, within the window of request ids.
         """
@@ -92,7 +92,7 @@ class Service(Protocol):
         ...
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
-        """Return what would become of a SQL text that is sent now, which does not run."""
+        """Return the classification of a SQL text that is sent now; it does not run."""
         ...
 
     async def close_session(self, session_id: str, user: str) -> None:
@@ -258,11 +258,11 @@ class Request:
     age_s: float = 0.0
     arrived_s: float | None = None
     standing: Authorization | None = None
-    """None for whoever was let in for good."""
+    """None for an admission that does not end."""
     cache: bool | None = None
     """True if a kept answer will do, and this one may be kept; None: not stated."""
     place: RunPermit | None = field(default=None, compare=False, repr=False)
-    """None by whom it was read, which may be another process."""
+    """None for the reader, which may be another process."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -288,10 +288,10 @@ class CacheReport:
 class HaReport:
     """The ``ha`` block of an answer: where and how the request was carried out.
 
-    ``outcomes`` says for each cluster what is known when the answer leaves: ``applied``,
-    ``queued``, ``failed: …``. ``after_offset``: a cluster that has applied so many records of the
-    log shows whatever this answer may have shown; None if it showed nothing. ``cache``: None where
-    it was not asked for.
+    ``outcomes``: for each cluster the state known when the answer leaves: ``applied``, ``queued``,
+    ``failed: …``. ``after_offset``: a cluster that has applied so many records of the log shows
+    whatever this answer may have shown; None if it showed nothing. ``cache``: None where it was not
+    asked for.
     """
 
     cluster: str

@@ -251,7 +251,7 @@ class Offload:
         raise _too_complex("ended the process that read it, twice")
 
     async def aclose(self) -> None:
-        """End the workers; who still waits is told to go elsewhere."""
+        """End the workers; requests that still wait get an availability error."""
         self._closed = True
         for queue in self._queues.values():
             for task in queue:

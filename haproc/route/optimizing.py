@@ -40,7 +40,7 @@ def rule_of(table: str, rules: Iterable[OptimizeRule]) -> OptimizeRule | None:
 
 
 def commits_since(history: Iterable[tuple[int, str]], looked_at: int) -> int:
-    """Return how many commits stand above a version and the newest OPTIMIZE.
+    """Return the number of commits above a version and the newest OPTIMIZE.
 
     ``history``: versions and what made them, the newest first. A version that the table does not
     have was that of another table of its name.

@@ -103,7 +103,7 @@ def unsettled_part(
 
 
 def is_alike(own: str, text: str, lanes: str) -> bool:
-    """Tell whether a definition is the same in both readings; raises RefusedError."""
+    """Check that a definition is the same in both readings; raises RefusedError."""
     with readable():
         return alike(read(own, text), read(lanes, text))
 
@@ -112,8 +112,8 @@ def is_alike(own: str, text: str, lanes: str) -> bool:
 #
 # Its query is run under them, wherever that is, and its rows travel. What each cluster computes of
 # it beside the rows, it computes without them: so that is read a second time as the lanes have it,
-# and must be the same. Else the write is refused, and the setting named. So is one for which no
-# rows stand, where the setting is Delta's: it may say how Delta is to carry the write out.
+# and must be the same. Else the write is refused, and the setting named. So is one that no rows
+# replace, if the setting is Delta's: it may decide how Delta carries the write out.
 
 
 NAMED_MAX: Final = 5
@@ -139,7 +139,8 @@ def travelling(settings: Settings) -> Settings:
 
 
 def reasons(settings: Settings) -> tuple[str, ...]:
-    """Say why a write of a session is not the same elsewhere; empty if no setting is its own."""
+    """Return the reasons why a write of a session is not the same elsewhere; empty if no setting is
+    its own."""
     names = [key for key, _ in own_of(settings)]
     return (_named(names),) if names else ()
 
@@ -168,7 +169,7 @@ def _refused(names: Sequence[str], what: str) -> RefusedError:
 
 
 def with_own(judged: Judged, settings: Settings) -> Judged:
-    """Return what becomes of a write that changes rows; raises RefusedError.
+    """Return the judgement of a write that changes rows; raises RefusedError.
 
     Rows stand for its query, if it has one.
     """

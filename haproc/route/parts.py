@@ -75,7 +75,7 @@ class Parts:
         explained: Callable[[EngineError], RequestError],
         now: Callable[[], float],
     ) -> Parts:
-        """Put them together; ``explained`` says what a client is told of an EngineError."""
+        """Put them together; ``explained`` returns the client's error for an EngineError."""
         core, engine, texts = given.replica.core, given.engine, given.texts
 
         def epoch() -> int:
@@ -122,12 +122,13 @@ class Parts:
         )
 
     def showing(self, understood: Callable[[Request], Awaitable[Understood]]) -> Showing:
-        """Return what tells what would become of a text."""
+        """Return the classification of texts."""
         return Showing(self.core, self.texts, understood, self.readings, self.ruling)
 
 
 def _planning(config: Config, replica: Replica) -> Planning:
-    """Return whose turn it is on the cluster's driver, which hears of the driver's health."""
+    """Return the order of statements on the cluster's driver, which receives the driver's
+    health."""
     core, limits = replica.core, config.limits
     planning = Planning(
         Shares.of(limits.planned_max, config),

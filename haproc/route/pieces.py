@@ -35,12 +35,12 @@ class BrokenPiecesError(Exception):
 
 
 def chunk_head(chunk: Chunk) -> bytes:
-    """Return what goes before a chunk's bytes."""
+    """Return the header of a chunk's bytes."""
     return _HEAD.pack(FrameKind.CHUNK, chunk.rows, len(chunk.data))
 
 
 def end() -> bytes:
-    """Return the frame that says that the result is whole."""
+    """Return the frame that marks the result as whole."""
     return _HEAD.pack(FrameKind.END, 0, 0)
 
 
@@ -51,7 +51,7 @@ def error(body: dict[str, Any]) -> bytes:
 
 
 def read_head(data: bytes) -> tuple[FrameKind, int, int]:
-    """Return what a frame holds, its rows, and how many bytes follow."""
+    """Return a frame's kind, its rows, and the number of bytes that follow."""
     kind, rows, size = _HEAD.unpack(data)
     if kind not in FrameKind.__members__.values() or size > _CHUNK_BYTES_MAX:
         raise BrokenPiecesError("the peer's answer cannot be read")
@@ -59,7 +59,7 @@ def read_head(data: bytes) -> tuple[FrameKind, int, int]:
 
 
 def read_error(data: bytes) -> RequestError:
-    """Return the error that an error answer's body tells of."""
+    """Return the error in an error answer's body."""
     try:
         fields = json.loads(data)
         return RequestError(

@@ -75,7 +75,7 @@ def table_questions(plan: Any) -> tuple[bytes, ...]:
 
 
 def shape_of(question: bytes) -> bytes | None:
-    """Return what questions have in common that differ in their steps' numbers alone.
+    """Return the common key of questions that differ only in their steps' numbers.
 
     Every DataFrame numbers its steps anew. None: an expression means a step by its number.
     """
@@ -238,7 +238,7 @@ def _computed(actions: Iterable[Any]) -> Iterator[Any]:
 
 
 def _assignments(action: Any) -> Iterable[Any]:
-    """Return what an action assigns: Spark's own, or one of Delta's."""
+    """Return an action's assignments: Spark's own, or one of Delta's."""
     if "assignments" in action.DESCRIPTOR.fields_by_name:
         return list(action.assignments)
     return [*action.update_action.assignments, *action.insert_action.assignments]
@@ -284,7 +284,7 @@ def _empty(local: Any) -> None:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(local.data))
     except pa.ArrowInvalid:
-        return  # Spark will say so
+        return  # Spark will report it
     sink = io.BytesIO()
     pa.ipc.new_stream(sink, schema).close()
     local.data = sink.getvalue()
@@ -308,7 +308,7 @@ def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -
 
 
 def defined_by(metadata: Iterable[str]) -> list[str]:
-    """Return which keys of columns' metadata Delta or Spark may read as a definition.
+    """Return the keys of columns' metadata that Delta or Spark may read as a definition.
 
     A generated column, an identity, a default: of a table that is made of these columns, each
     cluster would compute them by itself.

@@ -41,7 +41,7 @@ where it plans dozens of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
 """Longer than almost any planning. Chosen."""
 _OF_THE_TIMEOUT: Final = 0.9
-"""Nobody waits longer than so much of a statement's own time, and so hears why."""
+"""No request waits longer than so much of a statement's own time, and so gets the reason."""
 LARGE: Final = 32_768
 """Characters; fewer take a few dozen MB of a driver. Chosen."""
 
@@ -70,8 +70,8 @@ class Planning:
     ) -> None:
         """``characters``: of all large statements. ``wait_s``: nobody waits longer.
 
-        ``departures`` counts how often the cluster left service; ``unavailable`` is what those are
-        told that waited meanwhile.
+        ``departures`` counts how often the cluster left service; ``unavailable``: the error for
+        requests that waited meanwhile.
         """
         self._places = WaitQueue(places)
         self._room = WaitQueue(characters)
@@ -92,12 +92,12 @@ class Planning:
     async def turn(
         self, user: str, within_s: float, size: int = 0, departures: int | None = None
     ) -> AsyncIterator[Planned]:
-        """Have a turn, once it comes; what is given is to be told how far the driver is with it.
+        """Wait for a turn; the given function receives the statement's phases on the driver.
 
-        The end gives it back, unless the statement was given up. Who has a turn must not wait for
-        another one, nor for the log. Raises RequestError if it does not come in time, or if the
-        cluster has left service since ``departures`` was as given. ``size``: of the statement's
-        text; a large one's room is held until its first rows, or the end.
+        The end gives it back, unless the statement was given up. A statement with a turn must not
+        wait for another turn, nor for the log. Raises RequestError if it does not come in time, or
+        if the cluster has left service since ``departures`` was as given. ``size``: of the
+        statement's text; a large one's room is held until its first rows, or the end.
         """
         departures = self.departures() if departures is None else departures
         turn = await self._come(user, min(_OF_THE_TIMEOUT * within_s, self._wait_s), size)
@@ -124,7 +124,7 @@ class Planning:
             self._end(turn)
 
     def cluster_left(self) -> None:
-        """It serves no more, and may not say for how long: who waits had better ask another one."""
+        """It does not serve any more, for an unknown time: waiting requests go to another one."""
         self._places.send_away(self._unavailable)
         self._room.send_away(self._unavailable)
 

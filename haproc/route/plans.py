@@ -5,8 +5,8 @@ own Spark computes it. One whose input is not, or does not, has its rows compute
 else beside the input (conditions, the values of a merge) has to be the same everywhere, as in SQL's
 UPDATE, DELETE and MERGE, or the plan is refused.
 
-What is written says more than the plan does: whether the table is there decides what a save comes
-to, and what its columns are decides whether texts would be read by the clock as they are fitted in.
+The plan alone does not decide it: the existence of the table decides the effect of a save, and its
+columns decide if texts would be read by the clock as they are fitted in.
 
 Rows that stand in the plan itself, and are merely appended, are as those of an INSERT: nothing has
 to be asked about them, but what Spark would make of texts (`haproc.route.stand_in`).
@@ -112,7 +112,7 @@ class Frames:
     hidden: tuple[str, ...]
 
     def sent(self, text: str) -> SparkPlan:
-        """Return how a text is read."""
+        """Return the reader of a text."""
         return SparkPlan(text_question(self.plan, text))
 
     @property
@@ -161,7 +161,7 @@ class Plans:
     async def target(
         self, understood: Understood, taken: Taken
     ) -> tuple[Classified, list[Column] | None]:
-        """Return what a plan is, given what is there, and the columns of what it adds to.
+        """Return the statement of a plan, given the existing table, and the columns of its target.
 
         None: it is not there, or it does not matter. Raises RequestError, EngineError.
         """
@@ -183,7 +183,7 @@ class Plans:
         statement: Classified,
         columns: list[Column] | None,
     ) -> Examined:
-        """Return what becomes of a plan; raises RefusedError, RequestError, EngineError.
+        """Return the judgement of a plan; raises RefusedError, RequestError, EngineError.
 
         ``statement`` and ``columns``: as `target` returned them.
         """
@@ -294,7 +294,7 @@ class _Look:
     own: tuple[str, ...]
 
     async def verdict(self, columns: list[Column] | None) -> tuple[WriteVerdict, ColumnTypes]:
-        """Return what becomes of the plan, with the columns of the rows that stand for its input.
+        """Return the verdict on the plan, with the columns of the rows that replace its input.
 
         Raises RefusedError, EngineError.
         """
@@ -347,7 +347,8 @@ class _Look:
 
 
 def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return why a plan's input could differ, and what stands beside it, and no reading shows it.
+    """Return the reasons why a plan's input, and the parts beside it, could differ that no reading
+    shows.
 
     Raises RefusedError.
     """
@@ -364,7 +365,7 @@ def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _of_input(verdict: WriteVerdict, found: JudgedQuery, hidden: tuple[str, ...]) -> WriteVerdict:
-    """Return what becomes of a plan with this input."""
+    """Return the verdict on a plan with this input."""
     reasons = tuple(dict.fromkeys((*hidden, *found.reasons)))
     treatment = Treatment.MATERIALISE if reasons else Treatment.REPLICATE
     read = _with(verdict, found)
@@ -390,14 +391,14 @@ def computed(plan: Any, session: ClientSession | None, rows: Any) -> ComputedPla
 
 
 def session_ref(session: ClientSession | None) -> SessionRef | None:
-    """Return how a session is made anew as it is now."""
+    """Return the steps that recreate a session as it is now."""
     if session is None:
         return None
     return SessionRef(session.user, session.id, session.next_ordinal, session.begun)
 
 
 def check_definition(plan: Any) -> None:
-    """Refuse a table whose columns say in their metadata what each cluster would compute."""
+    """Refuse a table whose columns' metadata have each cluster compute a value."""
     catalog = plan.root.catalog
     if catalog.WhichOneof("cat_type") == "create_table":
         _refuse_definitions(defined_by(metadata_of(catalog.create_table.schema)))

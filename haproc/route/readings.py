@@ -1,4 +1,4 @@
-"""Has Spark read statements, and the judge say what becomes of them.
+"""Has Spark read statements, and the judge decide about them.
 
 A statement is read in its client's session if that holds temporary things, so what it means there
 is what it means; else in a session of HAProc's own under the same settings. What was judged holds
@@ -58,8 +58,8 @@ FRAME_BYTES_MAX: Final = 16 << 10
 """DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
 PARSES_MAX: Final = 64
 PARSE_MAX: Final = 64 << 10
-"""Answers of the parser that are kept, and characters of one: DDL is told by them once more, right
-after it was recognised. Chosen."""
+"""Answers of the parser that are kept, and characters of one: DDL needs them once more, right after
+it was recognised. Chosen."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
@@ -110,7 +110,8 @@ class Readings:
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
 
     async def recognised(self, text: str, settings: Settings, user: str) -> Recognised:
-        """Return what a statement is, by Spark's parser; raises RefusedError, EngineError."""
+        """Return the classification of a statement by Spark's parser; raises RefusedError,
+        EngineError."""
         key = key_of(text, settings)
         if (known := self._recognised.find(key)) is not None:
             return known
@@ -129,7 +130,7 @@ class Readings:
         moment: Moment,
         carried: Carried | None = None,
     ) -> Judged:
-        """Return what becomes of a statement; raises RefusedError, EngineError.
+        """Return the judgement of a statement; raises RefusedError, EngineError.
 
         ``carried``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
         own answer to a statement that is wrong.
@@ -167,7 +168,7 @@ class Readings:
         moment: Moment,
         carried: Carried | None = None,
     ) -> Judged:
-        """Return what becomes of a statement that changes no rows.
+        """Return the judgement of a statement that changes no rows.
 
         ``carried``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
         """
@@ -195,7 +196,7 @@ class Readings:
             await self._lanes.confirm_alike((data, text), as_carried, settings, user)
         if found.function is not None:
             queries = await self.computed_by(found.function, settings, user)
-            judged = replace(judged, known=True)  # as far as these tell what it touches
+            judged = replace(judged, known=True)  # as far as these show the names it touches
         for query in queries:
             data = await self._reading(spark, SqlText(query), query, user)
             judged = await self._work(user, data, judged_part, query, judged, *values)
@@ -210,7 +211,7 @@ class Readings:
         return await self._work(user, size, texts_of_function, function, tables)
 
     async def of_session(self, statement: Classified, session: ClientSession) -> Touches:
-        """Return what a statement touches that changes its client's session.
+        """Return the names touched by a statement that changes its client's session.
 
         It is read if it makes something, or rules ask for it. Raises as `judged` does, also if what
         it makes holds code outside SQL.
@@ -234,7 +235,7 @@ class Readings:
         *,
         is_query: bool = False,
     ) -> Touches:
-        """Return what a statement touches; ``statement``: how the text is sent.
+        """Return the names that a statement touches; ``statement``: how the text is sent.
 
         Raises as `judged` does, also if it is to be a query (``is_query``), and is none.
         """
@@ -276,7 +277,7 @@ class Readings:
     async def query(
         self, statement: SqlText | SparkPlan, settings: Settings, user: str
     ) -> JudgedQuery:
-        """Return what a query would give elsewhere; raises RefusedError, EngineError.
+        """Return the judgement of a query; raises RefusedError, EngineError.
 
         It is read in a session in which nothing temporary is, and a text only once.
         """
@@ -303,7 +304,7 @@ class Readings:
         only_there: bool = False,
         keeps: bool = True,
     ) -> JudgedQuery:
-        """Return what a part of a plan, given as a query, would give elsewhere.
+        """Return the judgement of a part of a plan, given as a query.
 
         ``only_there``: only the client's session can read it; ``keeps``: its reading hides nothing.
         Raises as `judged` does.
@@ -396,13 +397,14 @@ def outlined(data: str, text: str) -> list[str]:
 
 
 def recognised_in(data: str, text: str, context: Context) -> Recognised:
-    """Return what a statement is, as parsed in the server's answer; raises RefusedError."""
+    """Return the classification of a statement, as parsed in the server's answer; raises
+    RefusedError."""
     with _readable():
         return recognise(read(data, text), context)
 
 
 def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
-    """Return what becomes of a statement, as read in the server's answer; raises RefusedError."""
+    """Return the judgement of a statement, as read in the server's answer; raises RefusedError."""
     with _readable():
         return judge(read(data, text), context, facts, moment)
 
@@ -430,7 +432,8 @@ def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]])
 
 
 def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touches:
-    """Return what a statement touches, as read in the server's answer; raises RefusedError."""
+    """Return the names that a statement touches, as read in the server's answer; raises
+    RefusedError."""
     with _readable():
         reading = read(data, text)
         if is_query:
@@ -439,7 +442,7 @@ def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touche
 
 
 def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
-    """Return what a query would give elsewhere; raises RefusedError."""
+    """Return the judgement of a query; raises RefusedError."""
     with _readable():
         reading = read(data, text)
         if reading.analyzed is None:

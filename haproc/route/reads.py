@@ -58,7 +58,7 @@ NARROW_S: Final = 2.0
 """The time for that lookup before a fresher cluster is looked for. The lookup goes on, since a
 Spark whose cores are held takes longer."""
 _OF_THE_TIMEOUT = 0.9
-"""Waiting takes no more of a request's own time than this, so that the client hears why."""
+"""Waiting takes no more of a request's own time than this, so that the client gets the reason."""
 
 
 Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
@@ -120,8 +120,8 @@ class Reads:
         """Return None when the query may start here, now; or an answer that is held, or a peer's.
 
         ``held`` returns an answer that shows all writes that were read here, if there is one.
-        ``narrow`` returns what tells how far all is applied that the query shows, if that is known.
-        Raises RequestError if it can be answered nowhere.
+        ``narrow`` returns a function for the offset up to which all writes to the query's tables
+        are applied, if these are known. Raises RequestError if it can be answered nowhere.
         """
         wanted = request.freshness
         self._counts.read(wanted.level.value)
@@ -157,7 +157,8 @@ class Reads:
         return self._core.schedule.low
 
     def _far(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> int:
-        """Return how far all is applied that the query shows; all, as long as that is not known."""
+        """Return the offset up to which all writes to the query's tables are applied; of all writes
+        while these are unknown."""
         known = narrowing.done() and not narrowing.cancelled() and narrowing.exception() is None
         applied = narrowing.result() if known else None
         return self._low() if applied is None else applied()
@@ -278,7 +279,7 @@ class Reads:
         try:
             while not (await asyncio.wait({forwarded}, timeout=WATCH_S))[0]:
                 if not any(each.name == peer and each.serving for each in self._peers()):
-                    raise PeerUnavailableError(f"{peer} is gone")  # or frozen, and says nothing
+                    raise PeerUnavailableError(f"{peer} is gone")  # or frozen, and silent
             answer = await forwarded
         except BaseException:
             forwarded.cancel()
@@ -295,7 +296,7 @@ class Reads:
 
 
 def readers(peers: Mapping[str, Peer]) -> list[Candidate]:
-    """Return what the view of the ring says of the other clusters as places to run queries."""
+    """Return the other clusters as places to run queries, from the view of the ring."""
     found = []
     for name, peer in peers.items():
         received = peer.beat or peer.report

@@ -44,11 +44,11 @@ from haproc.route.streams import Running, refused
 from haproc.sessions.client import ClientSession
 
 _DESCRIBING: Final = frozenset({"catalog", delta.VERSIONS})
-"""Relations that tell something of a table: their reading has but what they tell."""
+"""Relations that describe a table: their reading has only the description."""
 
 
 def always() -> bool:
-    """Tell that nothing rests on a rule by table."""
+    """Return True: nothing rests on a rule by table."""
     return True
 
 
@@ -67,7 +67,7 @@ class Ruled:
 
 
 def defined_anew() -> RequestError:
-    """Return what is told where Spark may have read other tables than the rules were asked for."""
+    """Return the error if Spark may have read other tables than those given to the rules."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "what the statement reads was defined anew while the rules were asked about it",
@@ -85,7 +85,8 @@ class Ruling:
         self._texts = texts
 
     def remembered(self, understood: Understood) -> Ruled | None:
-        """Return what is decided already, or from what Spark said before; None: it has to say."""
+        """Return the ruling without a question to Spark, or by an earlier answer; None: Spark must
+        be asked."""
         if not understood.statement.rules:
             return Ruled(understood)
         is_text = not isinstance(understood.request.statement, SentPlan)
@@ -136,8 +137,8 @@ class Ruling:
     ) -> tuple[Classified, Callable[[], bool]]:
         """Return a statement that changes its session as the rules decide about it.
 
-        And what tells, once it has run, and nothing else has changed the session, whether they
-        would again. Raises RefusedError, also for what makes something that runs code; EngineError.
+        ``still`` shows, once it has run and nothing else has changed the session, if they would
+        again. Raises RefusedError, also for what makes something that runs code; EngineError.
         """
         epoch, unchanged = self._readings.epoch(), session.unchanged(own=1)
         since = self._core.schedule.low
@@ -183,7 +184,7 @@ class Ruling:
         text: str,
         asker: Asker,
     ) -> Touches:
-        """Return what a text touches; ``query``: how it is sent."""
+        """Return the names that a text touches; ``query``: how it is sent."""
         is_text = isinstance(query, SqlText)
         if kind in CACHEABLE_KINDS and is_text and not asker.has_temporaries:
             return _read(await self._readings.query(query, asker.settings, asker.user))
@@ -198,7 +199,7 @@ class Ruling:
         return found
 
     async def _of_plan(self, understood: Understood, sent: SentPlan) -> Touches:
-        """Return what the DataFrames of a plan touch, whatever it does with them."""
+        """Return the names that the DataFrames of a plan touch, whatever it does with them."""
         read, settings = read_of(sent), understood.settings
         questions = await plan_work(self._texts, len(sent.plan), table_questions, read.message)
         only_there = bool(read.reading.blobs or read.reading.handles)
@@ -209,7 +210,7 @@ class Ruling:
         return found
 
     def _ground(self, found: Touches, epoch: int, since: int) -> Callable[[], bool]:
-        """Return what tells whether nothing that tables rest on was defined anew since then."""
+        """Return a function that returns True while nothing that tables rest on was redefined."""
         core, names = self._core, found.rests_on | found.touched.tables
         quiet = not self._is_defined(names)
 
@@ -236,7 +237,7 @@ def _defines(op: Operation, names: frozenset[str]) -> bool:
 
 
 def _of_reading(read: ReadPlan, settings: Settings) -> Touches:
-    """Return what a plan touches by its own words, where no reading has it."""
+    """Return the names that a plan touches by its own words, if no reading has them."""
     reading, context = read.reading, Context(settings.catalog, settings.schema)
     describes = (
         reading.relations & _DESCRIBING or read.message.root.WhichOneof("rel_type") in _DESCRIBING
@@ -247,7 +248,7 @@ def _of_reading(read: ReadPlan, settings: Settings) -> Touches:
 
 
 def _read(query: JudgedQuery) -> Touches:
-    """Return what a query or a part of a plan touches."""
+    """Return the names that a query or a part of a plan touches."""
     known = query.known and not query.refused
     touched = Touched(query.reads, known, expressions=query.expressions)
     return Touches(touched, query.rests_on)
@@ -262,7 +263,7 @@ def _unchanged(session: ClientSession | None, own: int = 0) -> Callable[[], bool
 
 
 def _changes(understood: Understood) -> int:
-    """Return how many changes of its session a request is itself."""
+    """Return the number of changes of its session that a request is itself."""
     sent = understood.request.statement
     changes = isinstance(sent, SentPlan) and read_of(sent).reading.does is Does.CHANGES_SESSION
     return int(changes)

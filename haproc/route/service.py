@@ -125,10 +125,10 @@ class RingService:
         return await go_on(understood, since)
 
     async def _wrote(self, request: Request) -> None:
-        """Have the request's session here, before its write is told.
+        """Have the request's session here, before its write is answered.
 
-        Whoever took the session over while the write was under way has not waited for it: being
-        replaced, it waits for the log's end once more before it shows anything.
+        A HAProc that took the session over while the write was under way has not waited for it:
+        being replaced, it waits for the log's end once more before it shows anything.
         """
         try:
             await self._session_of(request)
@@ -140,7 +140,7 @@ class RingService:
 
     async def _attach_session(self, request: Request, facts: Facts) -> None:
         """Let a write that rests on the client's session be computed in it, also by a retry."""
-        with suppress(RequestError):  # whoever needs the session says that it is not known
+        with suppress(RequestError):  # the session's user reports that it is unknown
             session = await self._session_of(request)
             if session is not None:
                 self._attached.attach_session(facts, session)
@@ -305,7 +305,7 @@ class RingService:
         return await self.sessions.enter(user, session_id, create=True)
 
     def explained(self, error: EngineError) -> RequestError:
-        """Return what a client is told of its own call's failure in the session behind it."""
+        """Return the client's error for its own call's failure in the session behind it."""
         return failed(error, self._core, WriteOutcome.NOT_SENT)
 
     async def close_session(self, session_id: str, user: str) -> None:

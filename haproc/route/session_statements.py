@@ -89,7 +89,7 @@ class SessionStatements:
     async def unless_set_already(
         self, request: Request, session: ClientSession | None, error: RequestError
     ) -> Request:
-        """Return what asks for a setting in place of what sets it to the value that it has.
+        """Return a request that reads a setting in place of one that sets it to its present value.
 
         Raise the error that the request was refused with if it is anything else.
         """
@@ -113,7 +113,7 @@ class SessionStatements:
     ) -> Classified:
         """Return the statement as the session's own if it changes a temporary view of it.
 
-        Or has changed it before: who drops a view again must not drop another one of its name.
+        Or has changed it before: a repeated drop of a view must not drop another one of its name.
         """
         if session is not None and session.has_recorded(request_id):
             return replace(statement, operation_class=OperationClass.SESSION)
@@ -208,7 +208,7 @@ def _only_looks(statement: Classified) -> bool:
 
 
 def _gone_meanwhile() -> RequestError:
-    """Return what is told where another statement was first: the name means another thing now."""
+    """Return the error if another statement was first: the name means another object now."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "another statement of the session dropped the temporary view before this one ran",
@@ -219,7 +219,7 @@ def _gone_meanwhile() -> RequestError:
 
 
 def leaves_something(kind: Kind, sql: str) -> bool:
-    """Tell whether a session statement must be run again in a session that is made anew.
+    """Return whether a session statement must run again in a recreated session.
 
     What is only cached need not be; CACHE TABLE x AS … makes a temporary view, too.
     """

@@ -63,7 +63,7 @@ class SharedSessions:
 
     Each is given up behind DDL, because Spark goes on with what a session has looked up before, and
     when there are more than ``sessions_max``, the least recently used first. It is closed a while
-    later, once nothing runs in it any more; who was given it has begun by then.
+    later, once nothing runs in it any more; its users have begun by then.
     """
 
     def __init__(self, make: Callable[[str, str], Session], sessions_max: int) -> None:

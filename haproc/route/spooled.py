@@ -39,7 +39,8 @@ WORKER: Final = "haproc.route.parquet_worker"
 OWN_DOING: Final = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""By which a process ends for what it did. By others it is ended, which says nothing of rows."""
+"""By which a process ends for what it did. Other processes may end it, which does not mean that the
+rows are bad."""
 
 
 class ParquetPieces(Iterator[Chunk]):
@@ -110,7 +111,7 @@ T = TypeVar("T")
 
 
 class Spools:
-    """The folder of all bodies, and who has how much of it."""
+    """The folder of all bodies, and each user's share of it."""
 
     def __init__(self, folder: Path, shares: Shares, limits: Limits) -> None:
         self._folder = folder

@@ -60,7 +60,7 @@ def _split(table: str) -> tuple[str, str]:
 async def show_views(
     session: Session, namespace: str, timeout_s: float
 ) -> list[tuple[str, bool]] | None:
-    """Return (name, is temporary) of the views there; None if the catalog can't tell."""
+    """Return (name, is temporary) of the views there; None if the catalog does not show it."""
     where = f" IN {namespace}" if namespace else ""
     try:
         rows = await rows_of(

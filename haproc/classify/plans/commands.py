@@ -153,7 +153,7 @@ PLAIN: Final = members("spark_version ddl_parse json_to_ddl")
 
 
 def read_analysis(request: Any) -> PlanReading:
-    """Return what an AnalyzePlanRequest, parsed by `parsing.parse`, reads.
+    """Return the reading of an AnalyzePlanRequest, parsed by `parsing.parse`.
 
     Always QUERIES: RefusedError if any of its plans could do more. Its kind is EXPLAIN, or CACHE
     for the hints that keep rows in memory (persist, unpersist).
@@ -194,7 +194,7 @@ def _take(relation: Any, found: PlanFindings) -> None:
 
 
 def read_plan(plan: Any, data: bytes | None = None) -> PlanReading:
-    """Return what a plan, parsed by `parsing.parse`, does; RefusedError if it may not run.
+    """Return the reading of a plan, parsed by `parsing.parse`; RefusedError if it may not run.
 
     A plan that its client has compressed is read as what it was before (`parsing.opened`).
     ``data``: the bytes that it was parsed from, or of all of its request; saves writing them anew.
@@ -288,7 +288,7 @@ def _resources(message: Any) -> PlanReading:
 def _writes(
     read: Callable[[Any, PlanFindings], PlanReading], source: str = "input"
 ) -> Callable[[Any], PlanReading]:
-    """Return what reads such a command: first the rows that it takes, then itself."""
+    """Return the reader of such a command: first of the rows that it takes, then of itself."""
 
     def written(message: Any) -> PlanReading:
         found = PlanFindings()

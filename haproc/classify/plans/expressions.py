@@ -1,9 +1,9 @@
 """The expressions of a plan: gone into only where something in them could matter.
 
 They are most of a plan, and for a query it mostly doesn't matter what they compute. So for a query
-one look at its bytes tells whether anything stands in it that could mean more (`_suspicious`); only
-then its expressions are gone through. For a write they always are, since what decides whether
-clusters compute the same stands there: names of functions, SQL texts, code of the user's.
+one look at its bytes shows if it may contain such a part (`_suspicious`); only then its expressions
+are gone through. For a write they always are, since what decides whether clusters compute the same
+stands there: names of functions, SQL texts, code of the user's.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Does(StrEnum):
     QUERIES = "queries"
     """Its relations only read."""
     RUNS_SQL = "runs_sql"
-    """It is a SQL text: what that does, the text says."""
+    """It is a SQL text: the text decides the effect."""
     CHANGES_SESSION = "changes_session"
     """It changes the state of the client's session alone, and can be done again in another."""
     HOLDS = "holds"
@@ -93,7 +93,7 @@ class PlanReading:
     functions: frozenset[str] = frozenset()
     """Names of the functions that it calls, in lower case; only of writes."""
     names_known: bool = True
-    """False: it reads tables that cannot be told."""
+    """False: it reads unknown tables."""
     relations: frozenset[str] = frozenset()
     """The kinds of relations in it, as the protocol calls them."""
     options: frozenset[str] = frozenset()
@@ -102,7 +102,7 @@ class PlanReading:
 
 @dataclass(slots=True)
 class PlanFindings:
-    """Collects what the parts of one plan say."""
+    """Collects the facts of one plan's parts."""
 
     sqls: list[SqlPart] = field(default_factory=list)
     names: set[tuple[str, ...]] = field(default_factory=set)

@@ -16,7 +16,7 @@ from haproc.classify.plans.parsing import members, name_in
 from haproc.classify.plans.reading import Does, PlanFindings, PlanReading, SqlPart
 from haproc.failure import ErrorClass
 
-# Models of ``pyspark.ml``: what one server's session keeps, and whoever asks for it.
+# Models of ``pyspark.ml``: objects of one server's session, and the relations that use them.
 #
 # A model is gone with the server that fitted it. What reads or writes one as files is refused, and
 # so is whatever runs a text or a class that only its parameters name.
@@ -63,7 +63,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def read_command(message: Any, found: PlanFindings) -> PlanReading:
-    """Return what a command for models does; what it reads has been taken."""
+    """Return the reading of a command for models; its inputs have been taken."""
     kind = message.WhichOneof("command")
     if kind in FILES:
         raise RefusedError(
@@ -147,7 +147,7 @@ def walk(root: Any, found: PlanFindings) -> None:
 
 
 def _entered(relation: Any, found: PlanFindings) -> Any:
-    """Take what this relation says of itself, and return the message that says it."""
+    """Take the facts of this relation itself, and return its message."""
     kind = relation.WhichOneof("rel_type")
     if kind is None:
         raise parsing.refused_unknown("a relation that is empty, or of a kind that is new")
@@ -257,7 +257,7 @@ def _data_source(message: Any, found: PlanFindings) -> None:
 
 
 def _take_options(options: Any, found: PlanFindings) -> None:
-    """Take the names of options, and the values of those that say where something lies."""
+    """Take the names of options, and the values of those that name a place."""
     for key in options:
         check_read_option(key)
     found.options.update(map(str.lower, options))
@@ -307,4 +307,4 @@ NAMED: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "chunked_cached_local_relation": _chunked,
     "extension": delta.read_nested,
 }
-"""These say what they read."""
+"""These name what they read."""

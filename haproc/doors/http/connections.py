@@ -74,8 +74,8 @@ class HalfClosed:
 # - Where all places are taken, the connection that has waited longest without a request under way
 # gives up its own: of the user who has most of them; strangers count as one user. Only where
 # every place has a request under way is a new one refused.
-# - What is not HTTP is answered in the form of every other error, and told of in one line now and
-#   then, without a word of it.
+# - What is not HTTP is answered in the form of every other error, and logged in one line now and
+#   then, without its content.
 
 
 _LOG = logging.getLogger(__name__)

@@ -16,14 +16,14 @@ from haproc.failure import RequestError
 PROBLEMS_MAX: Final = 20
 """More are counted; a schema may name a million columns."""
 REASON_CHARS_MAX: Final = 200
-"""Characters of what a reader said."""
+"""Characters of a reader's message."""
 _NOT_KNOWN: Final = "valid or not, Arrow cannot read it"
 TABLES_OWN: Final = "*"
 """As ``columns``: those of the table, in its order."""
 
 
 class RowsError(ValueError):
-    """The bytes are no rows that could be appended; ``problems`` says why."""
+    """The bytes are no rows that could be appended; ``problems`` has the reasons."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         more = len(problems) - PROBLEMS_MAX
@@ -36,10 +36,10 @@ class RowsError(ValueError):
 def clients_fault(problem: str) -> Iterator[None]:
     """Around all that reads a client's bytes: whatever goes wrong in it is a RowsError.
 
-    Readers raise what they like where bytes are not what they expect, so there is no list of it.
-    What Arrow has not implemented is told as that, and not as ``problem``: it may be valid.
-    Passed on is what was raised on purpose, and that this process has no memory left: Arrow's word
-    for that is of a length that is none.
+    Readers raise what they like where bytes are not what they expect, so there is no list of it. A
+    form that Arrow has not implemented is reported as that, and not as ``problem``: it may be
+    valid. Passed on is what was raised on purpose, and that this process has no memory left:
+    Arrow's word for that is of a length that is none.
     """
     try:
         yield
@@ -91,8 +91,8 @@ NOT_OF_FORM: Final = {
 class Form:
     """The facts needed to read a body.
 
-    ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: as it says
-    itself. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
+    ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: its own
+    names. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
     for a TIMESTAMP, which have none of their own then. ``first_line`` is the number of the body's
     first line in its file: for messages, and a mark of the byte order stands before line 1 alone.
     """
@@ -105,13 +105,14 @@ class Form:
     first_line: int = 1
 
     def names(self, own: Sequence[str]) -> list[str] | None:
-        """Return the names that the request says; ``own`` are the table's. None: it says none."""
+        """Return the names in the request; ``own`` are the table's. None: it has none."""
         if self.columns is None:
             return None
         return list(own) if self.columns == TABLES_OWN else names_of(self.columns)
 
     def fields(self) -> dict[str, Any]:
-        """Return what makes another request of the same bytes; nothing for a plain Arrow stream."""
+        """Return the fields that make another request of the same bytes; none for a plain Arrow
+        stream."""
         given = {
             "form": self.kind.value,
             "columns": self.columns,

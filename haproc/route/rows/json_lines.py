@@ -155,7 +155,8 @@ def _array_of(kind: SqlType, made: pa.DataType, values: list[Any], zone: str | N
 def _flat(
     values: list[Any], kind: type, inside: Callable[[Any], Iterable[Any]]
 ) -> tuple[pa.Array, list[Any]]:
-    """Return where each value begins in all that is inside them (null: it is null), and that."""
+    """Return the place of each value in the content inside them (null: it is null), and the
+    content."""
     offsets: list[int | None] = []
     flat: list[Any] = []
     for value in values:
@@ -221,7 +222,7 @@ def _holds_decimal(kind: SqlType) -> bool:
 
 
 def _convert(kind: SqlType, zone: str | None) -> Convert:
-    """Return what makes a value of JSON one that Arrow takes as this type."""
+    """Return the function that makes a value of JSON one that Arrow takes as this type."""
     match kind.name:
         case "TIMESTAMP" | "TIMESTAMP_LTZ":
             return lambda value: _instant(value, ZoneInfo(zone) if zone else None)

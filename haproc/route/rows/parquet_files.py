@@ -69,7 +69,7 @@ def _dictionaries(file: pq.ParquetFile) -> list[str]:
 
 
 def _instants(file: pq.ParquetFile) -> frozenset[str]:
-    """Return the columns that are moments in Spark's older form, which does not say so."""
+    """Return the columns that are moments in Spark's older form, which does not show it."""
     return frozenset(leaf.path for leaf in _leaves(file) if leaf.physical_type == "INT96")
 
 
@@ -82,7 +82,7 @@ def _with_instants(schema: pa.Schema, instants: frozenset[str]) -> pa.Schema:
 
 
 def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
-    """Return what a row group's values take, of texts their places; raises RowsError.
+    """Return the bytes of a row group's values, of texts their places; raises RowsError.
 
     It is refused if it has too many in lists: one of a billion equal values takes some bytes of a
     file, and a row is read as a whole.
@@ -98,7 +98,7 @@ def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
 
 
 def _repeated_bytes(group: Any, texts: frozenset[str]) -> int:
-    """Return how much the texts of a row can come to, at worst; but for ``texts``: dictionaries.
+    """Return the most bytes that the texts of a row can take; but for ``texts``: dictionaries.
 
     Their column holds each piece of a text once, but a million such texts need not be longer. A row
     that is a list has many.

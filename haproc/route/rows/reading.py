@@ -90,7 +90,7 @@ def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form 
 
 
 def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str]:
-    """Return what a form's columns are called that has names of its own; raises RowsError."""
+    """Return the column names of a form that has names of its own; raises RowsError."""
     names = form.names([column.name for column in columns])
     if names is None:
         return list(schema.names)
@@ -100,7 +100,7 @@ def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str
 
 
 def misfit(error: RowsError) -> RequestError:
-    """Return what a client is told of its rows."""
+    """Return the client's error for its rows."""
     return refused(
         ErrorClass.ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"
     )
