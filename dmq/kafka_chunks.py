@@ -21,8 +21,7 @@ from typing import Final
 from dmq.log import FORMAT_VERSION, LogCorruptError
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""The part of a message's largest size that Kafka itself needs: 61 bytes for the batch, and a few
-more."""
+"""The part of a message's largest size that Kafka needs: 61 bytes for the batch, and some more."""
 
 _PREFIX: Final = struct.Struct("<2sBBI")
 _PART_FLAG: Final = 1

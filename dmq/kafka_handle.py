@@ -128,8 +128,7 @@ def _warn_of_short_memory(admin: Any, broker: int) -> None:
 
 
 class TopicAdmin:
-    """The administration of a topic: requests other than records and cursors. Belongs to one
-    thread; blocks."""
+    """Requests about a topic other than records and cursors. Belongs to one thread; blocks."""
 
     def __init__(self, clients: Clients, admin: Any, topic_id: str) -> None:
         self._clients = clients

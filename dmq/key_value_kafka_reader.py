@@ -30,8 +30,7 @@ from dmq.key_value_index import (
 from dmq.log import LogCorruptError, LogError, LogUnavailableError
 
 REBUILT_AFTER_S: Final = 6 * 3600.0
-"""A reader that has not looked for so long begins anew: compaction forgets deletions after a
-day."""
+"""A reader that paused for so long begins anew: compaction forgets deletions after a day."""
 LOOKS_MAX: Final = 5
 """The number of times a look begins anew because a value was replaced meanwhile."""
 POLL_RECORDS_MAX: Final = 8192

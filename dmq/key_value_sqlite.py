@@ -212,8 +212,7 @@ LOOKS_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The keys found at this value of the bell, and the time in seconds until which they are
-    trusted."""
+    """The keys found at this value of the bell, and the time until which they count, in seconds."""
 
     announced: int
     until: float

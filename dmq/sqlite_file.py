@@ -117,8 +117,7 @@ _MISUSED: Final = frozenset(
 _META: Final = "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
 Outcome: TypeAlias = "list[int] | LogError | None"
-"""The result of one write of a group: its places, nothing, or the reason of its refusal (others
-stand)."""
+"""The result of one write of a group: its places, nothing, or its own refusal (others stand)."""
 WriteT = TypeVar("WriteT")
 _logger = logging.getLogger("dmq")
 

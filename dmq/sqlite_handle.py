@@ -66,8 +66,7 @@ class Listener(Protocol):
         ...
 
     def written(self, end: int) -> bool:
-        """Take in a group of this handle's own writes; return whether no look at the file is needed
-        for it."""
+        """Take in a group of own writes; return whether it needs no look at the file."""
         ...
 
     async def look(self) -> None:

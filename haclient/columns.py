@@ -91,8 +91,7 @@ _SIMPLE = {
 }
 
 _NOTE = b"haproc.type"
-"""A field's metadata has the original type of its values under this key: a VARIANT comes as JSON
-text."""
+"""The key of the values' original type in a field's metadata: a VARIANT comes as JSON text."""
 
 
 class Column(NamedTuple):

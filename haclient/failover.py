@@ -1,5 +1,4 @@
-"""The choice of a server for a request, and the end of its attempts: the policy alone, as plain
-values.
+"""The choice of a server, and the end of attempts: the policy alone, as plain values.
 
 A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
 until that one fails for availability or announces that it is leaving. Then it tries the others at
@@ -53,8 +52,7 @@ class Policy:
     circuit_max_s: float = 60.0
     """… up to this."""
     failback_after_s: float = 10.0
-    """The time for which a preferred server must have been ready before the client returns to
-    it."""
+    """The time that a preferred server must be ready before the client returns to it."""
     failback_probe_s: float = 1.0
     refresh_s: float = 10.0
     """The age at which the knowledge of the ring's servers is refreshed."""
@@ -71,8 +69,7 @@ class Policy:
 
     @property
     def hung_after_s(self) -> float:
-        """The longest time for which a frozen server goes unnoticed while a request awaits its
-        answer."""
+        """The longest time until a request that awaits a frozen server notices it."""
         return self.silence_s + self.probes_missed * self.probe_timeout_s
 
 
@@ -385,8 +382,7 @@ def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
 
 
 def to_probe(memory: Memory) -> tuple[int, ...]:
-    """Return the servers whose readiness matters: those preferred to the current one, those
-    leaving."""
+    """Return the servers to probe: those preferred to the current one, those leaving."""
     better = memory.preferred[: memory.place(memory.current)]
     return tuple(s for s in memory.preferred if s in better or memory.servers[s].leaving)
 

@@ -18,8 +18,7 @@ LEVELS = ("any", "bounded", "session", "linearizable")
 
 @dataclass(frozen=True, slots=True)
 class SeenOffsets:
-    """The offsets that a connection has written and seen, so that a session read shows at least
-    these.
+    """The offsets that a connection has written and seen: a session read shows at least these.
 
     Every answer names a place in the ring's log (``after_offset``): a cluster that has applied so
     many records shows all that the answer showed. It is kept for each cluster apart, because a

@@ -114,8 +114,7 @@ class Roster:
         return replace(self, known=(*self.known[:index], known, *self.known[index + 1 :]))
 
     def unidentified(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
-        """Return the servers to identify: those without a report yet, and those that may have
-        moved."""
+        """Return the servers to identify: without a report yet, or possibly moved."""
         advertised = {member.url.rstrip("/"): member.name for member in self.members}
         found = []
         for index, each in enumerate(self.known):
@@ -143,8 +142,7 @@ class Roster:
         return tuple(dict.fromkeys([*found, *gone]))
 
     def _learned(self, cluster: str) -> int | None:
-        """Return the server where a cluster has answered beside the seeds, best at the URL reported
-        last."""
+        """Return the server beside the seeds where a cluster answered, best at its last URL."""
         at = {member.url.rstrip("/") for member in self.members if member.name == cluster}
         found = [
             index

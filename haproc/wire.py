@@ -84,8 +84,7 @@ class _Frame:
 
 
 class _Walk:
-    """A walk through a message. ``pieces``: the places, among the frames, of those that are cut
-    out."""
+    """A walk through a message. ``pieces``: the places among the frames of those cut out."""
 
     def __init__(self, data: bytes, depth_max: int) -> None:
         self._data = data

@@ -31,8 +31,7 @@ AT_ONCE: Final = 8
 """Pieces under way: while a cluster writes four in one statement, the next four are sent and read.
 """
 CLOCKS_DIFFER_S: Final = 60.0
-"""The most by which the clocks of two machines may differ: one began a load, the other resumes it.
-Chosen."""
+"""The most that the clocks of two machines differ: one began a load, one resumes it. Chosen."""
 REJECTIONS_MAX: Final = 100
 """Of one piece; each is a question more when the load goes on. Chosen."""
 _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
@@ -141,8 +140,7 @@ class AsyncLoad:
 
 
 def _undecided(failure: Failure) -> Failure:
-    """Return the reason why a piece cannot be sent anew: other clusters may yet apply it as it
-    was."""
+    """Return why a piece cannot be sent anew: other clusters may yet apply it as it was."""
     return replace(
         failure,
         message=f"cluster {failure.cluster} rejected it ({failure.message}), but it is not known "

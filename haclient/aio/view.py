@@ -26,8 +26,7 @@ class AsyncHttpDoors:
         self._headers = headers
 
     async def ready(self, server: Server) -> bool:
-        """True if the server reports that it accepts requests; False if it does not answer in
-        time."""
+        """True if the server reports that it accepts requests, in time."""
         answer = await self._transport.fetch(server, "/readyz", self._headers)
         return answer is not None and answer[0] == 200
 
@@ -54,8 +53,7 @@ class AsyncDoors(Protocol):
     """Questions to servers about themselves, in any protocol."""
 
     async def ready(self, server: Server) -> bool:
-        """True if the server reports that it accepts requests; False if it does not answer in
-        time."""
+        """True if the server reports that it accepts requests, in time."""
 
     async def topology(self, server: Server) -> Topology | None:
         """Return the server's report of itself and its ring; None if nothing that counts."""
@@ -162,8 +160,7 @@ class AsyncView:
     # -- beside the requests ---------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Learn the ring from the current server, then the other servers that answer, and their
-        round trips."""
+        """Learn the ring from the current server, then the others' answers and round trips."""
         try:
             source = self.current if self._settings.discover else None
             received = await self._identify(source, of_all=True) if source else None

@@ -54,8 +54,7 @@ def health(code: str, answer: bytes = b"") -> Health:
 
 
 def greeted(server: str, found: Health, details: str) -> WireError | None:
-    """Return the reason for not sending anything to a server on a new connection; None if it
-    serves."""
+    """Return why a server on a new connection must get no call; None if it serves."""
     if found is Health.SERVING:
         return None
     if found is Health.NOT_SERVING:

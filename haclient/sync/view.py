@@ -27,8 +27,7 @@ class HttpDoors:
         self._headers = headers
 
     def ready(self, server: Server) -> bool:
-        """True if the server reports that it accepts requests; False if it does not answer in
-        time."""
+        """True if the server reports that it accepts requests, in time."""
         answer = self._transport.fetch(server, "/readyz", self._headers)
         return answer is not None and answer[0] == 200
 
@@ -55,8 +54,7 @@ class Doors(Protocol):
     """Questions to servers about themselves, in any protocol."""
 
     def ready(self, server: Server) -> bool:
-        """True if the server reports that it accepts requests; False if it does not answer in
-        time."""
+        """True if the server reports that it accepts requests, in time."""
 
     def topology(self, server: Server) -> Topology | None:
         """Return the server's report of itself and its ring; None if nothing that counts."""
@@ -163,8 +161,7 @@ class View:
     # -- beside the requests ---------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Learn the ring from the current server, then the other servers that answer, and their
-        round trips."""
+        """Learn the ring from the current server, then the others' answers and round trips."""
         try:
             source = self.current if self._settings.discover else None
             received = self._identify(source, of_all=True) if source else None

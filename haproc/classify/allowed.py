@@ -1,5 +1,4 @@
-"""The names allowed in statements beside tables: options and properties known to be harmless,
-files."""
+"""The names allowed in statements beside tables: harmless options and properties, files."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InsertShape:
-    """The part of an ``INSERT INTO t [(columns)] VALUES (literals), …`` that decides which others
-    it can be combined with.
+    """The part of an ``INSERT INTO t [(columns)] VALUES (literals), …`` that others must share to
+    be combined with it.
 
     ``values_at`` is the character at which the first row's ``(`` stands; ``rows`` counts rows.
     Two such statements may become one, the second's rows put behind the first's, if the text

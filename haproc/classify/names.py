@@ -70,11 +70,9 @@ FILE_SOURCES = PATH_FORMATS | {"hive"}
 _SESSION = (("session",), ("system", "session"))
 _GLOBAL = "global_temp"
 OWN_SCHEMA = "haproc_warm_up"
-"""The schema in which HAProc tries a fresh server out: no table of the ring, never compared, and
-dropped."""
+"""The schema in which HAProc tries a fresh server out: never compared, and dropped."""
 STAGING_SCHEMA = "haproc_staging"
-"""The schema in which each cluster gathers rows of many parts, see `haproc.engine.pieces`; never
-compared either."""
+"""The schema for rows of many parts, see `haproc.engine.pieces`; never compared either."""
 OWN_SCHEMAS = frozenset({OWN_SCHEMA, STAGING_SCHEMA})
 
 

@@ -116,8 +116,7 @@ class Rule:
         return self.table is not None or self.expression is not None
 
     def fits(self, kind: Kind, touched: Touched) -> bool:
-        """True if a statement of this rule's kind and user touches and computes the rule's
-        names."""
+        """True if a statement of this kind and user touches and computes the rule's names."""
         # A refusal, a stronger write concern or a budget holds for what could do so.
         in_doubt = self.operation_class is None and self.cache is not True
         fits = True

@@ -1,5 +1,4 @@
-"""Settings that a client sets in its session: recognising SET, and the treatment of each
-setting."""
+"""Settings that a client sets in its session: SET, and the treatment of each setting."""
 
 from __future__ import annotations
 

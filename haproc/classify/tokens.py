@@ -274,8 +274,7 @@ def _units(text: str) -> str:
 
 
 def adjacent(tokens: Sequence[Token], index: int) -> tuple[str, int]:
-    """Return the value of the strings that stand side by side from ``index`` on, and the next
-    index."""
+    """Return the value of the adjacent strings from ``index`` on, and the next index."""
     parts: list[str] = []
     while index < len(tokens) and tokens[index].kind is TokenKind.STRING:
         parts.append(_units(tokens[index].text))

@@ -46,8 +46,7 @@ class EngineLimits:
     """A running call's connection is pinged this often; a server's progress reports (2 s) keep it
     from minding that. Chosen, not measured."""
     ping_timeout_s: float = 20.0
-    """The time for which a ping may be unanswered. Chosen: longer than a server's garbage
-    collection."""
+    """The time that a ping may take. Chosen: longer than a server's garbage collection."""
     reconnect_backoff_s_max: float = 1.0
     """A server that comes back is noticed at most this late."""
     interrupt_wait_s: float = 15.0
@@ -153,8 +152,7 @@ class Channel:
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return the reader of an answer; None stands for one that is not to be read
-    (`wire.parsed`)."""
+    """Return the reader of an answer; None if it is not to be read (`wire.parsed`)."""
 
     def read(data: bytes) -> Any:
         try:

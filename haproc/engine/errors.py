@@ -266,8 +266,7 @@ _WRAPPERS = frozenset(
         "org.sparkproject.guava.util.concurrent.ExecutionError",
     }
 )
-"""Java classes without a meaning for the error that they wrap; at a chain's end nothing is
-known."""
+"""Java classes without a meaning of their own; at a chain's end nothing is known."""
 _UNKNOWN = ErrorVerdict(_ENVIRONMENT, decides=False)
 CHAIN_MAX = 5
 """Spark sends at most so many errors of a chain (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
@@ -295,8 +294,7 @@ def verdict(link: Link) -> ErrorVerdict:
 
 
 def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
-    """Return the party that must act on a failure that Spark reported, from the outermost error
-    inwards.
+    """Return the party that must act on Spark's failure, from the outermost error inwards.
 
     ``whole``: whether the chain's end was seen.
     """
@@ -316,8 +314,7 @@ def needs_causes(link: Link) -> bool:
 
 
 def kind_of_code(code: str) -> ErrorKind:
-    """Return the party that must act if the call failed with this gRPC code and no error of
-    Spark's.
+    """Return the party that must act on this gRPC code without an error of Spark's.
 
     UNKNOWN is what a server answers that met something it did not expect, such as a stack overflow
     in its parser (measured: a SELECT nested 1,500 deep): it lives, and did not do it.

@@ -54,8 +54,7 @@ class CallFailure:
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """The plugin's reason for refusing a statement: our error class and the rest; both may be
-        empty."""
+        """The plugin's reason for a refusal: our error class and the rest; both may be empty."""
         # The plugin has no error class of Spark's to give: those are a closed list.
         link, (error_class, found, rest) = self.link, self.message.partition(": ")
         is_ours = link is not None and not link.error_class and link.java_classes[:1] == _OF_PLUGIN
@@ -201,7 +200,7 @@ def _merged(first: Link, second: Link) -> Link:
 
 
 def _shown(chain: list[Link]) -> int:
-    """Return the error that the client sees: the first that decides and has a class, else the first
-    that has one."""
+    """Return the client's error: the first that decides and has a class, else the first with
+    one."""
     named = [at for at, link in enumerate(chain) if link.error_class]
     return next((at for at in named if not needs_causes(chain[at])), named[0] if named else 0)

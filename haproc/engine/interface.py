@@ -313,8 +313,7 @@ class Session(Queries, Protocol):
         ...
 
     def as_it_is(self) -> Queries:
-        """Return the queries of this session as it is now, which fail if it would have to be
-        recreated.
+        """Return this session's queries as it is now: they fail if it must be recreated.
 
         That may take long: the code that recreates it may be waiting for the caller.
         """
@@ -467,8 +466,7 @@ class Engine(Protocol):
         ...
 
     def copies(self, lane: Lane | None = None) -> Copies:
-        """Return the part that gives this cluster's tables to others, and, with a lane, takes
-        theirs."""
+        """Return the copier of this cluster's tables to others, and, with a lane, of theirs."""
         ...
 
     def histories(self) -> Histories:

@@ -109,8 +109,7 @@ class SparkRelay:
         *,
         changes: bool,
     ) -> bytes:
-        """Make a call with one answer; again if the server only reported that the session is
-        lost."""
+        """Make a call with one answer; again if the server only lost the session."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             epoch = await self._fit(changes=changes)
             made = [to_spark(rpc, each, self._remote.names, USER) for each in requests]

@@ -85,8 +85,7 @@ class RemoteSession:
         self.epoch = 0
         """Rises with each loss: calls of one epoch met the same session."""
         self.stopping = 0
-        """The number of its operations that are abandoned and not ended yet: it must not be
-        dropped."""
+        """The number of abandoned operations that run: it must not be dropped."""
 
     @property
     def names(self) -> Names:
@@ -340,8 +339,7 @@ class RemoteSession:
                     raise
 
     async def interrupt_and_wait(self) -> EarlierSession:
-        """Stop all that runs in this session, from any process; returns once nothing runs any
-        more."""
+        """Stop all that runs in this session, from any process; returns once it has ended."""
         wait_s = self.channel.limits.interrupt_wait_s
         end = time.monotonic() + wait_s
         while True:

@@ -1,5 +1,4 @@
-"""The facts about a server that HAProc needs: settings that affect results, its plugin, its
-storage."""
+"""The facts about a server: settings that affect results, its plugin, its storage."""
 
 from __future__ import annotations
 

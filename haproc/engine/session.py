@@ -113,8 +113,7 @@ class SparkSession(Asking):
         return self._restored
 
     def as_it_is(self) -> Queries:
-        """Return the queries of this session as it is now, which fail if it would have to be
-        recreated."""
+        """Return this session's queries as it is now: they fail if it must be recreated."""
         return _AsItIs(self, self._remote, self._timeout_s)
 
     def lost(self, error: EngineError, epoch: int) -> None:

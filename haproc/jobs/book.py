@@ -234,8 +234,8 @@ class JobTokens:
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
-        """Note the session before the token is looked at: the HAProc that replaces the attempt
-        finds it."""
+        """Note the session before the token is checked: a HAProc that replaces the attempt finds
+        it."""
         if (attempt, session_id) in self._noted:
             return
         _checked(await self._book.job(job_id), attempt, token)

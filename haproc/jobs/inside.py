@@ -28,8 +28,7 @@ EXEC_FAILED = 127
 FDS_LEFT_OPEN = 64
 """Below this is what bubblewrap may have left open, such as its user namespace."""
 NICE = 5
-"""If the CPU is short, a program gets a third of its HAProc's share, because others wait for
-HAProc. Chosen, not measured."""
+"""A program gets a third of its HAProc's share of a busy CPU: others wait for HAProc. Chosen."""
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 

@@ -15,8 +15,7 @@ from typing import Final
 from haproc.jobs.model import BatchState, Job, JobAttempt
 
 OTHERS_AFTER_MS: Final = 5_000
-"""The time for which a job waits for the HAProc that received it, or had it last; then any takes
-it."""
+"""A job waits so long for the HAProc that received it, or had it last; then any takes it."""
 FORGET_AFTER_MS: Final = 3_600_000
 """A job that has ended is known for at least so long: longer than clients repeat requests."""
 

@@ -111,8 +111,7 @@ SYSTEM: Final = (
     *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/passwd"),
     *("/etc/group", "/etc/ld.so.cache", "/etc/mime.types", "/etc/alternatives"),
 )
-"""The parts of a system that Python, gRPC and Arrow read; no folder with HAProc's files, such as
-private keys."""
+"""System files that Python, gRPC and Arrow read; no folder that may have private keys."""
 SHARED_MEMORY_BYTES: Final = 64 << 20
 """Of /dev/shm; as containers have it."""
 USER_NAMESPACE_FD: Final = 3
@@ -182,8 +181,7 @@ def _parents(paths: Iterable[Path]) -> list[Path]:
 
 
 def _open_to_all(folders: Iterable[Path]) -> list[str]:
-    """Return the options that make these folders, so that any user of the program can go through
-    them."""
+    """Return the options that make these folders, passable for any user of the program."""
     return [part for each in folders for part in ("--perms", "0755", "--dir", str(each))]
 
 

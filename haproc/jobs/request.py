@@ -241,8 +241,7 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
 
 
 class _Ignored:
-    """The parts of a request that mean nothing here, where the configuration lets them be
-    ignored."""
+    """The parts of a request that mean nothing here, if the configuration has them ignored."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._allowed = jobs.unknown_fields is UnknownFields.IGNORE

@@ -33,8 +33,7 @@ LOOK_S = 0.2
 """The interval of checks of the free space."""
 USED_LOOK_S = 1.0
 USED_LOOK_SHARE = 20
-"""The space of folder and processes is checked every second, for a twentieth of the time at
-most."""
+"""Folder and processes are measured every second, for a twentieth of the time at most."""
 ENTRY_BYTES = 4096
 """The least bytes that count for a file or folder: so empty ones are bounded, too."""
 CLEARING_S = 10.0
@@ -157,8 +156,7 @@ def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(pidfd: int, plan: dict[str, Any]) -> str:
-    """Return the reason for ending the program, once there is one; empty: it has ended by
-    itself."""
+    """Return why the program is to be ended, once it is; empty: it has ended by itself."""
     folder, began = plan["folder"], time.monotonic()
     deadline, look_at = began + plan["wall_s"], began + USED_LOOK_S
     while True:
@@ -188,8 +186,7 @@ def _free_bytes(folder: str) -> int:
 
 
 def _takes_more(folder: str, most: int) -> bool:
-    """True if a folder's content takes more, or cannot be counted: too deep, or without
-    permission."""
+    """True if a folder's content takes more, or cannot be counted: too deep, or closed."""
     taken, folders = 0, [folder]
     while folders:
         try:

@@ -247,8 +247,7 @@ class PeerDoors:
 
 
 _ANSWER_MARGIN_S: Final = 0.5
-"""The time allowed for an answer on its way, beside the time that the peer was given for its
-work."""
+"""The time for an answer on its way, beside the peer's time for its work."""
 _ANSWER_BYTES_MAX: Final = 16 << 20
 COPY_PATH: Final = "/ha/v1/copy"
 COPY_BYTES_MAX: Final = 64 << 20
@@ -256,8 +255,7 @@ COPY_BYTES_MAX: Final = 64 << 20
 
 
 class HttpPeers:
-    """The peers of one HAProc. ``given_up``: True for a peer that the view of the ring has given
-    up."""
+    """The peers of one HAProc. ``given_up``: True for a peer that the view has given up."""
 
     def __init__(
         self, doors: PeerDoors, given_up: Callable[[str], bool] = lambda peer: False

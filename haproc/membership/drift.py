@@ -143,8 +143,7 @@ def text_of(defaults: Mapping[str, str]) -> str:
 
 
 def as_reported(values: Values, key: str) -> dict[str, str | None]:
-    """Return a server's values in the form that is reported; ``key``: the ring's secret, for
-    digests."""
+    """Return a server's values as they are reported; ``key``: the ring's secret, for digests."""
     return {
         name: value if value is None else _shown(name, value, key)
         for name, value in sorted(values.items())

@@ -120,8 +120,7 @@ class _Peer:
 
 
 class Exchange:
-    """The choice of a transport (Redis or the mesh) for each peer, and the check of what Redis
-    carries. Time is given.
+    """The transport to each peer (Redis or the mesh), and the check of Redis. Time is given.
 
     Every message through Redis has a number, and names the last message that its sender received
     from each peer. Both ends conclude from this:
@@ -157,8 +156,7 @@ class Exchange:
         """The peers to which the mesh is used."""
 
     def follow(self, peers: Iterable[str], now_s: float) -> None:
-        """Use these peers from now on: new ones get messages over the mesh until Redis is proven to
-        reach them."""
+        """Use these peers from now on: new ones get the mesh until Redis is proven."""
         known, self._peers = self._peers, {}
         for name in peers:
             self._peers[name] = known.get(name) or _Peer(mesh_since=now_s)
@@ -175,8 +173,7 @@ class Exchange:
         return self._number, {name: (p.incarnation, p.number) for name, p in peers if p.number}
 
     def settle(self, now_s: float) -> frozenset[str]:
-        """Half an interval later, check its receipt; return the peers that need it over the mesh,
-        too."""
+        """Half an interval later, check its receipt; return the peers that need the mesh."""
         echoed = self._connected and self._echoed == self._number
         self._count(echoed)
         limit_s = PROVEN_INTERVALS_MAX * self._rules.heartbeat_interval_s

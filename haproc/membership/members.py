@@ -1,5 +1,4 @@
-"""Keeps the view of the ring: sends this HAProc's heartbeats and progress to its peers, judges
-theirs.
+"""Keeps the view of the ring: sends heartbeats and progress to the peers, judges theirs.
 
 One timer does everything: it sends a heartbeat at every tick, and at some of them looks at the
 peers' windows and sends a report. Ticks are multiples of the interval by the wall clock, so that
@@ -54,8 +53,7 @@ class Lines(Protocol):
 
 
 class Members:
-    """The members of the ring, as this HAProc sees them. Without a subject its own state is
-    STARTING."""
+    """The members of the ring, as this HAProc sees them. Without a subject it is STARTING."""
 
     def __init__(
         self,

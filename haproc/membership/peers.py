@@ -71,8 +71,7 @@ def with_own_addresses(
 
 
 def disagreement(configured: Iterable[str], enrolled: Enrolled) -> str:
-    """Return the differences of a configuration from the log, for people; empty if there are
-    none."""
+    """Return the differences of a configuration from the log, for people; may be empty."""
     if enrolled.names is None:
         return ""
     mine = frozenset(configured)

@@ -150,8 +150,7 @@ class Condition:
     """The reason why this HAProc counts as cut off from the ring; empty if it does not."""
     undecided: Undecided | None = None
     behind: str = ""
-    """The reason why the log cannot bring this cluster up to date, and the remedy; empty if it
-    can."""
+    """Why the log cannot bring this cluster up to date, and the remedy; empty if it can."""
     copying: str = ""
     """The progress of the copy of another cluster's tables; empty if there is none."""
     cluster_error: str = ""
@@ -293,8 +292,7 @@ class ClusterReport:
     lag: Offset
 
     def lag_at(self, end: int) -> int:
-        """Return the number of records below an end of the log that it lacks, by its last
-        report."""
+        """Return the number of records that it lacks below an end, by its last report."""
         return max(0, self.lag + end - self.log_end)
 
 

@@ -254,8 +254,7 @@ class RingView:
         return self.confirm(now_s)
 
     def confirm(self, now_s: float) -> list[str]:
-        """Judge all peers by their reports about each other; return those whose standing
-        changed."""
+        """Judge all peers by their reports about each other; return those that changed."""
         heard = {name for name, peer in self.peers.items() if peer.detector.up}
         hears = {name: peer.beat.hears for name, peer in self.peers.items() if peer.beat}
         changed = []
@@ -274,8 +273,7 @@ class RingView:
         return tuple(name for name, peer in self.peers.items() if peer.detector.hears(now_s))
 
     def given_up(self, name: str, now_s: float) -> bool:
-        """Return whether a peer is down and has been silent for a whole window: requests to it are
-        useless.
+        """Return whether a peer is down and was silent for a window: requests are useless.
 
         So is one that the ring no longer has.
         """

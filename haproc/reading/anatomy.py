@@ -190,8 +190,7 @@ def check_hidden(reading: Reading) -> None:
 
 
 def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
-    """Return the reason why a statement is of unknown kind; None if it is not; raises
-    RefusedError."""
+    """Return why a statement is of unknown kind; None if it is not; raises RefusedError."""
     if kind is Kind.UNKNOWN:
         return _unclassified(_reason(parsed.cls))
     if kind is Kind.EXPLAIN and (inner := parsed.node("logicalPlan")) is not None:

@@ -42,8 +42,7 @@ class Cut:
 
 
 def _order(literal: tuple[TextRange, str]) -> tuple[int, bool, int]:
-    """The order of replacements: text put in between characters comes before text that replaces
-    some, the longest first."""
+    """The order of replacements: insertions first, then the longest."""
     place, _ = literal
     return place.start, place.end > place.start, -place.end
 

@@ -1,5 +1,4 @@
-"""The expressions that DDL stores for later: defaults, generated columns, checks, and bodies of
-functions.
+"""The expressions that DDL stores: defaults, generated columns, checks, functions' bodies.
 
 Every cluster computes them anew whenever rows are written or the function is called. So nothing in
 them may differ, and nothing can become a literal now. Spark keeps them as texts, or has made

@@ -456,5 +456,4 @@ _RULES: Final[dict[str, _Rule]] = {
     "Window": _E._window,
     "WindowExpression": _E._framing,
 }
-"""Classes that are exact under a condition; one without a rule is in a list of `known`, or a
-finding."""
+"""Classes that are exact under a condition; the others are in a list of `known`, or findings."""

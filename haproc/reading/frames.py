@@ -50,8 +50,7 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def hidden_in(root: Any) -> tuple[str, ...]:
-    """Return the reasons why a relation could differ from cluster to cluster, by its hidden
-    parts."""
+    """Return why a relation could differ from cluster to cluster, by its hidden parts."""
     found = PlanFindings()
     walk(root, found)
     expressions.take(root, found)

@@ -277,8 +277,7 @@ def _expressions(node: Node) -> list[Node]:
 
 
 def _of_session(nodes: Iterable[Node]) -> list[str]:
-    """Return the objects that only the client's session has; variables do not count, as their
-    values are written out."""
+    """Return the objects that only the client's session has; variables become values."""
     uses = Uses()
     uses.take_analyzed(nodes)
     return [each for each in uses.session if not each.startswith(VARIABLE)]

@@ -110,8 +110,8 @@ def moving_in(text: str) -> str:
     tokens = tokens_of(text)
     for nth, token in enumerate(tokens[:-1]):
         if token.upper in TYPED and tokens[nth + 1].kind is TokenKind.STRING:
-            text, behind = adjacent(tokens, nth + 1)
-            if is_moment(text):
+            value, behind = adjacent(tokens, nth + 1)
+            if is_moment(value):
                 return text[token.start : tokens[behind - 1].end]
     return ""
 
@@ -208,8 +208,7 @@ class Moving:
         return "" if place is None else self.reading.text[place.start : place.end]
 
     def is_call(self, node: Node, names: Collection[str]) -> bool:
-        """True if the text at a node's place is a call of one of the functions, and nothing
-        else."""
+        """True if the text at a node's place is just a call of one of the functions."""
         match = _CALL.fullmatch(self.cut(node.place))
         return match is not None and match[1].lower() in names
 

@@ -109,8 +109,7 @@ def without(node: Node, fields: Iterable[str]) -> list[Node]:
 
 @dataclass(slots=True)
 class Uses:
-    """The objects that trees read: tables, functions, and the session's own; ``known``: no
-    files."""
+    """The objects that trees read: tables, functions, the session's; ``known``: no files."""
 
     reads: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

@@ -61,8 +61,7 @@ def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Fin
 
 
 def is_beside(reading: Reading, whole: Anatomy) -> Callable[[Finding], bool]:
-    """Return a function that returns True for a finding of `examine_computed` in a part that no
-    rows replace.
+    """Return a test for findings of `examine_computed` in parts that no rows replace.
 
     What has no place stands in the body of a view or a function, and is, if such is used there.
     """

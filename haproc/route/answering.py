@@ -44,8 +44,7 @@ def to_request_error(error: BaseException, what: str, *, only_reads: bool = Fals
 
 
 def of_query(error: Exception, what: str) -> Exception:
-    """Return the error that is raised in place of a query's; Spark's own stays, in its own
-    words."""
+    """Return the error to raise for a query's; Spark's own stays, in its own words."""
     if isinstance(error, EngineError | RefusedError):
         return error
     return to_request_error(error, what, only_reads=True)

@@ -88,8 +88,7 @@ class Ground:
 
 
 def applied_to(core: Core, names: frozenset[str]) -> Callable[[], int]:
-    """Return a function that returns the offset up to which all redefinitions of these names are
-    applied."""
+    """Return a function for the offset below which redefinitions of these names are applied."""
     schedule = core.schedule
     if ANYTHING in names:
         return lambda: schedule.low
@@ -193,8 +192,7 @@ def _may_hold(session: ClientSession, facts: Facts) -> bool:
 
 
 class Concerns:
-    """The number of clusters that must have applied a write before it is answered: by the request
-    and by rules.
+    """The write concerns of requests: their own, the configured one, and those of rules.
 
     ``asks_for_more``: True if any rule asks for a write concern.
     """
@@ -229,8 +227,7 @@ class Concerns:
 ATTEMPTS_MAX: Final = 8
 """Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
 PAUSE_S: Final = 0.1
-"""After n stale attempts, up to n times that: requests that define the same name at the same time
-must not go on in step."""
+"""After n stale attempts, up to n times that: concurrent definitions must get out of step."""
 
 Make: TypeAlias = Callable[[], Awaitable[Operation]]
 

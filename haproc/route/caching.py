@@ -119,8 +119,8 @@ class Narrowing:
         self._readings = readings
 
     async def applied(self, understood: Understood) -> Callable[[], int] | None:
-        """Return a function for the offset up to which all writes to the query's tables are
-        applied; None: not known."""
+        """Return a function for the offset below which the query's tables are complete; None: not
+        known."""
         if understood.session is not None or unfit(understood):
             return None
         try:
@@ -236,8 +236,7 @@ def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
 
 
 def unfit(understood: Understood) -> str:
-    """Return the reason why a query's answer is never kept, by its form alone; empty if it may
-    be."""
+    """Return why a query's answer is never kept, by its form alone; empty if it may be."""
     return "it runs in a session" if understood.session is not None else unfit_text(understood)
 
 
@@ -405,8 +404,7 @@ class Caching:
         return _with_report(replace(answer, result=Replayed(chunks)), _WRITTEN * outdated)
 
     def _no_room(self, size: int, more: int) -> str:
-        """Reserve so much more for an answer of this size, or return the reason why it cannot be
-        kept."""
+        """Reserve so much more for an answer of this size, or return why it cannot be kept."""
         if size + more > self._limits.answer_bytes_max:
             return "it is larger than cache.answer_bytes_max"
         return "" if self._kept.reserve(more) else "answers on their way fill cache.bytes_max"

@@ -238,8 +238,7 @@ class Classifying:
             raise refused(error) from error
 
     def _rows(self, table: str, settings: Settings, user: str) -> Classified:
-        """Return the classification of rows for a table: the rules see them as the INSERT that they
-        are."""
+        """Return the classification of rows for a table: an INSERT for the rules."""
         context = Context(settings.catalog, settings.schema, user)
         try:
             found = classify(_as_insert(table), context, self._rules)

@@ -32,8 +32,7 @@ EVERYBODY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Another cluster by its HAProc's last report. ``applied``: what it had applied then, at
-    least."""
+    """Another cluster by its last report. ``applied``: what it had applied then, at least."""
 
     name: str
     serving: bool

@@ -57,8 +57,7 @@ def commits_since(history: Iterable[tuple[int, str]], looked_at: int) -> int:
 
 
 class Optimizing:
-    """Submits OPTIMIZE where it is due. ``newest``: the offset of the newest write of each
-    table."""
+    """Submits OPTIMIZE where it is due. ``newest``: the offset of each table's newest write."""
 
     def __init__(
         self,

@@ -123,8 +123,7 @@ WHAT_CHARS: Final = 200
 _FILLING: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS})
 _WITH_QUERY: Final = _FILLING | {Kind.MERGE}
 _KEEPING: Final = frozenset({Kind.CREATE_VIEW, Kind.ALTER_VIEW, Kind.UNKNOWN})
-"""Kinds whose results keep the settings under which they are made on each cluster, or are
-unknown."""
+"""Kinds whose results keep the settings under which they are made, or are unknown."""
 _DELTAS: Final = "spark.databricks."
 
 
@@ -139,16 +138,15 @@ def travelling(settings: Settings) -> Settings:
 
 
 def reasons(settings: Settings) -> tuple[str, ...]:
-    """Return the reasons why a write of a session is not the same elsewhere; empty if no setting is
-    its own."""
+    """Return why a session's write is not the same elsewhere; empty if no setting is its own."""
     names = [key for key, _ in own_of(settings)]
     return (_named(names),) if names else ()
 
 
 def _named(names: Sequence[str]) -> str:
-    shown = names[:NAMED_MAX]
-    more = len(names) - len(shown)
-    shown = " and ".join([*shown, *([f"{more} other settings"] if more else [])])
+    listed = names[:NAMED_MAX]
+    more = len(names) - len(listed)
+    shown = " and ".join([*listed, *([f"{more} other settings"] if more else [])])
     return f"the session has its own {shown}"
 
 

@@ -127,8 +127,7 @@ class Parts:
 
 
 def _planning(config: Config, replica: Replica) -> Planning:
-    """Return the order of statements on the cluster's driver, which receives the driver's
-    health."""
+    """Return the turns on the cluster's driver, which receive the driver's health."""
     core, limits = replica.core, config.limits
     planning = Planning(
         Shares.of(limits.planned_max, config),

@@ -33,8 +33,7 @@ from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
-"""The time for which a statement counts at most while the driver plans several: each takes a second
-or two. Chosen."""
+"""If a driver plans several at a time, each takes a second or two. Chosen."""
 QUICK_S: Final = 0.5
 """A probe on two cores takes a tenth of a second where the driver has nothing else to do, and five
 where it plans dozens of statements. Chosen."""

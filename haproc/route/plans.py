@@ -117,8 +117,7 @@ class Frames:
 
     @property
     def rests(self) -> str:
-        """The reason why the DataFrames are known to the client's session alone; empty if they are
-        not."""
+        """Why the DataFrames are known to the client's session alone; empty if they are not."""
         reading = read_plan(self.plan)
         rests = reading.user_code or reading.blobs or reading.handles
         return "it reads a DataFrame that only the client's session has" if rests else ""
@@ -347,8 +346,7 @@ class _Look:
 
 
 def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the reasons why a plan's input, and the parts beside it, could differ that no reading
-    shows.
+    """Return why a plan's input, and the parts beside it, could differ unseen by readings.
 
     Raises RefusedError.
     """

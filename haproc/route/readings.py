@@ -58,8 +58,8 @@ FRAME_BYTES_MAX: Final = 16 << 10
 """DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
 PARSES_MAX: Final = 64
 PARSE_MAX: Final = 64 << 10
-"""Answers of the parser that are kept, and characters of one: DDL needs them once more, right after
-it was recognised. Chosen."""
+"""Answers of the parser that are kept, and characters of one: DDL needs them once more, just after.
+Chosen."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
@@ -85,8 +85,7 @@ class Carried:
 
 
 class Readings:
-    """Spark's readings of statements, judged. ``epoch`` counts the definitions that changed
-    here."""
+    """Spark's readings of statements, judged. ``epoch`` counts changed definitions here."""
 
     def __init__(
         self,
@@ -110,8 +109,7 @@ class Readings:
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
 
     async def recognised(self, text: str, settings: Settings, user: str) -> Recognised:
-        """Return the classification of a statement by Spark's parser; raises RefusedError,
-        EngineError."""
+        """Return a statement's class by Spark's parser; raises RefusedError, EngineError."""
         key = key_of(text, settings)
         if (known := self._recognised.find(key)) is not None:
             return known
@@ -397,8 +395,7 @@ def outlined(data: str, text: str) -> list[str]:
 
 
 def recognised_in(data: str, text: str, context: Context) -> Recognised:
-    """Return the classification of a statement, as parsed in the server's answer; raises
-    RefusedError."""
+    """Return a statement's class, as parsed in the server's answer; raises RefusedError."""
     with _readable():
         return recognise(read(data, text), context)
 
@@ -432,8 +429,7 @@ def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]])
 
 
 def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touches:
-    """Return the names that a statement touches, as read in the server's answer; raises
-    RefusedError."""
+    """Return the names that a statement in the server's answer touches; raises RefusedError."""
     with _readable():
         reading = read(data, text)
         if is_query:

@@ -47,8 +47,8 @@ from haproc.route.model import Answer, Freshness, Request
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 0.25
-"""The time to wait until this HAProc has read what a kept answer must show. Chosen: it reads within
-some milliseconds, unless its queue is full."""
+"""The wait for reading what a kept answer must show. Chosen: it takes milliseconds, unless the
+queue is full."""
 WATCH_S: Final = 1.0
 """The interval of checks that a peer that runs a query is still there. Chosen."""
 NARROW_AFTER_S: Final = 0.5
@@ -92,8 +92,7 @@ class Counts(Protocol):
 
 
 class Reads:
-    """Runs each query where it is fresh enough. ``peers`` gives the present state of the other
-    clusters."""
+    """Runs each query where it is fresh enough. ``peers`` gives the other clusters' states."""
 
     def __init__(
         self,
@@ -157,8 +156,7 @@ class Reads:
         return self._core.schedule.low
 
     def _far(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> int:
-        """Return the offset up to which all writes to the query's tables are applied; of all writes
-        while these are unknown."""
+        """Return the offset below which the query's tables, while unknown all, are complete."""
         known = narrowing.done() and not narrowing.cancelled() and narrowing.exception() is None
         applied = narrowing.result() if known else None
         return self._low() if applied is None else applied()

@@ -85,8 +85,7 @@ class Ruling:
         self._texts = texts
 
     def remembered(self, understood: Understood) -> Ruled | None:
-        """Return the ruling without a question to Spark, or by an earlier answer; None: Spark must
-        be asked."""
+        """Return the ruling without Spark, or by its earlier answer; None: Spark is needed."""
         if not understood.statement.rules:
             return Ruled(understood)
         is_text = not isinstance(understood.request.statement, SentPlan)

@@ -54,8 +54,7 @@ class ReadingSessions:
 
 
 GIVEN_UP_S: Final = 60.0
-"""The time for which a session that is not given out any more is kept for its users. Chosen: as
-long as its settings may take."""
+"""A replaced session is kept so long for its users. Chosen: as long as its settings may take."""
 
 
 class SharedSessions:

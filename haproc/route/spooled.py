@@ -39,8 +39,8 @@ WORKER: Final = "haproc.route.parquet_worker"
 OWN_DOING: Final = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""By which a process ends for what it did. Other processes may end it, which does not mean that the
-rows are bad."""
+"""By which a process ends for what it did. Others may end it, which shows nothing about the
+rows."""
 
 
 class ParquetPieces(Iterator[Chunk]):

@@ -1,2 +1,1 @@
-"""Clients' sessions: durable journals in the key-value store, adopted by the HAProc that gets a
-request."""
+"""Clients' sessions: durable journals in the key-value store, adopted with a request."""

@@ -213,8 +213,7 @@ class ClientSession:
     settling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while settings change in Spark, until ``settings`` are the same."""
     changes: int = 0
-    """The number of statements that have begun to change it; it never falls, whatever their
-    outcome."""
+    """The number of statements that have begun to change it, with any outcome; never falls."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
     superseded: list[Numbered] = field(default_factory=list)
     """Entries that are not deleted yet, and that others stand for."""

@@ -25,8 +25,7 @@ BLOBS: Final = "blob/"
 PIECE_BYTES_MAX: Final = 1 << 20
 """Of a file; chosen: what a broker takes as one message by default."""
 GRACE_MS: Final = 3_600_000
-"""The time for which a copy stays that no session needs. Chosen: far above the differences of
-clocks."""
+"""The time that an unneeded copy stays. Chosen: far above the differences of clocks."""
 _LOOKS_MAX: Final = 3
 
 

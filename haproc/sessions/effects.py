@@ -64,8 +64,7 @@ def effect_of_sql(text: str) -> Effect:
 
 
 def as_made(text: str) -> str:
-    """Return the statement that makes the view of an ``ALTER VIEW … AS``; other statements as they
-    are.
+    """Return an ``ALTER VIEW … AS`` as the statement that makes its view; others unchanged.
 
     Else the view would be kept as two steps, and one that cannot be run again would break all.
     """
@@ -188,8 +187,7 @@ def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
 
 
 def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
-    """Return whether an entry may use the earlier meaning of its name: directly, or through
-    others."""
+    """Return whether an entry may use the earlier meaning of its name, also through others."""
     own = names_in(entry)
     match entry:
         case SqlEntry(text):

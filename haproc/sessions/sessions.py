@@ -137,8 +137,7 @@ class Sessions:
             return await self._adopt(key, create=create)
 
     async def _still_mine(self, session: ClientSession) -> bool:
-        """True if no other HAProc had taken the session over, or closed it, when this was
-        called."""
+        """True if no other HAProc had taken the session over, or closed it, at the call."""
         known = await self._store.known(session.key)
         if known == session.known:
             return True
@@ -212,8 +211,7 @@ class Sessions:
         await restore(fresh, begins, entries, self.get_blob, around.statement_s)
 
     def server_id(self, key: Key) -> str:
-        """Return the id that clients take for the server's own id of a session: the same
-        everywhere."""
+        """Return the server's own id of a session, for clients: the same everywhere."""
         if (here := self._here.get(key)) is not None:
             return here.server_id
         return str(uuid.uuid5(_NAMES, "\0".join((self._around.ring, key.user, key.id))))

@@ -226,8 +226,7 @@ class Upkeep:
         self._sessions.room.set(of_user)
 
     def _idle(self, key: Key, found: SessionKeys, now_ms: int) -> bool:
-        """True if it was not used for so long (without a key that shows its use: since it was first
-        seen)."""
+        """True if it was not used for so long (without a key of its use: since first seen)."""
         hour = now_ms // HOUR_MS
         used = found.used_hour
         if used is None:

@@ -1,2 +1,1 @@
-"""The class of a Spark Connect plan: read from its protocol buffers, fail-closed, before it
-runs."""
+"""The class of a Spark Connect plan: read from its protocol buffers, fail-closed."""

@@ -101,8 +101,7 @@ def refused_hiding(function: str) -> RefusedError:
 
 
 def name_in(text: str, use: str) -> tuple[str, ...]:
-    """Return the parts of a table's name; RefusedError, which names its use, if the text is
-    none."""
+    """Return the parts of a table's name; RefusedError, with its use, if the text is none."""
     parts = parts_of(text)
     if parts is None:
         raise refused_name(text, use)

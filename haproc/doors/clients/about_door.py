@@ -1,5 +1,4 @@
-"""Clients' questions beside statements: this HAProc's identity, and the classification of a
-statement."""
+"""Clients' questions beside statements: about this HAProc, and about a statement's class."""
 
 from __future__ import annotations
 

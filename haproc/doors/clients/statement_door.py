@@ -35,8 +35,7 @@ from haproc.statements.registry import Registry
 from haproc.statements.request import Format, OnWaitTimeout, StatementRequest
 
 RECALL_S: Final = 1.0
-"""The time to wait for the outcome of a write in the log, which is mostly known at once; chosen,
-not measured."""
+"""The wait for a logged write's outcome, mostly known at once; chosen, not measured."""
 
 
 DEFAULT_CONCERN: Final = "default"

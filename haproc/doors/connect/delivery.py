@@ -69,8 +69,7 @@ RUNNING: Final = "running/"
 _STORED: Final = struct.Struct("<BQ8s")
 """Version, time in seconds, and the run that put it there; the request follows."""
 _STORED_S_MAX: Final = 86_400.0
-"""The age at which a stored request counts as left behind by a HAProc that died, for a client that
-never came again."""
+"""Older ones were left behind by a HAProc that died, for a client that never came again."""
 _STORE_LOOK_INTERVAL_S: Final = 3600.0
 
 

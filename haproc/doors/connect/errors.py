@@ -93,8 +93,7 @@ _CLASSES_OF_OURS: Final[Mapping[str, tuple[str, ...]]] = {
         _ANALYSIS,
     ),
 }
-"""Spark's classes for statements that we refuse, so that a program catches ours by the same
-class."""
+"""Spark's classes for statements that we refuse: a program catches ours by the same class."""
 _PARAMETERS_BYTES_MAX: Final = 1024
 """Of an ErrorInfo's parameters, as Spark bounds its metadata; what is longer is asked for."""
 _UNSUPPORTED: Final = (
@@ -337,8 +336,7 @@ def abandoned(operation_id: str) -> RequestError:
 
 
 def disconnected() -> RequestError:
-    """Return the error that ends a stream when another one takes over, or the operation is
-    released."""
+    """Return the error of a stream that another one replaced, or whose operation was released."""
     return _cursor("DISCONNECTED", "The cursor has been disconnected by the server.")
 
 

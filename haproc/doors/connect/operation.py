@@ -80,8 +80,7 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run. ``keep`` returns the way by which another HAProc may continue it, and the id's text
-    for it."""
+    """One run. ``keep`` returns the way for another HAProc to continue it, with the ids' part."""
 
     def __init__(
         self,

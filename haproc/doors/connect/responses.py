@@ -54,8 +54,7 @@ _ARROW_BATCH: Final = 2
 _RESULT_COMPLETE: Final = 14
 _PROGRESS: Final = 18
 COMPLETE: Final = bytes((_RESULT_COMPLETE << 3 | 2, 0))
-"""A response that marks the result as complete; Spark sends it only to clients that can
-reattach."""
+"""A response that ends a complete result; Spark sends it only to clients that can reattach."""
 _BESIDE: Final = frozenset({1, 4, 6, 7, 12, 13, 15})
 """Ids, metrics, observed metrics and the schema: what may stand beside anything else."""
 # In its ArrowBatch.
@@ -102,8 +101,7 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResultPosition:
-    """The part of a result that a client has: ``rows``, their digest, and ``others`` beside rows
-    and progress."""
+    """A client's part of a result: ``rows``, their digest, ``others`` beside rows and progress."""
 
     rows: int = 0
     others: int = 0

@@ -98,8 +98,7 @@ _HEADERS_MAX: Final = 128
 
 
 class Places:
-    """So many connections at a time; of each user the one whose last request is the oldest comes
-    first.
+    """So many connections at a time; of each user the one with the oldest last request is first.
 
     So no crowd, of strangers or of one user's, pushes out the few connections of others.
     """
@@ -370,8 +369,7 @@ class Connection(web.RequestHandler):
     # -- what is not HTTP ------------------------------------------------------------------
 
     def log_exception(self, *args: object, **kw: object) -> None:
-        """Log the error that ended the connection, and its place; the exception's text may be the
-        client's."""
+        """Log the error that ended the connection, and its place, without the client's text."""
         error = kw.get("exc_info")
         where = traceback.extract_tb(error.__traceback__) if isinstance(error, Exception) else []
         last = f"{where[-1].filename}:{where[-1].lineno}" if where else "an unknown place"

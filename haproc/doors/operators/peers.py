@@ -216,8 +216,7 @@ class PeerService(Protocol):
         ...
 
     async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Return the part that a copy of this cluster requests; ValueError for what is no
-        question."""
+        """Return the part that a copy of this cluster requests; ValueError for no question."""
         ...
 
 

@@ -49,8 +49,7 @@ class PeerSuccess:
         return self._failed.get(offset, {}).get(cluster)
 
     def has_control_record(self, offset: int) -> bool:
-        """True if an operation is known to have ended otherwise than by a plain success
-        somewhere."""
+        """True if an operation is known not to have simply succeeded somewhere."""
         return offset in self._with_control_record
 
     def forget(self, below: int) -> None:
@@ -121,8 +120,7 @@ class Computations:
         return passes.counts() if passes is not None else {}
 
     def trouble(self, offset: int) -> tuple[int, str]:
-        """Return the number of times that the query at this offset failed on any cluster, and the
-        last error."""
+        """Return the number of failures of the query at this offset, and the last error."""
         passes = self._passes.get(offset)
         if passes is None:
             return 0, ""

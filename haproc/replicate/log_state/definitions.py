@@ -76,8 +76,7 @@ def records_needed(window_records: int) -> int:
 def redefined_by(
     op: Operation, evolves: bool | None = None, *, writes_known: bool = False
 ) -> frozenset[str] | None:
-    """Return the names that the operation may redefine, of those that it is known to write; None:
-    anything.
+    """Return the names that the operation may redefine, of those it writes; None: anything.
 
     Decided once, where the operation is made, and written into the record. ``evolves``: whether it
     may change its table's columns by itself, where its plan was read. ``writes_known``:

@@ -160,8 +160,7 @@ class FailureVotes:
         return offset in self._wishes
 
     def done(self, offset: int) -> bool:
-        """True if a cluster's answer to the wish is an outcome that it has: the operation
-        stands."""
+        """True if a cluster answered the wish with its outcome: the operation stands."""
         votes = self._votes.get(offset, {}).values()
         return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 

@@ -1,5 +1,4 @@
-"""The request ids seen before, how far back they go, and the operations that count because of
-them."""
+"""The request ids seen before, their range in the log, and the operations that count."""
 
 from __future__ import annotations
 

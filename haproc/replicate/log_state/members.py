@@ -99,8 +99,7 @@ class Claims:
             insort(offsets, offset)
 
     def void(self, offset: int, cluster: str, epoch: int) -> bool:
-        """True if a record at ``offset`` was written by an incarnation that was replaced before
-        it."""
+        """True if the writer of a record at ``offset`` was replaced before it."""
         offsets = self._offsets.get(cluster, [])
         newest = bisect_left(offsets, offset) - 1
         return newest >= 0 and offsets[newest] > epoch

@@ -92,8 +92,7 @@ class BatchKey:
 
 
 def batch_key(op: Operation) -> BatchKey | None:
-    """Return the properties that an operation must share with its neighbours; None if it runs
-    alone."""
+    """Return the key that an operation must share with its neighbours; None: it runs alone."""
     if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
         return None
     if op.reads or len(op.writes) != 1:

@@ -86,8 +86,7 @@ class Composing:
     # -- operations ------------------------------------------------------------------------
 
     def spoken_of(self, offset: int) -> bool:
-        """True if an operation is known to have ended otherwise than by a plain success on some
-        cluster."""
+        """True if an operation is known not to have simply succeeded on some cluster."""
         return self._peer_success.has_control_record(offset)
 
     def may_compose(self, offset: int, op: Operation) -> bool:

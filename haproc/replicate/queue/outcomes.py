@@ -1,5 +1,4 @@
-"""The outcomes of operations on this cluster, the requests that await them, and repeated
-failures."""
+"""The outcomes of operations on this cluster, their awaiting requests, repeated failures."""
 
 from __future__ import annotations
 
@@ -271,8 +270,7 @@ class Outcomes:
             known.outcome = _in_short(known.outcome)
 
     def latencies(self, start: int, end: int) -> dict[int, int]:
-        """Return, for each operation of a range, the time from its making until it was done here,
-        in ms.
+        """Return the time from each operation's making until it was done here, in ms.
 
         Of those that this process ran, and remembers.
         """

@@ -140,8 +140,7 @@ class Schedule:
         self._looked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
-        """Mark the operations as done that the tables' own marks show as applied; return their
-        offsets.
+        """Mark operations as done that the tables' own marks show; return their offsets.
 
         ``offsets_applied`` holds the last offset found in each table. An operation that wrote
         only that table, at or below that offset, had been applied.
@@ -263,8 +262,7 @@ class Schedule:
         return task.single or self.composing.spoken_of(task.offset)
 
     def _doubtful(self, task: Task) -> bool:
-        """True if an earlier incarnation may have run the operation that is the first on its
-        tables."""
+        """True if an earlier incarnation may have run this first operation on its tables."""
         begun = task.offset < self._doubtful_below and not task.op.unmarked
         return begun and not task.op.writes <= self._settled
 
@@ -284,8 +282,7 @@ class Schedule:
         return self._start(members, Intent.BATCH, text if whole else "", apart=not whole)
 
     def _composed(self, head: Task, joined: int) -> tuple[int, str]:
-        """Return the number of operations that run as one statement although they are not alike,
-        with the statement.
+        """Return the number of unlike operations that run as one statement, and that.
 
         Nothing is read of them where those that are alike are as many.
         """

@@ -1,5 +1,4 @@
-"""The order of ready operations: conflicts, missing marks, awaited decisions, shares of the
-lanes."""
+"""The order of ready operations: conflicts, missing marks, decisions, shares of the lanes."""
 
 from __future__ import annotations
 
@@ -224,8 +223,7 @@ class Turns:
         self._plain: OrderedDict[int, None] = OrderedDict()
         """The operations that are neither of the two."""
         self.computations: OrderedDict[int, tuple[frozenset[str], frozenset[str]]] = OrderedDict()
-        """The tables that recent computations read and write, until they are over on every
-        cluster."""
+        """The tables of recent computations, until these are over on every cluster."""
         self._free: dict[str, list[int]] = {}
         """By user: what conflicts with nothing before it that is not exclusive; in log order."""
 
@@ -271,8 +269,7 @@ class Turns:
             self._move_up(line, wrote)
 
     def _move_up(self, line: _Line, wrote: bool) -> None:
-        """Free the operation that stands first now; behind one that ``wrote``, all readers up to
-        the next writer."""
+        """Free the first operation; behind one that ``wrote``, all readers up to a writer."""
         for offset, op in line.touching.items():
             free = self._free.get(op.user, [])
             at = bisect_left(free, offset)

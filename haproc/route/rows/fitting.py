@@ -26,8 +26,7 @@ _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def fits(schema: pa.Schema, columns: Sequence[Column]) -> list[str]:
-    """Return the reasons why a stream of this schema does not fit a table of these columns; empty
-    if it fits."""
+    """Return why a stream of this schema does not fit a table; empty if it fits."""
     table = {column.name.lower(): column for column in columns}
     seen: set[str] = set()
     problems: list[str] = []

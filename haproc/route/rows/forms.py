@@ -111,8 +111,7 @@ class Form:
         return list(own) if self.columns == TABLES_OWN else names_of(self.columns)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that make another request of the same bytes; none for a plain Arrow
-        stream."""
+        """Return the fields that make the request of the bytes; none for a plain Arrow stream."""
         given = {
             "form": self.kind.value,
             "columns": self.columns,

@@ -155,8 +155,7 @@ def _array_of(kind: SqlType, made: pa.DataType, values: list[Any], zone: str | N
 def _flat(
     values: list[Any], kind: type, inside: Callable[[Any], Iterable[Any]]
 ) -> tuple[pa.Array, list[Any]]:
-    """Return the place of each value in the content inside them (null: it is null), and the
-    content."""
+    """Return the places of values in the content of these (null: it is null), and that."""
     offsets: list[int | None] = []
     flat: list[Any] = []
     for value in values:
