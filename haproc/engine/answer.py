@@ -27,7 +27,7 @@ _END: Final = object()
 
 
 class SparkAnswer:
-    """The messages of one statement's answer. Reading raises grpc.aio.AioRpcError, also on its timeout."""
+    """One statement's answer. Reading raises grpc.aio.AioRpcError, also on its timeout."""
 
     def __init__(
         self,
