@@ -36,7 +36,7 @@ from dmq.log import (
 from dmq.waiting import Waiters
 
 COMMIT_ATTEMPTS_MAX: Final = 5
-"""How often a commit that others push aside is tried again."""
+"""The number of attempts for a commit that others push aside."""
 STABLE_WITHIN_S: Final = 0.5
 """A commit that is pending for so long counts as not made."""
 
@@ -50,7 +50,7 @@ _PUSHED_ASIDE: Final = (
 
 
 def to_metadata(cursor: Cursor) -> str:
-    """Return what is stored beside a cursor's offset."""
+    """Return the note and epoch stored beside a cursor's offset."""
     return f"1 {cursor.epoch} {cursor.note}"
 
 
@@ -79,18 +79,19 @@ class CursorStore:
 
     A commit of a lower epoch than the stored one must change nothing, whatever happens between
     looking and writing. So each is a transaction under a transactional id of the reader's own. A
-    process first *initialises* that id, which ends the transactions of all who did so earlier
-    and refuses their later ones, then looks at the stored epoch, and then commits, as often as
-    it likes without looking again: whoever stored another epoch must have initialised the id
-    after it, which refuses its commits. Then it initialises anew, looks anew, and finds out
-    whether it was replaced.
+    process first *initialises* that id, which ends the transactions of all processes that did so
+    earlier and refuses their later ones. Then it looks at the stored epoch, and then commits, as
+    often as it likes without looking again: a process that stored another epoch must have
+    initialised the id later, so this one's commits are refused. Then it initialises anew, looks
+    anew, and finds out whether it was replaced.
 
     A transaction that was ended is not visible at once, and a broker that dies in between may
     forget to make it visible (seen with 4.3: killed right after it acknowledged the end, it left
     the commit pending for ever; the next transaction of the same id ends it). So a commit counts
     only when it has been seen, and one that stays pending counts as not made.
 
-    Belongs to one thread."""
+    Belongs to one thread.
+    """
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -166,7 +167,7 @@ class CursorStore:
         producer.commit_transaction()
 
     def _stored(self, reader: str) -> Cursor | None:
-        """Return what was committed last, without what stays pending."""
+        """Return the last commit, without pending ones."""
         try:
             return self._seen(reader, STABLE_WITHIN_S)
         except kafka_errors.KafkaTimeoutError:
@@ -177,7 +178,7 @@ class CursorStore:
                 close_quietly(consumer, autocommit=False, timeout_ms=0)
 
     def _seen(self, reader: str, timeout_s: float) -> Cursor | None:
-        """Return what is committed once nothing is pending; else KafkaTimeoutError."""
+        """Return the commit once nothing is pending; else KafkaTimeoutError."""
         if reader not in self._consumers:
             self._consumers[reader] = self._clients.consumer(
                 group_id=self.group(reader), isolation_level="read_committed", retry_backoff_ms=2
@@ -252,7 +253,7 @@ class KafkaLog:
         self._tail = Tail(
             clients, recent, self._waiters.advance, self._lost_place, lambda: bool(self._waiters)
         )
-        self._asking_end: asyncio.Task[None] | None = None
+        self._finding_end: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         handle.on_lost = self._waiters.fail
 
@@ -437,11 +438,11 @@ class KafkaLog:
             self._tail.follow(self._waiters.end)
 
     def _lost_place(self) -> None:
-        """The end that was followed is not in the log: find out why, and tell those who wait."""
-        if self._asking_end is None and self._closing is None:
-            self._asking_end = self._loop.create_task(self._ask_end())
+        """Find out why the followed end is not in the log any more, and fail the waiting calls."""
+        if self._finding_end is None and self._closing is None:
+            self._finding_end = self._loop.create_task(self._find_end())
 
-    async def _ask_end(self) -> None:
+    async def _find_end(self) -> None:
         try:
             await self.end()
         except LogError as error:
@@ -449,7 +450,7 @@ class KafkaLog:
         else:
             self._follow()
         finally:
-            self._asking_end = None
+            self._finding_end = None
 
     # -- cursors ---------------------------------------------------------------------------
 
@@ -472,7 +473,7 @@ class KafkaLog:
 
     async def _close(self) -> None:
         self._handle.shut()
-        if self._asking_end is not None:
-            await asyncio.wait([self._asking_end])
+        if self._finding_end is not None:
+            await asyncio.wait([self._finding_end])
         self._tail.stop()
         await self._handle.close(self._reader.close, {self._committing: self._cursors.close})

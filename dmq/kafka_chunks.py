@@ -21,7 +21,7 @@ from typing import Final
 from dmq.log import FORMAT_VERSION, LogCorruptError
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""What Kafka itself needs of a message's largest size: 61 bytes for the batch, and a few more."""
+"""The part of a message's largest size that Kafka needs: 61 bytes for the batch, and some more."""
 
 _PREFIX: Final = struct.Struct("<2sBBI")
 _PART_FLAG: Final = 1
@@ -32,7 +32,7 @@ _HEAD_START: Final = b"DQ" + bytes((FORMAT_VERSION, _HEAD_FLAG))
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the parts of a record are, and what they make up."""
+    """The places of a record's parts, and what they make up."""
 
     parts: tuple[int, ...]
     size_bytes: int
@@ -40,7 +40,7 @@ class Head:
 
 
 def value_bytes_max(message_bytes_max: int) -> int:
-    """Return how large a value fits into a message of this size."""
+    """Return the largest value that fits into a message of this size."""
     return message_bytes_max - MESSAGE_OVERHEAD_BYTES
 
 
@@ -60,7 +60,7 @@ def head_of(encoded: bytes, parts: Sequence[int]) -> bytes:
 
 
 def is_part(stored: bytes) -> bool:
-    """Whether these stored bytes are a part."""
+    """True if these stored bytes are a part."""
     return stored.startswith(_PART_PREFIX)
 
 
@@ -94,7 +94,7 @@ def join(head: Head, stored: Mapping[int, bytes]) -> bytes:
 
 @dataclass(slots=True)
 class Parts:
-    """What is known of the parts in a stretch of the log: offsets from ``first`` to ``end``."""
+    """The known parts in a stretch of the log: offsets from ``first`` to ``end``."""
 
     first: int = 0
     end: int = 0
@@ -104,7 +104,7 @@ class Parts:
     """(offset of a head, offset of its first part)."""
 
     def look_from(self, offset: int) -> int:
-        """Return where to look on so that all from this offset on is known."""
+        """Return the offset to read on from, so that all from this offset on is known."""
         if not self.first <= offset <= self.end:
             self.first = self.end = offset
             self._lone.clear()

@@ -51,7 +51,7 @@ class Worker:
 
     @property
     def busy_s(self) -> float:
-        """How long the call under way has been running; 0 if there is none."""
+        """The duration of the call under way; 0 if there is none."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -178,9 +178,9 @@ _REFUSED: Final = (
     kafka_errors.PolicyViolationError,
     kafka_errors.KafkaConfigurationError,
 )
-"""What asking again will not mend."""
+"""Errors that another attempt will not mend."""
 _TOO_LATE: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
-"""What the deadline did, not the broker."""
+"""Errors of the deadline, not of the broker."""
 
 
 class _Secret(str):
@@ -206,17 +206,17 @@ class _NoPending(logging.Filter):
 
 
 class _NoBytes(logging.Filter):
-    """What goes over the wire, byte by byte: the password, too."""
+    """Leaves out the bytes on the wire: they contain the password."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG
 
 
 class BootstrapFailure(logging.Filter):
-    """Notes why no broker could be reached, which kafka-python tells its log, not its caller.
+    """Notes the reason why no broker could be reached, which kafka-python logs, but does not raise.
 
-    Of several attempts the one that says most counts: a broker that refuses a password often
-    just hangs up, and the last attempt is cut short by the deadline.
+    Of several attempts the one with the clearest error counts: a broker that refuses a password
+    often just hangs up, and the last attempt is cut short by the deadline.
     """
 
     def __init__(self) -> None:
@@ -226,13 +226,13 @@ class BootstrapFailure(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Bootstrap connection") and isinstance(record.args, tuple):
             for error in record.args:
-                if isinstance(error, Exception) and _says(error) >= _says(self.found):
+                if isinstance(error, Exception) and _weight(error) >= _weight(self.found):
                     self.found = error
         return True
 
 
-def _says(error: Exception | None) -> int:
-    """Return how much a failed attempt tells about what is wrong."""
+def _weight(error: Exception | None) -> int:
+    """Return the weight of a failed attempt's error: how clearly it shows the fault."""
     # A connection that the deadline cut short hides that as an error of its own.
     if error is None or isinstance(error, _TOO_LATE) or isinstance(error.__context__, _TOO_LATE):
         return 0
@@ -346,7 +346,7 @@ class Clients:
         )
 
     def error(self, error: BaseException, doing: str) -> LogError:
-        """Return what an error of a client means for the log's user, its cause included.
+        """Return the log's error for a client's error, its cause included.
 
         To be raised ``from`` its own ``__cause__``, which is None if that holds a secret.
         """
@@ -421,6 +421,6 @@ def close_quietly(client: Any, **how: object) -> None:
         client.close(**how)
     except Exception as error:
         logging.getLogger("dmq").debug("a Kafka client did not close: %r", error)
-        # A producer whose records can't be sent in time gives up before it tells its thread to end.
+        # A producer whose records can't be sent in time gives up before it has its thread end.
         if isinstance(client, KafkaProducer):
             client._sender.force_close()

@@ -26,7 +26,7 @@ GONE_AFTER_S: Final = 3.0
 """A topic that no broker has known for so long is gone; one that starts may not know it."""
 APPEARS_WITHIN_S: Final = 10.0
 CURSORS_KEPT_DAYS_MIN: Final = 30
-ASK_AGAIN_S: Final = 0.1
+RETRY_PAUSE_S: Final = 0.1
 
 _UNKNOWN_TOPIC: Final = kafka_errors.UnknownTopicOrPartitionError.errno
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def open_topic(clients: Clients, purpose: Purpose) -> TopicAdmin:
 
 
 def _describe(admin: Any, topic: str) -> dict[str, Any] | None:
-    """Return what the broker says of the topic, or None if it knows none."""
+    """Return the broker's description of the topic, or None if it has none."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == _UNKNOWN_TOPIC:
         return None
@@ -104,12 +104,12 @@ def _appeared(clients: Clients, admin: Any) -> dict[str, Any]:
         found = _describe(admin, clients.topic)
         if found is not None and all(part["leader_id"] >= 0 for part in found["partitions"]):
             return found
-        time.sleep(ASK_AGAIN_S)
+        time.sleep(RETRY_PAUSE_S)
     raise LogUnavailableError(f"topic {clients.topic} was created but did not get a leader")
 
 
 def _warn_of_short_memory(admin: Any, broker: int) -> None:
-    """Say so if the brokers forget cursors that nobody commits for a while."""
+    """Log a warning if the brokers forget cursors that are not committed for a while."""
     try:
         described = admin.describe_configs(
             [ConfigResource(ConfigResourceType.BROKER, str(broker))], config_filter="all"
@@ -128,7 +128,7 @@ def _warn_of_short_memory(admin: Any, broker: int) -> None:
 
 
 class TopicAdmin:
-    """What is asked of the brokers beside records and cursors. Belongs to one thread; blocks."""
+    """Requests about a topic other than records and cursors. Belongs to one thread; blocks."""
 
     def __init__(self, clients: Clients, admin: Any, topic_id: str) -> None:
         self._clients = clients
@@ -139,7 +139,7 @@ class TopicAdmin:
     def check(self) -> None:
         """Return if the topic is the one that was opened; LogRegressedError if not."""
         topic = self._clients.topic
-        found = self._asking(lambda: _describe(self._admin, topic))
+        found = self._requested(lambda: _describe(self._admin, topic))
         if found is not None and str(found["topic_id"]) == self.topic_id:
             self._missing_since = None
             return
@@ -154,13 +154,13 @@ class TopicAdmin:
 
     def groups(self, prefix: str) -> list[str]:
         """Return the consumer groups whose names begin so."""
-        found = self._asking(self._admin.list_groups)
+        found = self._requested(self._admin.list_groups)
         return [group["group_id"] for group in found if group["group_id"].startswith(prefix)]
 
     def delete_below(self, offset: int) -> None:
         """Delete the records below this offset."""
         timeout_ms = int(1000 * REQUEST_TIMEOUT_S)
-        self._asking(
+        self._requested(
             lambda: self._admin.delete_records(
                 {self._clients.partition: offset}, timeout_ms=timeout_ms
             )
@@ -170,7 +170,7 @@ class TopicAdmin:
         """Release the connection."""
         close_quietly(self._admin)
 
-    def _asking(self, call: Callable[[], T]) -> T:
+    def _requested(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except Exception as error:
@@ -182,20 +182,21 @@ OPEN_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 2 * REQUEST_TIMEOUT_S
 CLOSE_TIMEOUT_S: Final = 2.0
 LOOK_S: Final = 1.0
-"""How often is looked whether the topic is still the same one."""
+"""The interval of checks that the topic is still the same one."""
 LOOKED_WITHIN_S: Final = 3.0
 """Nothing is read if the last look was longer ago."""
 
 
 class TopicHandle:
-    """One process's handle to a topic: opened, appended to, watched, closed. What its messages mean
-    is the affair of those who build on it (`kafka`, `key_value_kafka`).
+    """One process's handle to a topic: opened, appended to, watched, closed. The modules built on
+    it define its messages (`kafka`, `key_value_kafka`).
 
-    Nothing but opening creates the topic: whether it is still the one that was opened is looked
-    at every second, and before anything is read if the last look is older than
-    `LOOKED_WITHIN_S`. Once it is lost, every call says so.
+    Nothing but opening creates the topic: whether it is still the one that was opened is looked at
+    every second, and before anything is read if the last look is older than `LOOKED_WITHIN_S`. Once
+    it is lost, every call raises that error.
 
-    Made by ``open``; ``on_lost`` hears once that the topic is lost."""
+    Made by ``open``; ``on_lost`` is called once if the topic is lost.
+    """
 
     def __init__(self, clients: Clients, admin: TopicAdmin, appender: Appender, what: str) -> None:
         self.clients = clients
@@ -207,7 +208,7 @@ class TopicHandle:
         self._reading = Worker("dmq-kafka-read")
         self._administering = Worker("dmq-kafka-admin")
         self.answered = True
-        """Whether the last look found a broker that answers."""
+        """True if the last look found a broker that answers."""
         self._looked_at = self._loop.time()
         self._lost: LogRegressedError | None = None
         self._looking = self._loop.create_task(self._keep_looking())
@@ -299,7 +300,7 @@ class TopicHandle:
             raise LogRegressedError(str(self._lost))
 
     def shut(self) -> None:
-        """Refuse calls from now on, and tell those who wait."""
+        """Refuse calls from now on, and fail the waiting ones."""
         self._closed = True
         self._looking.cancel()
         self.on_lost(LogError(f"the {self._what} was closed"))

@@ -52,14 +52,13 @@ class _Group:
     futures: list[Any] = field(default_factory=list)
     """kafka-python's, one for each value that was sent, in order."""
     failure: Exception | None = None
-    """Why the values after them were not sent."""
+    """The reason why the values after them were not sent."""
     over: bool = False
     """It came to its end, or nobody waits for it any more."""
 
 
 class Appender:
-    """The producer of one log handle. ``on_stored`` hears of what was stored
-    without a key, by its offsets."""
+    """The producer of one log handle. ``on_stored`` gets the offsets of values without a key."""
 
     def __init__(
         self, clients: Clients, on_stored: Callable[[list[tuple[int, bytes]]], None]

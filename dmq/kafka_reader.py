@@ -71,7 +71,7 @@ class Recent:
             self._shrink()
 
     def run(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return what is kept from this offset on; nothing if it is not kept."""
+        """Return the kept records from this offset on; none if it is not kept."""
         with self._lock:
             index = start - self._first
             if not 0 <= index < len(self._values):
@@ -111,7 +111,7 @@ class Recent:
 
 
 LONG_POLL_MS: Final = 1000
-"""How long the broker may keep a request that it has nothing for."""
+"""The time for which the broker may keep a request that it has no record for."""
 RETRY_S: Final = 0.2
 
 _logger = logging.getLogger("dmq")
@@ -123,8 +123,9 @@ class Tail:
     A consumer of its own asks for what comes after the newest known record; the broker answers
     as soon as there is something. While nobody waits the thread sleeps.
 
-    ``on_end`` hears of each new end, ``on_lost`` that its place is gone; both
-    on the event loop. ``wanted`` says whether anybody still waits."""
+    ``on_end`` receives each new end, ``on_lost`` is called if its place is gone; both on the event
+    loop. ``wanted`` returns True while anybody waits.
+    """
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Tail:
 
     @property
     def following(self) -> bool:
-        """Whether every new record is noticed by itself."""
+        """True if every new record is noticed without a request."""
         return self._go.is_set()
 
     def follow(self, end: int) -> None:
@@ -231,7 +232,8 @@ class TopicReader:
     place costs a seek. A fetch does not wait at the broker for more, so nothing queues behind
     it.
 
-    Belongs to one thread."""
+    Belongs to one thread.
+    """
 
     def __init__(self, clients: Clients, recent: Recent) -> None:
         self._clients = clients
@@ -239,30 +241,30 @@ class TopicReader:
         self._recent = recent
         self._consumer: Any = None
         self._position: int | None = None
-        self._end_heard = 0
+        self._end_seen = 0
         self._passed: dict[int, bytes] = {}
         self._passed_bytes = 0
         self._parts = Parts()
 
     def span(self) -> tuple[int, int]:
         """Return the first offset and the one after the last."""
-        return self._asking(self._span)
+        return self._requested(self._span)
 
     def end(self) -> int:
         """Return the offset after the newest record."""
-        return self._asking(self._end)
+        return self._requested(self._end)
 
     def read(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
         """Return the entries from this offset on, within both limits but at least one."""
-        return self._asking(lambda: self._read(start, max(1, records_max), bytes_max))
+        return self._requested(lambda: self._read(start, max(1, records_max), bytes_max))
 
     def trim_point(self, before: int) -> int:
         """Return up to where may be deleted: no record from ``before`` on needs what is below."""
-        return self._asking(lambda: self._trim_point(before))
+        return self._requested(lambda: self._trim_point(before))
 
     def trimmed(self, point: int) -> None:
         """Wait until the deletion below this offset shows, which is at once with one broker."""
-        self._asking(lambda: self._trimmed(point))
+        self._requested(lambda: self._trimmed(point))
 
     def close(self) -> None:
         """Release the connections."""
@@ -270,7 +272,7 @@ class TopicReader:
             close_quietly(self._consumer, autocommit=False, timeout_ms=0)
         self._consumer = self._position = None
 
-    def _asking(self, call: Callable[[], T]) -> T:
+    def _requested(self, call: Callable[[], T]) -> T:
         try:
             if self._consumer is None:
                 self._consumer = self._clients.consumer(fetch_max_wait_ms=0)
@@ -295,12 +297,12 @@ class TopicReader:
     def _end(self) -> int:
         found = self._consumer.end_offsets([self._partition], timeout_ms=_TIMEOUT_MS)
         end = int(found[self._partition])
-        if end < self._end_heard:
+        if end < self._end_seen:
             raise ShrunkError(
-                f"topic {self._clients.topic} ends at {end}, but had {self._end_heard} records: it "
+                f"topic {self._clients.topic} ends at {end}, but had {self._end_seen} records: it "
                 "lost its newest ones, or is another one"
             )
-        self._end_heard = end
+        self._end_seen = end
         return end
 
     # -- reading ---------------------------------------------------------------------------
@@ -308,7 +310,7 @@ class TopicReader:
     def _read(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
         stored = self._recent.run(start, records_max)
         if not stored:
-            if start >= self._end_heard:
+            if start >= self._end_seen:
                 end = self._end()
                 check_not_beyond(start, end)
                 if start == end:
@@ -317,7 +319,7 @@ class TopicReader:
         return self._entries(start, stored, bytes_max)
 
     def _fetch(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return what one fetch brings from an offset that the log has, or had."""
+        """Return the records of one fetch from an offset that the log has, or had."""
         if self._position != start:
             self._consumer.seek(self._partition, start)
         self._position = None
@@ -334,7 +336,7 @@ class TopicReader:
                 f"{REQUEST_TIMEOUT_S:g} s"
             )
         self._position = stored[-1][0] + 1
-        self._end_heard = max(self._end_heard, self._position)
+        self._end_seen = max(self._end_seen, self._position)
         return stored
 
     def _entries(

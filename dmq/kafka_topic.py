@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """How the topic is made and reached.
+    """The settings for making and reaching the topic.
 
     ``client`` holds further settings for every client of the broker, by kafka-python's names
     (``security_protocol``, ``ssl_cafile``, ``sasl_mechanism``, ``sasl_plain_password`` …).
@@ -36,7 +36,7 @@ class KafkaOptions:
 #
 # Decisions only, no Kafka: `needed` is what a new topic is made with, `faults` compares what a
 # broker reports with it. Anything that could lose a record, or refuse one, is a fault, and each
-# says the command that mends it.
+# names the command that repairs it.
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -55,7 +55,7 @@ class KafkaUrl:
 
 
 def parse_url(url: str) -> KafkaUrl:
-    """Return the parts of a Kafka log's URL; ValueError says what is wrong with it."""
+    """Return the parts of a Kafka log's URL; ValueError names the fault."""
     rest = url.removeprefix("kafka:")
     addresses, slash, topic = rest.removeprefix("//").partition("/")
     example = "write kafka://host:9092,other:9092/topic"
@@ -106,7 +106,7 @@ def check_options(options: KafkaOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a topic is for, and what it must be like for that."""
+    """The purpose of a topic, and the properties it needs for that."""
 
     what: str
     partitions: int
@@ -114,7 +114,7 @@ class Purpose:
     settings: Mapping[str, str]
     """Other values of these could lose something."""
     tuning: Mapping[str, str]
-    """What a new one is made with beside them; whoever knows better may change it."""
+    """Further settings of a new topic; an operator may change them."""
 
 
 LOG: Final = Purpose(
@@ -169,7 +169,7 @@ def faults(
     options: KafkaOptions,
     purpose: Purpose = LOG,
 ) -> list[str]:
-    """Return what is wrong with a topic, each fault with its fix; empty if it can serve."""
+    """Return a topic's faults, each with its fix; empty if it can serve."""
     found: list[str] = []
     if partitions != purpose.partitions:
         found.append(

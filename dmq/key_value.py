@@ -11,8 +11,8 @@ Contract (the suite in tests/contract runs it against every backend):
 - ``get``, ``scan``, ``keys`` and ``revision`` see every change, of any process, that had returned
   before they were called: they ask the backend each time, which costs about a millisecond.
   What one of them returns was in the store at one moment, between its call and its answer.
-- Whoever put something and wants to know who was first asks for the others after its own ``put``
-  returned, and compares revisions: all processes see the same ones.
+- A process that put something, and must know which process was first, reads the others' keys after
+  its own ``put`` returned, and compares revisions: all processes see the same ones.
 - ``wait`` misses no change below its prefix after the revision it was given, but may return for
   nothing. So: take the ``revision``, look, wait after that revision, and begin anew.
 - A store that lost changes or was made anew under an open handle raises LogRegressedError, as the
@@ -43,7 +43,7 @@ class Kept:
 
 
 class KeyValueStore(Protocol):
-    """See the module. Safe for many tasks of one event loop."""
+    """A durable map of small values. Safe for many tasks of one event loop."""
 
     async def put(self, key: str, value: bytes) -> int:
         """Make this the key's value, durably; return the change's revision.
@@ -53,7 +53,7 @@ class KeyValueStore(Protocol):
         ...
 
     async def get(self, key: str) -> Kept | None:
-        """Return what is kept under this key, or None."""
+        """Return the value under this key, or None."""
         ...
 
     async def delete(self, key: str) -> None:

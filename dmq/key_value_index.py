@@ -16,7 +16,7 @@ from dmq.log import LogCorruptError, UnknownVersionError
 #
 # The topic has two partitions. In the first, under each key, stands what is kept there: a small
 # value itself, or the *head* of a large one. The pieces of large values stand in the second, so
-# that whoever opens the store reads the keys, not the bytes of every blob. A large value is
+# that a process that opens the store reads the keys, not the bytes of every blob. A large value is
 # written as:
 #
 # 1. a *manifest* in the first partition, which names the value's id, its key, and how many pieces;
@@ -26,7 +26,7 @@ from dmq.log import LogCorruptError, UnknownVersionError
 # So whatever a writer leaves behind when it dies, or when its value is replaced, is named by a
 # manifest; and a manifest that no head goes with may be cleared away with all of its pieces.
 #
-# The first byte of a message says what it is; one that is not known is refused, never guessed.
+# The first byte of a message is its kind; an unknown one is refused, never guessed.
 
 
 KEYS_PARTITION: Final = 0
@@ -88,7 +88,7 @@ def manifest_message(manifest: Manifest) -> tuple[bytes, bytes]:
 
 
 def read_stored(message: bytes) -> Stored:
-    """Return what a message under a user's key says."""
+    """Return the content of a message under a user's key."""
     try:
         if message[:1] == _SMALL:
             return message[1:]
@@ -117,7 +117,7 @@ def piece_key(value_id: bytes, number: int) -> bytes:
 
 
 def pieces_in(size_bytes: int, piece_max: int) -> int:
-    """Return how many pieces a value of this size has."""
+    """Return the number of pieces of a value of this size."""
     return -(-size_bytes // piece_max)
 
 

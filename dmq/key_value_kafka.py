@@ -1,9 +1,9 @@
 """A key-value store in a compacted Kafka topic, named as the log's with ``.store`` behind it.
 
-What its messages hold is said in `key_value_index`. Each process reads the keys when it opens the
-store and keeps them in memory, but only some of the values; whatever may wait for a
-broker runs on threads of its own, as for the log (`kafka_handle`). A change's revision is its
-offset in the first partition plus one.
+`key_value_index` describes its messages. Each process reads the keys when it opens the store and
+keeps them in memory, but only some of the values; whatever may wait for a broker runs on threads of
+its own, as for the log (`kafka_handle`). A change's revision is its offset in the first partition
+plus one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ VALUES_TIMEOUT_S: Final = 60.0
 """Large values take their time; that no broker answers is known within a few seconds."""
 CLEAR_EVERY_S: Final = 60.0
 _FRAMING_BYTES: Final = 64
-"""What a key and the fields of its message take beside the value."""
+"""The size of a key and of a message's fields beside the value."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")
@@ -106,7 +106,7 @@ class KafkaKeyValueStore:
     async def get(self, key: str) -> Kept | None:
         """See KeyValueStore.get."""
         check_key(key)
-        return await self._look(lambda asked_s: self._reader.get(asked_s, key), VALUES_TIMEOUT_S)
+        return await self._look(lambda called_s: self._reader.get(called_s, key), VALUES_TIMEOUT_S)
 
     async def delete(self, key: str) -> None:
         """See KeyValueStore.delete."""
@@ -117,12 +117,12 @@ class KafkaKeyValueStore:
     async def scan(self, prefix: str) -> dict[str, Kept]:
         """See KeyValueStore.scan."""
         return await self._look(
-            lambda asked_s: self._reader.scan(asked_s, prefix), VALUES_TIMEOUT_S
+            lambda called_s: self._reader.scan(called_s, prefix), VALUES_TIMEOUT_S
         )
 
     async def keys(self, prefix: str) -> list[str]:
         """See KeyValueStore.keys."""
-        return await self._look(lambda asked_s: self._reader.keys(asked_s, prefix))
+        return await self._look(lambda called_s: self._reader.keys(called_s, prefix))
 
     async def revision(self) -> int:
         """See KeyValueStore.revision."""
@@ -205,8 +205,8 @@ class KafkaKeyValueStore:
     # -- looking ---------------------------------------------------------------------------
 
     async def _look(self, look: Callable[[float], T], timeout_s: float = READ_TIMEOUT_S) -> T:
-        asked_s = time.monotonic()
-        return await self._handle.read(lambda: look(asked_s), timeout_s)
+        called_s = time.monotonic()
+        return await self._handle.read(lambda: look(called_s), timeout_s)
 
     def _note(self, changes: list[tuple[int, str]]) -> None:
         for revision, key in changes:

@@ -30,9 +30,9 @@ from dmq.key_value_index import (
 from dmq.log import LogCorruptError, LogError, LogUnavailableError
 
 REBUILT_AFTER_S: Final = 6 * 3600.0
-"""Whoever has not looked for so long begins anew: compaction forgets deletions after a day."""
+"""A reader that paused for so long begins anew: compaction forgets deletions after a day."""
 LOOKS_MAX: Final = 5
-"""How often a look begins anew because what it found was replaced meanwhile."""
+"""The number of times a look begins anew because a value was replaced meanwhile."""
 POLL_RECORDS_MAX: Final = 8192
 _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 
 class _ReplacedError(Exception):
-    """What was to be fetched is not there any more."""
+    """The wanted record is not there any more."""
 
 
 class StoreReader:
-    """See the module. On the thread ``on_begin`` hears of the revision that was reached from
-    nothing, ``on_changes`` of the changes after it, in order."""
+    """Reads the store's topic, on one thread. ``on_begin`` receives the first revision reached,
+    ``on_changes`` the changes after it, in order."""
 
     def __init__(
         self,
@@ -61,32 +61,32 @@ class StoreReader:
         self._follower: Any = None
         self._fetchers: dict[TopicPartition, Any] = {}
         self._positions: dict[TopicPartition, int] = {}
-        """Where each of them goes on by itself."""
+        """The position at which each partition's reading continues."""
         self._index = Index()
-        self._ends_heard: dict[TopicPartition, int] = {}
+        self._ends_seen: dict[TopicPartition, int] = {}
         self._caught_up_s = float("-inf")
         self._away_s = float("-inf")
         self._away = ""
 
-    def revision(self, asked_s: float) -> int:
-        """Return the newest revision; like all looks, as of ``asked_s`` (monotonic) or later."""
-        return self._looking(asked_s, lambda: self._index.end)
+    def revision(self, called_s: float) -> int:
+        """Return the newest revision; like all looks, as of ``called_s`` (monotonic) or later."""
+        return self._looking(called_s, lambda: self._index.end)
 
-    def keys(self, asked_s: float, prefix: str) -> list[str]:
+    def keys(self, called_s: float, prefix: str) -> list[str]:
         """See KeyValueStore.keys."""
-        return self._looking(asked_s, lambda: self._index.below(prefix))
+        return self._looking(called_s, lambda: self._index.below(prefix))
 
-    def get(self, asked_s: float, key: str) -> Kept | None:
+    def get(self, called_s: float, key: str) -> Kept | None:
         """See KeyValueStore.get."""
-        return self._looking(asked_s, lambda: self._kept([key])).get(key)
+        return self._looking(called_s, lambda: self._kept([key])).get(key)
 
-    def scan(self, asked_s: float, prefix: str) -> dict[str, Kept]:
+    def scan(self, called_s: float, prefix: str) -> dict[str, Kept]:
         """See KeyValueStore.scan."""
-        return self._looking(asked_s, lambda: self._kept(self._index.below(prefix)))
+        return self._looking(called_s, lambda: self._kept(self._index.below(prefix)))
 
-    def unowned(self, asked_s: float) -> list[Manifest]:
-        """Return what names the pieces of values that are gone, or never came to be."""
-        return self._looking(asked_s, lambda: list(self._index.unowned(time.monotonic())))
+    def unowned(self, called_s: float) -> list[Manifest]:
+        """Return the manifests of values that are gone, or were never completed."""
+        return self._looking(called_s, lambda: list(self._index.unowned(time.monotonic())))
 
     def close(self) -> None:
         """Release the connections."""
@@ -99,18 +99,18 @@ class StoreReader:
 
     # -- looking ---------------------------------------------------------------------------
 
-    def _looking(self, asked_s: float, look: Callable[[], T]) -> T:
-        if asked_s <= self._away_s:
+    def _looking(self, called_s: float, look: Callable[[], T]) -> T:
+        if called_s <= self._away_s:
             # Asked before that was found out: it need not be found out again for each.
             raise LogUnavailableError(self._away)
         try:
             for _ in range(LOOKS_MAX):
-                if self._caught_up_s < asked_s:
+                if self._caught_up_s < called_s:
                     self._catch_up()
                 try:
                     return look()
                 except _ReplacedError:
-                    asked_s = time.monotonic()
+                    called_s = time.monotonic()
             raise LogUnavailableError(
                 f"topic {self._clients.topic}: what was looked for was replaced {LOOKS_MAX} times "
                 "while it was read"
@@ -169,19 +169,19 @@ class StoreReader:
 
     def _end_of(self, partition: TopicPartition) -> int:
         found = self._following().end_offsets([partition], timeout_ms=_TIMEOUT_MS)
-        end, heard = int(found[partition]), self._ends_heard.get(partition, 0)
-        if end < heard:
+        end, seen = int(found[partition]), self._ends_seen.get(partition, 0)
+        if end < seen:
             raise ShrunkError(
-                f"topic {self._clients.topic} ends at {end}, but had {heard} records: it lost its "
+                f"topic {self._clients.topic} ends at {end}, but had {seen} records: it lost its "
                 "newest ones, or is another one"
             )
-        self._ends_heard[partition] = end
+        self._ends_seen[partition] = end
         return end
 
     # -- values ----------------------------------------------------------------------------
 
     def _kept(self, keys: list[str]) -> dict[str, Kept]:
-        """Return what these keys keep now, those that keep anything."""
+        """Return the present values of these keys, for those that have one."""
         offsets = {key: at for key in keys if (at := self._index.offset(key)) is not None}
         small = {at: b"" for at in offsets.values() if self._index.head(at) is None}
         small |= self._small(sorted(small))

@@ -54,12 +54,12 @@ class Put:
 
     @property
     def size_bytes(self) -> int:
-        """How much it writes."""
+        """The number of bytes it writes."""
         return len(self.value)
 
     @property
     def frees(self) -> bool:
-        """Whether it may leave space behind."""
+        """True if it may leave space behind."""
         return len(self.value) >= _LARGE_BYTES
 
 
@@ -109,7 +109,7 @@ class StoreWriter(FileWriter[Change]):
 class StoreReader(FileReader):
     """The side that reads the store."""
 
-    _heard = 0
+    _announced = 0
 
     def get(self, key: bytes) -> Kept | None:
         """See KeyValueStore.get."""
@@ -160,12 +160,12 @@ class StoreReader(FileReader):
         """Return the newest revision, once it is known that this is still the same store."""
         self._check_in_place()
         revision = _revision(self._db)
-        if revision < self._heard:
+        if revision < self._announced:
             raise LogRegressedError(
-                f"{self._path} is at revision {revision}, but was at {self._heard}: it lost its "
-                "newest changes"
+                f"{self._path} is at revision {revision}, but was at {self._announced}: "
+                "it lost its newest changes"
             )
-        self._heard = revision
+        self._announced = revision
         return revision
 
     def _keys(self, prefix: bytes) -> list[tuple[bytes, int]]:
@@ -201,10 +201,9 @@ def _select_sql(keys: int) -> str:
 
 # A key-value store in a SQLite file, shared by the processes of one host; see `sqlite_handle`.
 #
-# The file is all there is, and every look sees all that was put. Who asks for the same keys time
-# and again, while nobody puts anything, is answered from memory: every writer rings the bell
-# before its change counts as made (see `dmq.sqlite_file`), and to hear it is a thousandth of a
-# look.
+# The file is all there is, and every look sees all that was put. Repeated requests for the same
+# keys, while no process writes, are answered from memory: every writer rings the bell before its
+# change counts as made (see `dmq.sqlite_file`), and checking the bell costs a thousandth of a look.
 
 
 LOOKS_MAX: Final = 4096
@@ -213,9 +212,9 @@ LOOKS_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Keys found when the bell said so much, and until when that is believed, in seconds."""
+    """The keys found at this value of the bell, and the time until which they count, in seconds."""
 
-    heard: int
+    announced: int
     until: float
     keys: tuple[str, ...]
 
@@ -247,7 +246,7 @@ class SqliteKeyValueStore:
     async def get(self, key: str) -> Kept | None:
         """See KeyValueStore.get."""
         check_key(key)
-        return await self._file.ask(lambda: self._file.reader.get(key.encode()))
+        return await self._file.read(lambda: self._file.reader.get(key.encode()))
 
     async def delete(self, key: str) -> None:
         """See KeyValueStore.delete."""
@@ -256,23 +255,23 @@ class SqliteKeyValueStore:
 
     async def scan(self, prefix: str) -> dict[str, Kept]:
         """See KeyValueStore.scan."""
-        return await self._file.ask(lambda: self._file.reader.scan(prefix.encode()))
+        return await self._file.read(lambda: self._file.reader.scan(prefix.encode()))
 
     async def keys(self, prefix: str) -> list[str]:
         """See KeyValueStore.keys."""
         self._file.check_open()
-        heard, now = self._file.heard(), self._clock()
+        announced, now = self._file.announced(), self._clock()
         known = self._looks.get(prefix)
-        if known is None or known.heard != heard or now >= known.until:
-            found = await self._file.ask(lambda: self._file.reader.keys(prefix.encode()))
+        if known is None or known.announced != announced or now >= known.until:
+            found = await self._file.read(lambda: self._file.reader.keys(prefix.encode()))
             if len(self._looks) >= LOOKS_MAX:
                 self._looks.clear()
-            known = self._looks[prefix] = _Look(heard, now + CHECK_S, tuple(found))
+            known = self._looks[prefix] = _Look(announced, now + CHECK_S, tuple(found))
         return list(known.keys)
 
     async def revision(self) -> int:
         """See KeyValueStore.revision."""
-        return await self._file.ask(self._file.reader.revision)
+        return await self._file.read(self._file.reader.revision)
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
         """See KeyValueStore.wait."""
@@ -289,7 +288,7 @@ class SqliteKeyValueStore:
         """See KeyValueStore.close."""
         await self._file.close()
 
-    # -- what its file tells it ------------------------------------------------------------
+    # -- events of its file ------------------------------------------------------------
 
     def wanted(self) -> bool:
         """See Listener.wanted."""
@@ -302,7 +301,7 @@ class SqliteKeyValueStore:
     async def look(self) -> None:
         """See Listener.look."""
         known = self._changes.revision
-        oldest, found = await self._file.ask(lambda: self._file.reader.changes(known))
+        oldest, found = await self._file.read(lambda: self._file.reader.changes(known))
         if oldest > self._changes.revision + 1:
             self._changes.begin(oldest - 1)
         for revision, key in found:

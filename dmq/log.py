@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 
-# What can go wrong with a log; every error says whether trying again can help.
+# The errors of a log; each shows if trying again can help.
 
 
 class LogError(Exception):
@@ -76,7 +76,7 @@ class Record:
 
     ``kind`` belongs to the writer; ``key`` is an id that may repeat when a writer retries (the log
     stores every copy, readers decide); ``payload`` is up to the log's limit. That of a record that
-    was read is a view of the stored bytes: it may be large, and whoever reads it makes its own.
+    was read is a view of the stored bytes: it may be large, and a reader makes its own copy.
     """
 
     kind: str
@@ -133,7 +133,7 @@ def decode(data: bytes) -> Record:
 #   LogRegressedError. A log that lost records or was made anew under an open handle raises
 #   LogRegressedError, too; nothing makes it anew but opening it.
 # - An entry whose record is of kind `dmq.log.FILLER` only holds a place (a part of a larger
-#   record, say): it is in nobody's append, and readers pass over it. Cursors may stand on it.
+# record, say): it belongs to no append, and readers pass over it. Cursors may stand on it.
 # - A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts, but one
 #   of a lower epoch than the stored one is refused and changes nothing.
 #
@@ -155,10 +155,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a reader is: every record below ``offset`` is dealt with.
+    """A reader's progress: every record below ``offset`` is dealt with.
 
     ``note`` is the reader's own (ASCII, at most CURSOR_NOTE_BYTES_MAX bytes), stored with it
-    atomically. ``epoch`` tells the processes that commit for one reader apart: a later one has a
+    atomically. ``epoch`` distinguishes the processes that commit for one reader: a later one has a
     higher epoch, and its commits are final for all earlier ones.
     """
 

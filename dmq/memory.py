@@ -32,7 +32,7 @@ from dmq.waiting import Changes, Waiters
 
 
 class MemoryKeys:
-    """What all handles share; outlives each of them."""
+    """The state that all handles share; it outlives each of them."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -51,12 +51,12 @@ class MemoryKeys:
         return self.revision
 
     def listen(self, changes: Changes) -> None:
-        """Tell of every change from now on."""
+        """Pass on every change from now on."""
         self._listeners.append(changes)
         changes.begin(self.revision)
 
     def leave(self, changes: Changes) -> None:
-        """Stop telling."""
+        """Stop passing changes on."""
         self._listeners.remove(changes)
 
 
@@ -175,12 +175,12 @@ class MemoryStore:
         self.start += count
 
     def listen(self, waiters: Waiters) -> None:
-        """Tell these waiters of every new end, beginning with the present one."""
+        """Pass every new end to these waiters, beginning with the present one."""
         self._listeners.append(waiters)
         waiters.advance(self.end)
 
     def leave(self, waiters: Waiters) -> None:
-        """Stop telling these waiters."""
+        """Stop passing ends to these waiters."""
         self._listeners.remove(waiters)
 
 

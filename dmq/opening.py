@@ -22,7 +22,7 @@ from dmq.sqlite import SqliteLog
 
 _KNOWN: Final = "memory:, sqlite:///absolute/path, sqlite:relative/path, kafka://host:9092/topic"
 STORE_SUFFIX: Final = "-store"
-"""What the name of a log's file gets behind it to name its store's."""
+"""The suffix that makes a log's file name into its store's."""
 _NO_KAFKA: Final = KafkaOptions()
 
 
@@ -89,7 +89,7 @@ async def open_both(
 
 @contextmanager
 def _extra(url: str) -> Iterator[None]:
-    """Say what is missing if kafka-python, an extra, is not installed."""
+    """Raise a clear error if kafka-python, an extra, is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -72,12 +72,12 @@ class Append:
 
     @property
     def rows(self) -> int:
-        """How many rows it writes."""
+        """The number of rows it writes."""
         return len(self.encoded)
 
     @property
     def size_bytes(self) -> int:
-        """How much it writes."""
+        """The number of bytes it writes."""
         return sum(map(len, self.encoded))
 
 
@@ -272,7 +272,7 @@ def _cursors(db: sqlite3.Connection, reader: str | None) -> dict[str, Cursor]:
 
 
 def _count_within(sizes: Iterable[int], bytes_max: int) -> int:
-    """Return how many of the leading records are within the limit, but at least one."""
+    """Return the number of leading records within the limit, but at least one."""
     count = total = 0
     for size in sizes:
         total += size
@@ -333,7 +333,7 @@ class SqliteLog:
     ) -> list[Entry]:
         """See Log.read."""
         reader = self._file.reader
-        return await self._file.ask(lambda: reader.read(start, records_max, bytes_max))
+        return await self._file.read(lambda: reader.read(start, records_max, bytes_max))
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
         """See Log.wait."""
@@ -347,17 +347,17 @@ class SqliteLog:
 
     async def start(self) -> int:
         """See Log.start."""
-        return (await self._file.ask(self._file.reader.span))[0]
+        return (await self._file.read(self._file.reader.span))[0]
 
     async def end(self) -> int:
         """See Log.end."""
-        end = (await self._file.ask(self._file.reader.span))[1]
+        end = (await self._file.read(self._file.reader.span))[1]
         self._waiters.advance(end)
         return end
 
     async def load_cursor(self, reader: str) -> Cursor | None:
         """See Log.load_cursor."""
-        return (await self._file.ask(lambda: self._file.reader.cursors(reader))).get(reader)
+        return (await self._file.read(lambda: self._file.reader.cursors(reader))).get(reader)
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
         """See Log.commit_cursor."""
@@ -366,7 +366,7 @@ class SqliteLog:
 
     async def cursors(self) -> Mapping[str, Cursor]:
         """See Log.cursors."""
-        return await self._file.ask(self._file.reader.cursors)
+        return await self._file.read(self._file.reader.cursors)
 
     async def trim(self, before: int) -> None:
         """See Log.trim. The file gets smaller in the background."""
@@ -391,7 +391,7 @@ class SqliteLog:
         """See Log.close."""
         await self._file.close()
 
-    # -- what its file tells it ------------------------------------------------------------
+    # -- events of its file ------------------------------------------------------------
 
     def wanted(self) -> bool:
         """See Listener.wanted."""

@@ -33,7 +33,7 @@ from dmq.log import LogCorruptError, LogError, LogRegressedError, LogUnavailable
 
 
 LOCK_TIMEOUT_S: Final = 5.0
-"""How long a writer waits for another one; chosen, not measured."""
+"""The time for which a writer waits for another one; chosen, not measured."""
 _SLEEP_FIRST_S: Final = 0.0001
 _SLEEP_MAX_S: Final = 0.001
 _NUMBER: Final = struct.Struct("<Q")
@@ -61,11 +61,11 @@ class WriterLock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def ring(self, end: int) -> None:
-        """Tell the waiting readers of all processes that the log now ends here."""
+        """Ring the bell: the waiting readers of all processes learn that the log now ends here."""
         os.pwrite(self._fd, _NUMBER.pack(end), 0)
 
-    def heard(self) -> int:
-        """Return what was rung last (0 if nothing was). Safe on any thread."""
+    def announced(self) -> int:
+        """Return the last value of the bell (0 if there is none). Safe on any thread."""
         data = os.pread(self._fd, _NUMBER.size, 0)
         return int(_NUMBER.unpack(data)[0]) if len(data) == _NUMBER.size else 0
 
@@ -97,11 +97,11 @@ class WriterLock:
 
 # A SQLite file that several processes of one host write: blocking calls, each side for one thread.
 #
-# What is in it is the affair of those who build on it (`sqlite`, `key_value_sqlite`); what is
-# here makes it durable and keeps its size bounded. Everything that changes the file runs within
-# the WriterLock, checkpoints included. Write-ahead log with synchronous=FULL: a commit is on the
-# disk when it returns. Space comes back afterwards in small steps (``housekeep``), so that no
-# write waits for long.
+# The modules built on it define its content (`sqlite`, `key_value_sqlite`); this one makes it
+# durable and keeps its size bounded. Everything that changes the file runs within the WriterLock,
+# checkpoints included. Write-ahead log with synchronous=FULL: a commit is on the disk when it
+# returns. Space comes back afterwards in small steps (``housekeep``), so that no write waits for
+# long.
 
 
 WAL_BYTES_MAX: Final = 64 << 20
@@ -117,14 +117,14 @@ _MISUSED: Final = frozenset(
 _META: Final = "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
 Outcome: TypeAlias = "list[int] | LogError | None"
-"""What one write of a group gave: its places, nothing, or why it was refused (others stand)."""
+"""The result of one write of a group: its places, nothing, or its own refusal (others stand)."""
 WriteT = TypeVar("WriteT")
 _logger = logging.getLogger("dmq")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What tells such a file from any other SQLite file, and what a new one is made of."""
+    """The marks that tell such a file from any other SQLite file, and the content of a new one."""
 
     what: str
     application_id: int

@@ -36,7 +36,7 @@ POLL_IDLE_S: Final = 0.01
 POLL_BUSY_S: Final = 0.001
 POLL_BUSY_FOR_S: Final = 0.1
 CHECK_S: Final = 0.5
-"""How soon a record is noticed whose writer died between its commit and the bell."""
+"""The delay until a record is noticed whose writer died between its commit and the bell."""
 
 _TRY_AGAIN: Final = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
@@ -44,7 +44,7 @@ _TRY_AGAIN: Final = frozenset(
 
 
 class FileWrite(Protocol):
-    """What shares a transaction with others of its kind."""
+    """A write that shares a transaction with others of its kind."""
 
     @property
     def rows(self) -> int: ...
@@ -54,19 +54,19 @@ class FileWrite(Protocol):
 
     @property
     def frees(self) -> bool:
-        """Whether it leaves something behind that housekeeping gives back."""
+        """True if it leaves something behind that housekeeping frees."""
         ...
 
 
 class Listener(Protocol):
-    """Who hears of what was written."""
+    """Receives notice of written records."""
 
     def wanted(self) -> bool:
-        """Whether anybody waits for what other processes write."""
+        """True if anybody waits for other processes' writes."""
         ...
 
     def written(self, end: int) -> bool:
-        """Hear of a group of this handle's own; whether there is no need to look for it."""
+        """Take in a group of own writes; return whether it needs no look at the file."""
         ...
 
     async def look(self) -> None:
@@ -74,7 +74,7 @@ class Listener(Protocol):
         ...
 
     def fail(self, error: Exception) -> None:
-        """Tell those who wait."""
+        """Wake the waiting calls."""
         ...
 
 
@@ -85,7 +85,7 @@ _logger = logging.getLogger("dmq")
 
 
 class FileHandle(Generic[WriteT, ReaderT]):
-    """See the module. Made by ``open``; ``listener`` has to be set before anything else."""
+    """A SQLite file, opened by ``open``. Set ``listener`` before any other use."""
 
     listener: Listener
 
@@ -105,7 +105,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
         self._pending_bytes = 0
         self._space_to_free = True
         self._flusher: asyncio.Task[None] | None = None
-        self._heard = 0
+        self._announced = 0
         self._poll_timer: asyncio.TimerHandle | None = None
         self._poll_busy_until = 0.0
         self._check_due = 0.0
@@ -148,7 +148,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
         """The id given to the file when it was created."""
         return self._writer.file_id
 
-    async def ask(self, call: Callable[[], T]) -> T:
+    async def read(self, call: Callable[[], T]) -> T:
         """Run this on the reading thread."""
         self.check_open()
         return await self._loop.run_in_executor(self._reading, call)
@@ -167,9 +167,9 @@ class FileHandle(Generic[WriteT, ReaderT]):
         self._start_flusher()
         return outcome
 
-    def heard(self) -> int:
-        """Return what the bell says: it has changed if any process has written since."""
-        return self._lock.heard()
+    def announced(self) -> int:
+        """Return the bell's value: it has changed if any process has written since."""
+        return self._lock.announced()
 
     def listen(self) -> None:
         """Look for what others write, from the loop's next turn on, while it is wanted."""
@@ -230,7 +230,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
             else:
                 waiting.set_result(outcome)
         if self.listener.written(end):
-            self._heard = end
+            self._announced = end
 
     def _take_group(self) -> list[tuple[WriteT, asyncio.Future[Outcome]]]:
         """Take the next group off the queue; what was cancelled meanwhile is left out."""
@@ -275,11 +275,11 @@ class FileHandle(Generic[WriteT, ReaderT]):
         if not self.listener.wanted() or self._closing is not None:
             return
         now = self._loop.time()
-        heard = self._lock.heard()
-        if heard != self._heard:
+        announced = self._lock.announced()
+        if announced != self._announced:
             self._poll_busy_until = now + POLL_BUSY_FOR_S
-        if (heard != self._heard or now >= self._check_due) and self._checking is None:
-            self._heard = heard
+        if (announced != self._announced or now >= self._check_due) and self._checking is None:
+            self._announced = announced
             self._check_due = now + CHECK_S
             self._checking = self._loop.create_task(self._check())
         interval_s = POLL_BUSY_S if now < self._poll_busy_until else POLL_IDLE_S

@@ -9,8 +9,8 @@ from typing import Final
 
 # Tasks that wait for the log's end to pass an offset.
 #
-# A wait is one future and one timer of the running loop; nothing here polls, and nothing runs
-# while nobody waits. Whoever learns of a new end calls ``advance``.
+# A wait is one future and one timer of the running loop; nothing here polls, and nothing runs while
+# nobody waits. The code that learns of a new end calls ``advance``.
 
 
 class Waiters:
@@ -23,7 +23,7 @@ class Waiters:
 
     @property
     def end(self) -> int:
-        """The highest end heard of so far; the log never ends before it."""
+        """The highest known end; the log never ends before it."""
         return self._end
 
     def __bool__(self) -> bool:
@@ -69,15 +69,15 @@ def _time_over(woken: asyncio.Future[bool]) -> None:
 
 # The newest changes of a key-value store, and the tasks that wait for one below a prefix.
 #
-# Only so many are remembered: whoever waits after an older revision is told at once that there may
-# have been a change, so that none is ever missed.
+# Only so many are remembered: a wait after an older revision returns at once, as if there were a
+# change, so that none is ever missed.
 
 
 CHANGES_MAX: Final = 4096
 
 
 class Changes:
-    """What one handle heard of; belongs to one event loop."""
+    """The changes that one handle knows of; belongs to one event loop."""
 
     def __init__(self) -> None:
         self._waiters = Waiters()
@@ -87,11 +87,11 @@ class Changes:
 
     @property
     def revision(self) -> int:
-        """The highest revision heard of; 0 if there is none."""
+        """The highest known revision; 0 if there is none."""
         return max(0, self._waiters.end - 1)
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """True if anybody waits."""
         return bool(self._waiters)
 
     def begin(self, revision: int) -> None:
@@ -101,7 +101,7 @@ class Changes:
         self._waiters.advance(revision + 1)
 
     def note(self, revision: int, key: str) -> None:
-        """Take in the next change; one at a revision that was heard of already is left out."""
+        """Take in the next change; one at a known revision is left out."""
         if revision <= self.revision:
             return
         self._recent.append((revision, key))
@@ -109,8 +109,8 @@ class Changes:
             self._forgotten = self._recent.popleft()[0]
         self._waiters.advance(revision + 1)
 
-    def heard(self, prefix: str, after: int) -> bool:
-        """Whether there may have been a change below this prefix after this revision."""
+    def changed(self, prefix: str, after: int) -> bool:
+        """True if there may have been a change below this prefix after this revision."""
         if after < self._forgotten:
             return True
         for revision, key in reversed(self._recent):
@@ -121,10 +121,10 @@ class Changes:
         return False
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """See KeyValueStore.wait; hears of nothing but what is noted meanwhile."""
+        """As KeyValueStore.wait, for changes that are noted meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while not self.heard(prefix, after):
+        while not self.changed(prefix, after):
             # Waits for a revision beyond the newest, which is one below the end.
             if not await self._waiters.wait(self._waiters.end, deadline - loop.time()):
                 return False

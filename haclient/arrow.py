@@ -106,7 +106,7 @@ _END_OF_STREAM = struct.pack("<II", _CONTINUATION, 0)
 
 
 class BrokenStream(Exception):
-    """What arrived is not an Arrow IPC stream, or ends in the middle of a message."""
+    """The received bytes are not an Arrow IPC stream, or end in the middle of a message."""
 
 
 class Frames:
@@ -285,7 +285,7 @@ class _Sink:
         """Nothing to close: what was written is still to be taken."""
 
     def taken(self) -> bytes:
-        """Return what has come since the last time."""
+        """Return the batches received since the last call."""
         data, self._data = bytes(self._data), bytearray()
         return data
 
@@ -302,7 +302,7 @@ def _is_read_once(data: Any) -> bool:
 
 
 def _opener(data: Any) -> Callable[[], tuple[Any, Iterable[Any]]]:
-    """Return what gives the schema and the batches from the beginning."""
+    """Return the reader of the schema and the batches from the beginning."""
     if callable(data) and not isinstance(data, Iterable):
         return lambda: _opener(data())()
     if type(data).__module__.partition(".")[0] == "pandas":

@@ -1,4 +1,4 @@
-"""Which server is asked: the order, the second one when the first is slow, the ones left alone."""
+"""The choice of a server: the order, the second one when the first is slow, the ones left alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from enum import StrEnum
 
 from haclient.statements import reads_only
 
-# A circuit breaker: who failed lately is left alone, longer each time, then tried by one request.
+# A circuit breaker: a server that failed lately is left alone, longer each time, then tried by one
+# request.
 #
 # Closed: nothing is known against the server. Open: it failed, and until ``open_until`` others are
-# asked before it. After that one request, the *trial*, may go to it as if it were closed, while
-# the rest still stay away; its end closes the circuit or opens it for twice as long. An open
-# circuit never forbids a server: who has no other is asked all the same (`haclient.failover`).
+# asked before it. After that one request, the *trial*, may go to it as if it were closed, while the
+# rest still stay away; its end closes the circuit or opens it for twice as long. An open circuit
+# never forbids a server: if there is no other, it is tried all the same (`haclient.failover`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,14 @@ class Breaker:
     on_trial: bool = False
 
     def is_open(self, now: float) -> bool:
-        """Whether to ask others first."""
+        """True if other servers come first."""
         return self.open_until is not None and now < self.open_until
 
-    def asked(self, first_s: float, longest_s: float, now: float) -> Breaker:
+    def tried(self, first_s: float, longest_s: float, now: float) -> Breaker:
         """Return the circuit when a request goes to the server now, on trial if it was open."""
         if self.open_until is None or now < self.open_until:
             return self
-        # Whoever comes meanwhile finds it open; a trial that never ends blocks nobody for ever.
+        # Other requests find it open meanwhile; a trial that never ends blocks none for ever.
         return Breaker(self.failures, now + _open_s(self.failures, first_s, longest_s), True)
 
     def failed(self, first_s: float, longest_s: float, now: float) -> Breaker:
@@ -68,7 +69,7 @@ NEARER_S = 0.001
 
 
 class Order(StrEnum):
-    """How a client orders its servers."""
+    """The order of a client's servers."""
 
     ORDERED = "ordered"
     SPREAD = "spread"
@@ -78,11 +79,11 @@ class Order(StrEnum):
 def spread(count: int, number: int) -> tuple[int, ...]:
     """Return the order of the client with this number: ``(i + j + k) mod n`` for its j-th server.
 
-    ``i = number mod n`` is its start; each further digit k of the number, to the bases n-1, n-2,
-    …, says how many of the servers that are left it passes over, counting on from the one before.
-    The n! first numbers give each permutation once, and so do the next. Hence the clients whose
-    first servers are lost, whichever and however many these are, go to the rest in equal parts;
-    for one lost server n * (n - 1) clients with numbers in a row are enough.
+    ``i = number mod n`` is its start; each further digit k of the number, to the bases n-1, n-2, …,
+    is the number of remaining servers that it passes over, counting on from the one before. The n!
+    first numbers give each permutation once, and so do the next. Hence the clients whose first
+    servers are lost, whichever and however many these are, go to the rest in equal parts; for one
+    lost server n * (n - 1) clients with numbers in a row are enough.
     """
     left = list(range(count))
     found: list[int] = []
@@ -144,7 +145,7 @@ def arrange(
 RECENT = 100
 """So many queries' times are kept; chosen, not measured."""
 RECENT_MIN = 20
-"""With fewer there is no telling what is slow."""
+"""Fewer do not show what is slow."""
 P95 = "p95"
 
 
@@ -163,7 +164,7 @@ class Hedging:
         return Hedging(self.after, (*self.recent_s, seconds)[-RECENT:])
 
     def after_s(self) -> float | None:
-        """How long to wait for the first server; None: as long as it takes."""
+        """The time to wait for the first server; None: no limit."""
         if not isinstance(self.after, str):
             return self.after
         if len(self.recent_s) < RECENT_MIN:
@@ -172,10 +173,10 @@ class Hedging:
 
 
 def is_hedgeable(statement: str, options: Mapping[str, str]) -> bool:
-    """Whether sending this statement twice can do no more than cost time.
+    """True if sending this statement twice can do no more than cost time.
 
-    What the caller calls a query is one (the servers refuse what is not); what the caller gave
-    another class is not; else the text decides.
+    A statement that the caller declares as a query is one (servers refuse others); one that the
+    caller gave another class is not. Otherwise the text decides.
     """
     named = options.get("operation_class")
     return reads_only(statement) if named is None else named == "query"

@@ -25,7 +25,7 @@ from haclient.statements import split
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
 TABLE_ROWS_MAX = 1000
-"""Rows that the table format shows unless told otherwise: a table is drawn in memory."""
+"""Rows that the table format shows by default: a table is drawn in memory."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
-    """Add what every command says: which ring, as whom, how patiently."""
+    """Add the options of every command: the ring, the user, the time limit."""
     add = command.add_argument
     add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
     add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
@@ -89,7 +89,7 @@ _BECAME = {
     "ended": "it had ended",
     "undecided": "not taken back: it goes on; ask again with its id",
 }
-"""What is said of a statement that was cancelled, by what became of it."""
+"""The message for a cancelled statement, by its fate."""
 _QUIT = ("quit", "exit", "\\q")
 _HELP = ("help", "?")
 HELP = """Statements end with ; and may take several lines. Ctrl-C cancels the one that runs, or
@@ -111,7 +111,7 @@ class Runner:
         self.rows_max: int | None = limit or None
         self.options = options
         self.code = 0
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         self.connection = haclient.connect(
             options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS,
             token=_token(options.token_file),
@@ -124,8 +124,8 @@ class Runner:
             on_failover=self._failover,
         )
 
-    def say(self, text: str) -> None:
-        """Tell the person in front of it."""
+    def show(self, text: str) -> None:
+        """Show a line to the user."""
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
@@ -133,15 +133,15 @@ class Runner:
         same = event.failed == event.next
         onward = "asked again" if same else f"→ {event.next}"
         line = f"failover: {event.failed} {onward} ({event.message})"
-        if line not in self._told:  # a request goes round until it gives up
-            self._told.add(line)
-            self.say(line)
+        if line not in self._shown:  # a request goes round until it gives up
+            self._shown.add(line)
+            self.show(line)
 
     def run(self, statement: str) -> bool:
         """Run one statement; return whether it succeeded."""
         cursor = self.connection.cursor()
         begun = time.monotonic()
-        self._told.clear()
+        self._shown.clear()
         try:
             cursor.execute(
                 statement,
@@ -153,7 +153,7 @@ class Runner:
             executed_s = time.monotonic() - begun
             shown = output.write_result(cursor, self.form, sys.stdout, self.rows_max)
             sys.stdout.flush()
-            self.say(_summary(cursor, shown, self.rows_max, executed_s))
+            self.show(_summary(cursor, shown, self.rows_max, executed_s))
             return True
         except Error as error:
             self.code = max(self.code, exit_code(error))
@@ -170,9 +170,9 @@ class Runner:
         try:
             became = cursor.cancel()
         except Error as error:
-            self.say(f"not cancelled: {error.message}")
+            self.show(f"not cancelled: {error.message}")
         else:
-            self.say(f"{_BECAME.get(became, 'cancelled')} · request {cursor.request_id}")
+            self.show(f"{_BECAME.get(became, 'cancelled')} · request {cursor.request_id}")
 
     def run_all(self, statements: Iterable[str]) -> int:
         """Run statements up to the first that fails; return the exit code."""
@@ -201,7 +201,7 @@ def _rows(count: int) -> str:
 
 
 def exit_code(error: Error) -> int:
-    """Return the exit code that tells a script what became of the statement."""
+    """Return the exit code for the statement's outcome."""
     if isinstance(error, InterfaceError):
         return EXIT_USAGE
     if error.kind is not FailureKind.AVAILABILITY:
@@ -219,7 +219,7 @@ def _prompt(runner: Runner) -> int:
     """Read statements that end with ``;`` until the end of input."""
     read_line = _reader()
     servers = ", ".join(server.url for server in runner.connection.settings.servers)
-    runner.say(f"{servers}\nEnd a statement with ; — quit with Ctrl-D, help with \\help.")
+    runner.show(f"{servers}\nEnd a statement with ; — quit with Ctrl-D, help with \\help.")
     text = ""
     while True:
         try:
@@ -233,7 +233,7 @@ def _prompt(runner: Runner) -> int:
         if command in _QUIT:
             return 0
         if command.startswith("\\") or command in _HELP:
-            runner.say(HELP)
+            runner.show(HELP)
             continue
         parts = split(f"{text}\n{line}" if text else line)
         text = parts.rest
@@ -290,17 +290,17 @@ Command = Callable[
 
 
 def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: Any) -> int:
-    told: set[str] = set()
+    shown: set[str] = set()
 
-    def say(text: str) -> None:
+    def show(text: str) -> None:
         if not options.quiet:
             print(text, file=sys.stderr, flush=True)
 
     def failover(event: Failover) -> None:
         line = f"failover: {event.failed} → {event.next} ({event.message})"
-        if line not in told:
-            told.add(line)
-            say(line)
+        if line not in shown:
+            shown.add(line)
+            show(line)
 
     try:
         settings = make_settings(
@@ -310,7 +310,7 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
             on_failover=failover,
             **of_settings,
         )
-        return command(options, settings, say, exit_code)
+        return command(options, settings, show, exit_code)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (OSError, ValueError, InterfaceError) as error:

@@ -91,7 +91,7 @@ _SIMPLE = {
 }
 
 _NOTE = b"haproc.type"
-"""A field's metadata say under this key what its values were: of a VARIANT they are JSON text."""
+"""The key of the values' original type in a field's metadata: a VARIANT comes as JSON text."""
 
 
 class Column(NamedTuple):

@@ -1,4 +1,4 @@
-"""The exceptions of PEP 249, each carrying what the server said about the failure.
+"""The exceptions of PEP 249, each with the server's facts about the failure.
 
 Which class is raised follows from the failure's kind and its SQLSTATE, never from its text.
 """
@@ -10,10 +10,10 @@ from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """Who must act on a failed request."""
+    """The party that must act on a failed request."""
 
     APPLICATION = "application"
-    """The statement is wrong; every cluster would say the same."""
+    """The statement is wrong; every cluster would give the same error."""
     AVAILABILITY = "availability"
     """No server could answer in time."""
     REFUSED = "refused"
@@ -23,19 +23,19 @@ class FailureKind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a failed write."""
+    """The effect of a failed write."""
 
     NOT_SENT = "NOT_SENT"
     """It is in no log and on no cluster."""
     REJECTED = "REJECTED"
     """It has no effect on any cluster, now or later."""
     UNKNOWN = "UNKNOWN"
-    """It may have been or may yet be applied; asking again with the same request id tells."""
+    """It may have been or may yet be applied; a repetition with the same request id shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed request: everything there is to tell about it."""
+    """One failed request, with all known facts."""
 
     kind: FailureKind
     message: str
@@ -60,9 +60,9 @@ class Warning(Exception):
 class Error(Exception):
     """The base of all errors of this package.
 
-    ``kind`` says who must act, ``outcome`` what became of a write, ``hint`` what to do,
-    ``request_id`` names the request (give it to ``execute`` again to learn what became of it),
-    ``cluster`` the cluster that answered.
+    ``kind``: the party that must act. ``outcome``: the effect of a write. ``hint``: the remedy.
+    ``request_id``: the request's id (``execute`` with it again returns the outcome). ``cluster``:
+    the cluster that answered.
     """
 
     def __init__(

@@ -1,21 +1,21 @@
-"""Which server to ask, and when to stop: the policy alone, as plain values.
+"""The choice of a server, and the end of attempts: the policy alone, as plain values.
 
 A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
-until that one fails for availability or says that it is leaving; then it asks the others at once,
-each once: first those of which nothing bad is known, then those whose circuit is open
-(`haclient.choosing`), last those that are leaving. Only after such a *round* has failed wholly does
-it pause (exponential backoff with jitter) and start a new round, until the request's deadline
-passes or nobody has been available for ``outage_s``. An answer, be it a result or an application
-error, ends the request; so does the second error that says nothing of what went wrong. While the
-client is not with its first server, it probes those that it prefers to the current one and goes
-back to one that has been ready for ``failback_after_s``.
+until that one fails for availability or announces that it is leaving. Then it tries the others at
+once, each once: first those without a known fault, then those whose circuit is open
+(`haclient.choosing`), last those that are leaving. After such a *round* has failed wholly, it
+pauses (exponential backoff with jitter) and starts a new round, until the request's deadline passes
+or no server has been available for ``outage_s``. An answer, be it a result or an application error,
+ends the request; so does the second error without an explanation. While the client is not with its
+first server, it probes those that it prefers to the current one and goes back to one that has been
+ready for ``failback_after_s``.
 
-Two values: `Memory` is what a connection knows of its servers, shared by its requests;
-`Progress` is one request's own. Time (seconds on a monotonic clock) and randomness are arguments.
-Invariants: no attempt starts at or after the deadline; nothing is repeated after an answer; every
-server is asked before giving up, unless the deadline passes; a request that is not repeatable
-(carries no request id) is never sent again once a server may have seen it; a server that is
-leaving is preferred to none until it has said that it is ready.
+Two values: `Memory` is a connection's knowledge of its servers, shared by its requests; `Progress`
+is one request's own. Time (seconds on a monotonic clock) and randomness are arguments. Invariants:
+no attempt starts at or after the deadline; nothing is repeated after an answer; every server is
+tried before the client gives up, unless the deadline passes; a request that is not repeatable (has
+no request id) is never sent again once a server may have seen it; a server that is leaving comes
+last until it has reported that it is ready.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from haclient.choosing import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
 UNEXPLAINED_MAX = 2
-"""So many servers whose cluster failed with an error that says nothing make it the request's own
-fault: it would go from one to the next for ever, and do to each what it did to the first."""
+"""After errors without an explanation from so many clusters, the request itself is at fault: it
+would go from one to the next for ever, with the same effect on each."""
 PATIENCE_PROBES_MAX = 20
 """Probes by which a client's patience grows at most; chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings; chosen, not measured, unless it says so."""
+    """The settings; chosen, not measured, unless stated."""
 
     connect_timeout_s: float = 0.5
     """A server that does not take a connection within this is passed over."""
@@ -52,10 +52,10 @@ class Policy:
     circuit_max_s: float = 60.0
     """… up to this."""
     failback_after_s: float = 10.0
-    """How long a preferred server must have been ready before the client returns to it."""
+    """The time that a preferred server must be ready before the client returns to it."""
     failback_probe_s: float = 1.0
     refresh_s: float = 10.0
-    """How old what is known of the ring's servers may be before it is asked for again."""
+    """The age at which the knowledge of the ring's servers is refreshed."""
     silence_s: float = 0.25
     """After this long without a byte of the answer the server's liveness is probed, and again
     this long after each sign of life. However long an answer takes, it is waited for."""
@@ -69,33 +69,33 @@ class Policy:
 
     @property
     def hung_after_s(self) -> float:
-        """How long a frozen server goes unnoticed at most, by who waits for its answer."""
+        """The longest time until a request that awaits a frozen server notices it."""
         return self.silence_s + self.probes_missed * self.probe_timeout_s
 
 
 class AttemptEnd(StrEnum):
-    """How one attempt at one server ended."""
+    """The end of one attempt at one server."""
 
     ANSWERED = "answered"
     """With a result, or an error that every server would give."""
     NOT_REACHED = "not reached"
     """No connection: the server cannot have seen the request."""
     NOT_TAKEN = "not taken"
-    """The server says that it cannot now, and that it has done nothing."""
+    """The server reports that it cannot now, and that it has done nothing."""
     BUSY = "busy"
     """The same, because it has as much to do as it takes: it is well, and asked again later."""
     LEAVING = "leaving"
     """The same, because it is going out of service."""
     UNEXPLAINED = "unexplained"
-    """The server's cluster failed with an error that says nothing, and lives on."""
+    """The server's cluster failed with an error without an explanation, and lives on."""
     IN_DOUBT = "in doubt"
-    """The connection broke, the server hung, or it says that it does not know."""
+    """The connection broke, the server hung, or it reports an unknown outcome."""
     TIMED_OUT = "timed out"
     """The request's deadline passed while the server was alive and silent."""
 
 
 class Reason(StrEnum):
-    """Why a request was given up."""
+    """The reason why a request was given up."""
 
     DEADLINE = "the deadline passed"
     """The request's ``timeout_s`` passed."""
@@ -110,18 +110,18 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What is known of one server."""
+    """The known facts about one server."""
 
     breaker: Breaker = CLOSED
     leaving: bool = False
     """It takes nothing new; only its own word that it is ready ends this."""
     ready_since: float | None = None
-    """It has said so at each probe since."""
+    """It has reported so at each probe since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a connection knows of its servers; a server's number never changes."""
+    """A connection's knowledge of its servers; a server's number never changes."""
 
     current: int
     preferred: tuple[int, ...]
@@ -141,13 +141,13 @@ class Memory:
         return replace(self, servers=servers)
 
     def place(self, server: int) -> int:
-        """Return where it stands in the list; behind everybody if it is in use no more."""
+        """Return its place in the list; behind all others if it is not in use any more."""
         return self.preferred.index(server) if server in self.preferred else len(self.preferred)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one request has got."""
+    """The progress of one request."""
 
     deadline: float
     repeatable: bool
@@ -159,7 +159,7 @@ class Progress:
     outage_since: float | None = None
     busy_since: float | None = None
     unexplained: int = 0
-    """How often a cluster failed with an error that says nothing."""
+    """The number of errors of clusters that explained nothing."""
     wait_s: float | None = None
     """The least that a busy server of this round asked to be left alone for; None: none did."""
 
@@ -180,7 +180,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Tell the caller."""
+    """Raise it to the caller."""
 
     outcome: Outcome
     reason: Reason
@@ -195,7 +195,7 @@ Action = Try | Pause | GiveUp | Done
 
 
 def rank(memory: Memory, server: int, now: float) -> tuple[bool, bool, bool, int]:
-    """Return what to sort servers by: the current one first, those best left alone last."""
+    """Return the sort key of servers: the current one first, those best left alone last."""
     known = memory.servers[server]
     return (
         known.leaving,
@@ -282,7 +282,7 @@ def resume(
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
-    """Return who may be asked beside the server that is being asked; nobody of doubtful health."""
+    """Return the server that may be tried beside the present one; none of doubtful health."""
     for server in sorted(progress.untried, key=lambda each: rank(memory, each, now)):
         known = memory.servers[server]
         if not known.leaving and known.breaker == CLOSED:
@@ -290,18 +290,18 @@ def second(memory: Memory, progress: Progress, now: float) -> int | None:
     return None
 
 
-def asked(progress: Progress, server: int) -> Progress:
+def tried(progress: Progress, server: int) -> Progress:
     """Return the progress when this server has been asked, too."""
     return replace(progress, untried=tuple(s for s in progress.untried if s != server))
 
 
-def final_outcome(progress: Progress, told: Outcome, log_offset: int | None) -> Outcome:
+def final_outcome(progress: Progress, reported: Outcome, log_offset: int | None) -> Outcome:
     """Return the outcome of a request that was answered with an error.
 
     If an earlier attempt is in doubt, only an answer that comes from the request's own record in
     the log (it has an offset) settles what became of it.
     """
-    return Outcome.UNKNOWN if progress.in_doubt and log_offset is None else told
+    return Outcome.UNKNOWN if progress.in_doubt and log_offset is None else reported
 
 
 def _next(
@@ -312,10 +312,10 @@ def _next(
     # Chosen only now: other requests may have met a failure meanwhile.
     server = min(progress.untried, key=lambda each: rank(memory, each, now))
     known = memory.servers[server]
-    breaker = known.breaker.asked(policy.circuit_s, policy.circuit_max_s, now)
+    breaker = known.breaker.tried(policy.circuit_s, policy.circuit_max_s, now)
     if breaker is not known.breaker:
         memory = memory.with_standing(server, replace(known, breaker=breaker))
-    return memory, asked(progress, server), Try(server)
+    return memory, tried(progress, server), Try(server)
 
 
 def failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
@@ -330,8 +330,8 @@ def _pause(
 ) -> tuple[Progress, Action]:
     # The exponent is bounded so that a long outage cannot overflow a float.
     full = min(policy.backoff_max_s, policy.backoff_first_s * 2.0 ** min(progress.round, 30))
-    asked_s = progress.wait_s or 0.0
-    seconds = max(full * (0.5 + jitter / 2), asked_s * (1.0 + jitter / 2))
+    server_pause_s = progress.wait_s or 0.0
+    seconds = max(full * (0.5 + jitter / 2), server_pause_s * (1.0 + jitter / 2))
     progress = replace(progress, round=progress.round + 1)
     if now + seconds >= progress.deadline:
         return progress, GiveUp(_outcome(progress), Reason.DEADLINE)
@@ -382,7 +382,7 @@ def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
 
 
 def to_probe(memory: Memory) -> tuple[int, ...]:
-    """Return whose readiness matters: those preferred to the current server, those leaving."""
+    """Return the servers to probe: those preferred to the current one, those leaving."""
     better = memory.preferred[: memory.place(memory.current)]
     return tuple(s for s in memory.preferred if s in better or memory.servers[s].leaving)
 
@@ -390,7 +390,7 @@ def to_probe(memory: Memory) -> tuple[int, ...]:
 def probed(
     policy: Policy, memory: Memory, server: int, ready: bool, now: float, stays: bool = False
 ) -> Memory:
-    """Take into account what a server said about its readiness; go back to it unless one stays."""
+    """Take in a server's readiness; go back to it unless the client must stay."""
     known = memory.servers[server]
     if not ready:
         return memory.with_standing(server, replace(known, ready_since=None))
@@ -409,7 +409,7 @@ def back(policy: Policy, memory: Memory, now: float) -> Memory:
 
 
 class Pulse(StrEnum):
-    """What a liveness probe found."""
+    """The result of a liveness probe."""
 
     ALIVE = "alive"
     REFUSED = "refused"
@@ -432,11 +432,11 @@ class Liveness:
         return Liveness(self.silent + 1, self.refused)
 
     def hung(self, policy: Policy, hung_before: int = 0) -> bool:
-        """Whether to stop waiting for the answer.
+        """True if the request should stop waiting for the answer.
 
-        ``hung_before``: how many attempts in a row had ended so when this one began. Where one
-        server after another seems to be hung, it is the machine or the network that is slow: each
-        adds a probe, so that somebody's answer is waited for at last.
+        ``hung_before``: the number of attempts in a row that had ended so when this one began. If
+        one server after another seems to be hung, the machine or the network is slow. Each such
+        attempt adds a probe, so that the request waits long enough at last.
         """
         missed = policy.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
         return self.silent >= missed or self.refused >= policy.probes_refused

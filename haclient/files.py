@@ -26,7 +26,7 @@ from haclient.protocol import Body, columns_text
 
 
 RECORD_BYTES_MAX: Final = 4 << 20
-"""What servers take."""
+"""The server's limit."""
 BOM: Final = b"\xef\xbb\xbf"
 
 Cut = Callable[[bytes], int]
@@ -58,7 +58,7 @@ class CsvRecords:
         self._all = re.compile(rb"(?>(?:(?>(?:" + field + rb")*)\n)*)")
 
     def end(self, data: bytes) -> int:
-        """Return where the last whole record ends, 0 if there is none."""
+        """Return the end of the last whole record, 0 if there is none."""
         if b'"' not in data:
             return line_end(data)
         found = self._all.match(data)
@@ -104,11 +104,11 @@ smaller ones cost more, larger ones more memory."""
 _READ_BYTES: Final = 1 << 20
 _CONTINUES: Final = b"\xff\xff\xff\xff"
 _ENDS: Final = _CONTINUES + bytes(4)
-"""What each message of an Arrow stream begins with, and what stands behind the last one."""
+"""The first bytes of each message of an Arrow stream, and the bytes behind the last one."""
 
 
 class FileKind(StrEnum):
-    """What a file holds; texts may be packed with gzip."""
+    """The content of a file; texts may be packed with gzip."""
 
     CSV = "csv"
     JSON_LINES = "jsonl"
@@ -132,7 +132,7 @@ MEDIA_TYPES: Final = {
     FileKind.PARQUET: "application/vnd.apache.arrow.stream",
     FileKind.ARROW: "application/vnd.apache.arrow.stream",
 }
-_SAYS: Final = {
+_OPTIONS: Final = {
     FileKind.CSV: {"columns", "delimiter", "null", "time_zone"},
     FileKind.JSON_LINES: {"columns", "time_zone"},
     FileKind.PARQUET: {"columns"},
@@ -142,7 +142,7 @@ _SAYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """How to read a file; the fields beside ``kind`` are those of the server's rows."""
+    """The form of a file; the fields beside ``kind`` are those of the server's rows."""
 
     kind: FileKind
     columns: str | None = None
@@ -151,21 +151,23 @@ class FileForm:
     time_zone: str | None = None
 
     def query(self) -> dict[str, str]:
-        """Return what a server is told of each piece."""
-        said = asdict(self)
-        return {name: said[name] for name in said if name != "kind" and said[name] is not None}
+        """Return the parameters of each piece's request."""
+        options = asdict(self)
+        return {
+            name: options[name] for name in options if name != "kind" and options[name] is not None
+        }
 
 
-def form_of(path: Path, kind: str | None = None, **said: str | None) -> FileForm:
-    """Return how to read a file, by its name unless ``kind`` says it; raises InterfaceError."""
+def form_of(path: Path, kind: str | None = None, **options: str | None) -> FileForm:
+    """Return the form of a file, by its name unless ``kind`` states it; raises InterfaceError."""
     suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     try:
         found = FileKind(kind) if kind else _SUFFIXES[suffix.lower()]
     except (ValueError, KeyError):
         known = ", ".join(FileKind)
         raise InterfaceError(f"say what {path.name} holds: {known}") from None
-    given = {name: value for name, value in said.items() if value is not None}
-    if wrong := sorted(given.keys() - _SAYS[found]):
+    given = {name: value for name, value in options.items() if value is not None}
+    if wrong := sorted(given.keys() - _OPTIONS[found]):
         raise InterfaceError(f"{wrong[0]} says nothing of {found}")
     if found is FileKind.CSV and suffix.lower() == ".tsv":
         given.setdefault("delimiter", "\t")
@@ -178,16 +180,16 @@ class FilePiece:
 
     number: int
     begins: str
-    """Where in the file, for people."""
+    """The place in the file, for people."""
     body: Callable[[], Body]
     file_bytes: int
-    """How much of the file it is."""
+    """The bytes of the file that it covers."""
     query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How far a load is: what the ring has acknowledged.
+    """The progress of a load: the part that the ring has acknowledged.
 
     ``bytes`` of the file's ``size``; ``rows`` in ``pieces``, of which ``skipped`` were there
     before.
@@ -215,7 +217,7 @@ class LoadFile:
         self.size = self._stood[0]
 
     def digest(self, table: str, where: tuple[str | None, str | None] = (None, None)) -> str:
-        """Return what stands for the file's bytes, its pieces and where they go.
+        """Return a digest of the file's bytes, its pieces and their target.
 
         ``where``: the catalog and schema in which the table's name is looked up.
         """
@@ -242,7 +244,7 @@ class LoadFile:
         self._check_unchanged()
 
     def _stands(self) -> tuple[int, int, int]:
-        """Return what is another one as soon as the file is."""
+        """Return a fingerprint that changes with the file."""
         now = self.path.stat()
         return now.st_size, now.st_mtime_ns, now.st_ino
 
@@ -272,8 +274,8 @@ class LoadFile:
                     if not data:
                         continue
                 at = position()
-                said = {**query, "first_line": str(line)}
-                yield FilePiece(number, f"line {line}", lambda d=data: d, at - read, said)  # type: ignore[misc]
+                options = {**query, "first_line": str(line)}
+                yield FilePiece(number, f"line {line}", lambda d=data: d, at - read, options)  # type: ignore[misc]
                 read, line, is_empty = at, line + data.count(b"\n"), False
         if is_csv and "columns" not in query:
             raise DataError(f"{self.path.name}: the first line is to name the columns")
@@ -282,7 +284,7 @@ class LoadFile:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Callable[[], int]]]:
-        """Yield the text, and what tells how far the file was read."""
+        """Yield the text, and a function that returns the position in the file."""
         with self.path.open("rb") as file:
             if self.path.suffix.lower() != ".gz":
                 yield file, file.tell
@@ -300,7 +302,7 @@ class LoadFile:
 
 
 def _columns(header: bytes, delimiter: str) -> str:
-    """Return a header as the line of CSV that a server is told."""
+    """Return a header as a line of CSV for the server."""
     try:
         names = next(csv.reader([header.decode().rstrip("\r\n")], delimiter=delimiter, strict=True))
     except (csv.Error, UnicodeDecodeError, StopIteration) as error:
@@ -325,7 +327,7 @@ def _of_parquet(path: Path, piece_bytes: int) -> Iterator[tuple[Any, float]]:
 
 
 def _with_moments(file: Any) -> Any:
-    """Return the columns; those of INT96 are moments of Spark's, which a file does not say."""
+    """Return the columns; those of INT96 are moments of Spark's, which a file does not state."""
     leaves = [file.schema.column(at) for at in range(len(file.schema))]
     moments = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     fields = [
@@ -367,7 +369,7 @@ def _no_rows(schema: Any) -> Any:
 def _batches(file: Any) -> Iterator[Any]:
     """Yield the batches of an Arrow file, which can be read anywhere, or of a stream.
 
-    One without rows goes before them and says what their columns are.
+    One without rows goes before them and has their columns.
     """
     try:
         reader = pa.ipc.open_file(file)

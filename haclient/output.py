@@ -1,4 +1,4 @@
-"""How `haclient sql` writes results and errors: tables for people, CSV and JSON for programs."""
+"""The output of `haclient sql`: tables for people, CSV and JSON for programs."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
     sign = -1 if months < 0 else 1
     years, months = sign * (abs(months) // 12), sign * (abs(months) % 12)
     parts = [(years, "years"), (months, "months"), (days, "days")]
-    said = [f"{number} {unit}" for number, unit in parts if number]
-    if nanoseconds or not said:
-        said.append(f"{nanoseconds / 1e9:.9f}".rstrip("0").rstrip(".") + " seconds")
-    return " ".join(said)
+    parts_shown = [f"{number} {unit}" for number, unit in parts if number]
+    if nanoseconds or not parts_shown:
+        parts_shown.append(f"{nanoseconds / 1e9:.9f}".rstrip("0").rstrip(".") + " seconds")
+    return " ".join(parts_shown)
 
 
 def _json_value(value: Any) -> Any:
@@ -174,13 +174,13 @@ def describe_error(error: Error) -> dict[str, Any]:
 
 def write_error(error: Error, form: str, out: TextIO) -> None:
     """Write an error, as JSON where the results are."""
-    said = describe_error(error)
+    text = describe_error(error)
     if form in ("json", "jsonl"):
-        out.write(json.dumps({"error": said}, ensure_ascii=False) + "\n")
+        out.write(json.dumps({"error": text}, ensure_ascii=False) + "\n")
         return
     out.write(f"error: {error.message}\n")
     labels = {"class": "error_class", "SQLSTATE": "sqlstate", "kind": "kind", "outcome": "outcome"}
-    facts = [f"{label} {said[name]}" for label, name in labels.items() if said[name]]
+    facts = [f"{label} {text[name]}" for label, name in labels.items() if text[name]]
     facts += [f"request {error.request_id}"] if error.request_id else []
     out.write(f"  {' · '.join(facts)}\n")
     if error.hint:

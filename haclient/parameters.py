@@ -275,7 +275,7 @@ def _column(values: list[Any]) -> pa.Array | None:
     make = _MAKE.get(found.pop())
     try:
         return make(values) if make is not None else None
-    except (ValueError, TypeError, ArithmeticError):  # what is wrong with them the statement tells
+    except (ValueError, TypeError, ArithmeticError):  # the statement's error shows their fault
         return None
 
 

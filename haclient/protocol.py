@@ -23,11 +23,11 @@ Body: TypeAlias = bytes | Iterator[bytes]
 
 
 class WireError(Exception):
-    """No answer from this server; ``end`` says what that means for failing over."""
+    """No answer from this server; ``end`` is its meaning for failing over."""
 
     end = AttemptEnd.IN_DOUBT
     retry_after_s = 0.0
-    """How long it asked to be left alone for."""
+    """The pause that the server requires."""
 
 
 class NotReached(WireError):
@@ -37,13 +37,13 @@ class NotReached(WireError):
 
 
 class NotTaken(WireError):
-    """The server says that it cannot now, and that it has done nothing."""
+    """The server reports that it cannot now, and that it has done nothing."""
 
     end = AttemptEnd.NOT_TAKEN
 
 
 class Busy(WireError):
-    """The server says so because it has as much to do as it takes."""
+    """It reports so because it has as much to do as it takes."""
 
     end = AttemptEnd.BUSY
 
@@ -53,11 +53,11 @@ class Busy(WireError):
 
 
 class InDoubt(WireError):
-    """The server says that it does not know what becomes of the request."""
+    """The server reports that the outcome of the request is unknown."""
 
 
 class Leaving(WireError):
-    """The server says so because it is going out of service."""
+    """It reports so because it is going out of service."""
 
     end = AttemptEnd.LEAVING
 
@@ -90,16 +90,16 @@ class JobFile:
 
 def form(request: Mapping[str, Any], files: Sequence[JobFile]) -> tuple[str, bytes]:
     """Return a body's type and its bytes: JSON, or a form with the files."""
-    told = json.dumps(dict(request)).encode()
+    content = json.dumps(dict(request)).encode()
     if not files:
-        return "application/json", told
-    digest = hashlib.sha256(told)
+        return "application/json", content
+    digest = hashlib.sha256(content)
     for each in files:
         digest.update(each.data)
     boundary = (
         f"haclient-{digest.hexdigest()[:40]}"  # in no file, unless one was made to hold its hash
     )
-    parts = [_part(boundary, 'name="request"', told)]
+    parts = [_part(boundary, 'name="request"', content)]
     for each in files:
         name = each.name.replace("\\", "_").replace('"', "_")
         parts.append(_part(boundary, f'name="{each.part}"; filename="{name}"', each.data))
@@ -127,7 +127,7 @@ ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
 """Rows that may be taken as a statement, or were already."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 _AT_WORK = frozenset({"HAPROC_BUSY", "HAPROC_NOT_FRESH"})
-"""What a server says that is well: it has as much to do as it takes, or to apply."""
+"""Errors of a server that is well: it has as much to do, or to apply, as it can."""
 
 _OPTIONS = frozenset(
     {
@@ -135,7 +135,7 @@ _OPTIONS = frozenset(
         *("apply_budget_s", "cache"),
     }
 )
-# The server gives up a little before the client does, so that the client hears why.
+# The server gives up a little before the client does, so that the client gets the reason.
 _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
 
 
@@ -158,9 +158,9 @@ class Statement:
     parameter_rows: list[list[dict[str, Any]]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     age_s: float = 0.0
-    """How long ago somebody first sent it, before this connection did."""
+    """The age of the request: the time since it was first sent, before this connection sent it."""
     seen: SeenOffsets = NOTHING_SEEN
-    """What the answer must show at least, if its level asks for that."""
+    """The offsets that the answer must show at least, if its level requires it."""
 
     def body(
         self, session_id: str | None, catalog: str | None, schema: str | None, age_s: float = 0.0
@@ -219,7 +219,7 @@ def server_timeout_s(timeout_s: float) -> float:
 
 
 def headers(token: str | None, user: str | None) -> dict[str, str]:
-    """Return what every request carries."""
+    """Return the headers of every request."""
     agent = f"haclient ({user})" if user else "haclient"
     fixed = {"User-Agent": agent, "Accept-Encoding": "identity"}
     return {**fixed, "Authorization": f"Bearer {token}"} if token else fixed
@@ -231,43 +231,43 @@ def session_path(session_id: str) -> str:
 
 
 def statement_path(request_id: str) -> str:
-    """Return where to ask what became of a statement, or of rows."""
+    """Return the path for the outcome of a statement, or of rows."""
     return f"{STATEMENTS}/{urllib.parse.quote(request_id, safe='')}"
 
 
 def written_path(request_id: str, write_concern: str | None) -> str:
-    """Return where to ask what became of a write, and whether it has met its concern."""
+    """Return the path for the outcome of a write, and the state of its write concern."""
     return f"{statement_path(request_id)}?concern={write_concern or 'default'}"
 
 
 def cancel_path(request_id: str) -> str:
-    """Return where to cancel a statement."""
+    """Return the path to cancel a statement."""
     return f"{statement_path(request_id)}/cancel"
 
 
 def cancelled_as(status: int, body: bytes) -> str | None:
-    """Return what became of a statement that was to be cancelled, by the server's answer.
+    """Return the fate of a cancelled statement, by the server's answer.
 
-    None if it knows no such statement; empty if it does not say.
+    None if it knows no such statement; empty if it states none.
     """
     if status == 404:
         return None
     if status != 200:
         return ""
-    told = json.loads(body or b"{}")
-    found = told.get("became", "") if isinstance(told, dict) else ""
+    fields = json.loads(body or b"{}")
+    found = fields.get("became", "") if isinstance(fields, dict) else ""
     return found if isinstance(found, str) else ""
 
 
 def rows_path(table: str, query: Mapping[str, str | None]) -> str:
-    """Return where to append rows to a table."""
+    """Return the path to append rows to a table."""
     given = {name: value for name, value in query.items() if value is not None}
     quoted = urllib.parse.quote(table, safe="")
     return f"/api/ha/tables/{quoted}/rows?{urllib.parse.urlencode(given)}"
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """Return how rows name their columns, the table's own if none are named."""
+    """Return the rows' column names, the table's own if none are named."""
     if not names:
         return "*"
     if list(names) == ["*"]:
@@ -278,7 +278,7 @@ def columns_text(names: Sequence[str]) -> str:
 
 
 def session_start(catalog: str | None, schema: str | None) -> list[str]:
-    """Return the statements that put a new session where the connection was told to be."""
+    """Return the statements that put a new session into the connection's catalog and schema."""
     if schema:
         return [f"USE {'.'.join(_quoted(part) for part in (catalog, schema) if part)}"]
     return [f"SET CATALOG {_quoted(catalog)}"] if catalog else []
@@ -298,8 +298,8 @@ def report(text: str | None) -> dict[str, Any]:
 
 
 def failure(status: int, body: bytes, retry_after: str | None = None) -> Failure:
-    """Return what an answer with an error status, and this header of it, means."""
-    return replace(_said(status, body), retry_after_s=_seconds(retry_after))
+    """Return the failure for an answer with an error status, and this header of it."""
+    return replace(_failure_of(status, body), retry_after_s=_seconds(retry_after))
 
 
 def _seconds(text: str | None) -> float:
@@ -307,29 +307,29 @@ def _seconds(text: str | None) -> float:
     return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
-def _said(status: int, body: bytes) -> Failure:
+def _failure_of(status: int, body: bytes) -> Failure:
     try:
-        said = json.loads(body)
+        fields = json.loads(body)
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or "kind" not in said:
+        fields = None
+    if not isinstance(fields, dict) or "kind" not in fields:
         return _unexplained(status, body)
     return Failure(
-        kind=_member(FailureKind, said.get("kind"), FailureKind.APPLICATION),
-        message=str(said.get("message") or f"HTTP status {status}"),
-        outcome=outcome_of(said.get("outcome")),
-        error_class=str(said.get("error_class") or ""),
-        sqlstate=str(said.get("sqlstate") or ""),
-        hint=str(said.get("hint") or ""),
-        cluster=str(said.get("cluster") or ""),
-        log_offset=said.get("log_offset"),
+        kind=_member(FailureKind, fields.get("kind"), FailureKind.APPLICATION),
+        message=str(fields.get("message") or f"HTTP status {status}"),
+        outcome=outcome_of(fields.get("outcome")),
+        error_class=str(fields.get("error_class") or ""),
+        sqlstate=str(fields.get("sqlstate") or ""),
+        hint=str(fields.get("hint") or ""),
+        cluster=str(fields.get("cluster") or ""),
+        log_offset=fields.get("log_offset"),
         status=status,
     )
 
 
-def outcome_of(said: Any) -> Outcome:
+def outcome_of(value: Any) -> Outcome:
     """Return the outcome that a server named; unknown is what it did not name."""
-    return cast(Outcome, _member(Outcome, said, Outcome.UNKNOWN))
+    return cast(Outcome, _member(Outcome, value, Outcome.UNKNOWN))
 
 
 def _member(enum: Any, value: Any, default: Any) -> Any:
@@ -354,18 +354,18 @@ def _unexplained(status: int, body: bytes) -> Failure:
 
 
 def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
-    """Return what became of a write, as a server tells it; None if it knows of none that ended.
+    """Return a write's outcome, as a server reports it; None if it knows of none that ended.
 
     That is the ``ha`` block of one that succeeded, or the failure of one that the log has and that
     cluster rejects; so does every other one, now and later, if it is `Failure.final`. Raises
     Rejected for an error that is not the statement's own.
     """
     if status == 200:
-        said = json.loads(body)
-        if said["status"]["state"] == "SUCCEEDED":
-            return dict(said["ha"])
-        failed = _said(status, json.dumps(said["status"].get("error")).encode())
-        final = said.get("ha", {}).get("final") is True
+        fields = json.loads(body)
+        if fields["status"]["state"] == "SUCCEEDED":
+            return dict(fields["ha"])
+        failed = _failure_of(status, json.dumps(fields["status"].get("error")).encode())
+        final = fields.get("ha", {}).get("final") is True
         return replace(failed, final=final) if failed.log_offset is not None else None
     failed = failure(status, body)
     if status == 404 or failed.kind is FailureKind.APPLICATION:
@@ -374,7 +374,7 @@ def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
 
 
 def end_of(failed: Failure) -> AttemptEnd:
-    """Return what an error answer means for failing over."""
+    """Return the meaning of an error answer for failing over."""
     if failed.kind is not FailureKind.AVAILABILITY:
         return AttemptEnd.ANSWERED
     if failed.outcome is Outcome.UNKNOWN:

@@ -1,4 +1,4 @@
-"""What `connect` is told, checked, and how fresh the answers of a session have to be."""
+"""The checked arguments of `connect`, and the freshness that a session's answers need."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ LEVELS = ("any", "bounded", "session", "linearizable")
 
 @dataclass(frozen=True, slots=True)
 class SeenOffsets:
-    """What a connection has written and seen, so that a session read anywhere shows at least that.
+    """The offsets that a connection has written and seen: a session read shows at least these.
 
-    Every answer names a place in the ring's log (``after_offset``): a cluster that has applied
-    so many records shows whatever the answer showed. Kept for each cluster apart, because a
-    cluster never goes back behind what it has shown itself: while a client stays with one,
-    nothing has to be waited for.
+    Every answer names a place in the ring's log (``after_offset``): a cluster that has applied so
+    many records shows all that the answer showed. It is kept for each cluster apart, because a
+    cluster never goes back behind what it has shown itself: while a client stays with one cluster,
+    it never waits.
 
-    ``after_offset`` is what was handed over from another connection."""
+    ``after_offset`` is the place that another connection handed over.
+    """
 
     after_offset: int = 0
     by_cluster: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, cluster: object, offset: object) -> SeenOffsets:
-        """Return what was seen with one more answer; one that names nothing changes nothing."""
+        """Return the seen offsets with one more answer; one without an offset changes nothing."""
         if isinstance(offset, bool) or not isinstance(offset, int):
             return self
         if not isinstance(cluster, str) or not cluster:
@@ -46,19 +47,19 @@ class SeenOffsets:
         return max([self.after_offset, *self.by_cluster.values()])
 
     def fields(self, consistency: str | None) -> dict[str, Any]:
-        """Return what a request of this level carries; None: the level is the server's choice."""
+        """Return the fields of a request of this level; None: the level is the server's choice."""
         if consistency == "any":
             return {}
         # What a linearizable or bounded answer must show is measured from the log's end, but a
         # client that changes levels still never goes back.
-        told: dict[str, Any] = {"after_offset": self.after_offset, "seen": dict(self.by_cluster)}
-        return {name: value for name, value in told.items() if value}
+        fields: dict[str, Any] = {"after_offset": self.after_offset, "seen": dict(self.by_cluster)}
+        return {name: value for name, value in fields.items() if value}
 
 
 NOTHING_SEEN = SeenOffsets()
 
 
-# What `connect` is told, checked.
+# The checked arguments of `connect`.
 
 
 _POLICY_FIELDS = frozenset(f.name for f in fields(Policy))
@@ -80,7 +81,7 @@ class Server:
 
     @property
     def is_local(self) -> bool:
-        """Whether the URL means the machine that it is used on."""
+        """True if the URL means the machine on which it is used."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -106,7 +107,7 @@ class Settings:
     servers: tuple[Server, ...]
     token: str | None = field(default=None, repr=False)
     user: str | None = None
-    """A label for the servers' access logs (User-Agent); who one is, the token says."""
+    """A label for the servers' access logs (User-Agent); the token identifies the user."""
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 300.0
@@ -116,14 +117,14 @@ class Settings:
     in the middle of it is made good unseen. A larger one streams. Chosen, not measured."""
     order: Order = Order.ORDERED
     client_number: int | None = None
-    """Which of all orders `Order.SPREAD` takes; None: a random one."""
+    """The number of this client's order among all orders of `Order.SPREAD`; None: a random one."""
     discover: bool = True
     """Learn the ring's servers from those that were given."""
     consistency: str | None = None
-    """How fresh queries' answers are unless `execute` says it; None: as the server has it."""
+    """The freshness of queries' answers, unless `execute` states it; None: the server's default."""
     acceptable_offset_lag: int | None = None
     after_offset: int = 0
-    """What queries must show at every level but any: the token of another connection."""
+    """The offset that queries must show at every level but any: the token of another connection."""
     hedge_after: float | str | None = None
     """Seconds or `hedging.P95` after which a query goes to a second server too."""
     policy: Policy = field(default_factory=Policy)

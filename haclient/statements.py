@@ -71,7 +71,7 @@ def split(sql: str) -> Split:
 
 
 def is_row_insert(sql: str) -> bool:
-    """Whether this is an ``INSERT … VALUES (…)`` with exactly one row."""
+    """True if this is an ``INSERT … VALUES (…)`` with exactly one row."""
     depth, rows, values, first = 0, 0, False, True
     for kind, begin, end in _pieces(sql):
         text = sql[begin:end].upper()
@@ -106,7 +106,7 @@ class ValueInsert:
 
 
 def value_insert(sql: str) -> ValueInsert | None:
-    """Return what an INSERT says, if it is of exactly that form."""
+    """Return the parts of an INSERT, if it is of exactly that form."""
     found = [(kind, sql[b:e]) for kind, b, e in _pieces(sql) if kind not in _BLANK]
     words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
     if not (words.take("INSERT") and words.take("INTO")):
@@ -181,7 +181,7 @@ def _unquoted(name: str) -> str:
 
 
 def reads_only(sql: str) -> bool:
-    """Whether this is surely a query: SELECT, or WITH and no word in it that writes."""
+    """True if this is surely a query: SELECT, or WITH without a word that writes."""
     words = [sql[b:e].upper() for kind, b, e in _pieces(sql) if kind == "word"]
     if not words or words[0] not in ("SELECT", "WITH"):
         return False

@@ -26,7 +26,7 @@ What the file holds follows from its name (.csv, .tsv, .jsonl, .ndjson, each als
 is passed over. Exit codes: 0 loaded, 1 a piece was rejected, 2 wrong usage, 3 no server was
 available, 4 it is not known whether a piece is in the table, 130 interrupted.
 """
-"""What `haclient load --help` shows."""
+"""The text of `haclient load --help`."""
 SUBMIT: Final = """\
 Run a Python program as a job of the ring.
 
@@ -35,7 +35,7 @@ is the job's: 0 for success, the program's own if that failed, else 1. Without, 
 accepted. 2 wrong usage, 3 no server was available and nothing was done, 4 it is not known whether
 the job was accepted, 130 interrupted: the job goes on.
 """
-"""What `haclient submit --help` shows."""
+"""The text of `haclient submit --help`."""
 BAR_WIDTH: Final = 30
 EXIT_INTERRUPTED: Final = 130
 
@@ -61,7 +61,7 @@ def add_load_arguments(command: argparse.ArgumentParser) -> None:
 def load(
     options: argparse.Namespace,
     settings: Settings,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     exit_code: Callable[[Error], int],
 ) -> int:
     """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
@@ -87,21 +87,21 @@ def load(
             write_concern=options.write_concern,
             on_progress=bar.show,
         )
-        say(f"load {run.id}")
+        report(f"load {run.id}")
         try:
             loaded = run.run()
         except DataError as error:
             if error.error_class:  # a server's
-                return _failed(error, run.id, bar, say, exit_code)
+                return _failed(error, run.id, bar, report, exit_code)
             raise ValueError(error.message) from error
         except Error as error:
-            return _failed(error, run.id, bar, say, exit_code)
+            return _failed(error, run.id, bar, report, exit_code)
         except KeyboardInterrupt:
             bar.end()
-            say(f"go on with --resume {run.id}")
+            report(f"go on with --resume {run.id}")
             return EXIT_INTERRUPTED
     bar.end()
-    say(_summary(loaded, bar.seconds))
+    report(_summary(loaded, bar.seconds))
     return 0
 
 
@@ -109,12 +109,12 @@ def _failed(
     error: Error,
     load_id: str,
     bar: Bar,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     exit_code: Callable[[Error], int],
 ) -> int:
     bar.end()
     print(f"haclient: {error.message}", file=sys.stderr)
-    say(f"go on with --resume {load_id}")
+    report(f"go on with --resume {load_id}")
     return exit_code(error)
 
 
@@ -148,7 +148,7 @@ class Bar:
 
     @property
     def seconds(self) -> float:
-        """How long it has been there."""
+        """The time for which it has been shown."""
         return self._now() - self._began
 
     def show(self, loaded: Loaded) -> None:
@@ -205,7 +205,7 @@ def add_submit_arguments(command: argparse.ArgumentParser) -> None:
 def submit(
     options: argparse.Namespace,
     settings: Settings,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     exit_code: Callable[[Error], int],
 ) -> int:
     """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
@@ -213,18 +213,18 @@ def submit(
     with Jobs(settings) as jobs:
         try:
             job = jobs.submit(request, files, options.request_id)
-            say(f"job {job['id']}")
-            return follow(jobs, int(job["id"]), say) if options.follow else 0
+            report(f"job {job['id']}")
+            return follow(jobs, int(job["id"]), report) if options.follow else 0
         except Error as error:
             print(f"haclient: {error.message}", file=sys.stderr)
             return exit_code(error)
         except KeyboardInterrupt:
-            say("the job goes on")
+            report("the job goes on")
             return 130
 
 
 def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobFile]]:
-    """Return what is asked for, and the files that go with it."""
+    """Return the request, and the files that go with it."""
     confs: dict[str, str] = {}
     for setting in options.conf:
         key, equals, value = setting.partition("=")
@@ -242,7 +242,7 @@ def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobF
     return request, [JobFile(part, path.name, path.read_bytes()) for part, path in named]
 
 
-def follow(jobs: Jobs, job_id: int, say: Callable[[str], None]) -> int:
+def follow(jobs: Jobs, job_id: int, report: Callable[[str], None]) -> int:
     """Show a job's log until it ends; return what the command ends with."""
     at, state, attempts = 0, "", 0
     while True:
@@ -250,10 +250,10 @@ def follow(jobs: Jobs, job_id: int, say: Callable[[str], None]) -> int:
         now, ours = str(job["state"]), job["haproc"]
         if (now, ours["attempts"]) != (state, attempts):
             state, attempts = now, ours["attempts"]
-            say(f"{state} · attempt {attempts} on {ours['cluster']}")
+            report(f"{state} · attempt {attempts} on {ours['cluster']}")
         at = _show(jobs, job_id, at)
         if state in FINAL:
-            return _ended(ours, say)
+            return _ended(ours, report)
         time.sleep(POLL_S)
 
 
@@ -269,9 +269,9 @@ def _show(jobs: Jobs, job_id: int, at: int) -> int:
             return at
 
 
-def _ended(ours: dict[str, Any], say: Callable[[str], None]) -> int:
+def _ended(ours: dict[str, Any], report: Callable[[str], None]) -> int:
     if ours["why"]:
-        say(harmless(str(ours["why"])))
+        report(harmless(str(ours["why"])))
     if ours["outcome"] == "success":
         return 0
     code = ours["exit_code"]

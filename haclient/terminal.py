@@ -8,7 +8,7 @@ from typing import Final
 _ACTING: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""What a terminal acts upon instead of showing it, as `haproc.cli.output` has it."""
+"""Characters that a terminal obeys instead of showing them, as `haproc.cli.output` has them."""
 
 
 def harmless(line: str) -> str:

@@ -1,9 +1,9 @@
-"""Which servers a client uses: those it was given, those that it learned of, and what it knows.
+"""The servers that a client uses: given ones, learned ones, and the known facts about them.
 
-A HAProc tells the ring's clusters and their URLs. The list that the user gave is the seed: its
-order comes first, and its URLs are used as long as they answer. A learned URL is used only once
-the cluster of that name has answered there: as a further server, or in place of a seed that
-answers no more. So a client whose network translates addresses goes on with what it was given.
+A HAProc reports the ring's clusters and their URLs. The list that the user gave is the seed: its
+order comes first, and its URLs are used as long as they answer. A learned URL is used only once the
+cluster of that name has answered there: as a further server, or in place of a seed that does not
+answer any more. So a client whose network translates addresses goes on with the given list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DRAINING = frozenset({"DRAINING"})
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A cluster of the ring, as a HAProc tells of it."""
+    """A cluster of the ring, as a HAProc reports it."""
 
     name: str
     url: str
@@ -35,7 +35,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What one HAProc says of itself and of the ring."""
+    """One HAProc's report of itself and of the ring."""
 
     ring: str
     cluster: str
@@ -46,28 +46,28 @@ class Topology:
 def parse(status: int, body: bytes) -> Topology | None:
     """Read an answer to ``GET /clusterStatus``; None if that is not what it is."""
     try:
-        said = json.loads(body) if status == 200 else None
-        if not isinstance(said, dict):
+        fields = json.loads(body) if status == 200 else None
+        if not isinstance(fields, dict):
             return None
-        members = tuple(_member(each) for each in said["clusters"])
-        return Topology(str(said["ring"]), str(said["cluster"]), str(said["state"]), members)
+        members = tuple(_member(each) for each in fields["clusters"])
+        return Topology(str(fields["ring"]), str(fields["cluster"]), str(fields["state"]), members)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _member(said: dict[str, Any]) -> Member:
-    return Member(str(said["name"]), str(said["url"]), str(said.get("state") or ""))
+def _member(fields: dict[str, Any]) -> Member:
+    return Member(str(fields["name"]), str(fields["url"]), str(fields.get("state") or ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A server and what it said when it was asked."""
+    """A server and its own report."""
 
     server: Server
     cluster: str = ""
-    """The name of its cluster; empty until it has told."""
+    """The name of its cluster; empty until it has reported it."""
     answers: bool = False
-    """It told when it was last asked."""
+    """It answered the last question."""
     round_trip_s: float | None = None
 
 
@@ -83,10 +83,10 @@ class Roster:
 
     @staticmethod
     def of(seeds: tuple[Server, ...]) -> Roster:
-        """Return what is known at the start."""
+        """Return the facts known at the start."""
         return Roster(tuple(Known(server) for server in seeds), len(seeds))
 
-    def told(self, by: Server, topology: Topology) -> Roster:
+    def described_by(self, by: Server, topology: Topology) -> Roster:
         """Return the roster with the ring as one of its HAProcs describes it."""
         urls = {each.server.url for each in self.known}
         found = list(self.known)
@@ -99,8 +99,8 @@ class Roster:
             self, known=tuple(found), ring=topology.ring, members=tuple(topology.members)
         )
 
-    def heard(self, index: int, topology: Topology | None) -> Roster:
-        """Return the roster with what a server has said of itself; None: nothing that counts."""
+    def identified(self, index: int, topology: Topology | None) -> Roster:
+        """Return the roster with a server's report of itself; None: nothing that counts."""
         before = self.known[index]
         if topology is None or (self.ring and topology.ring != self.ring):
             return self._with(index, replace(before, answers=False))
@@ -113,8 +113,8 @@ class Roster:
     def _with(self, index: int, known: Known) -> Roster:
         return replace(self, known=(*self.known[:index], known, *self.known[index + 1 :]))
 
-    def to_ask(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
-        """Return whom to ask who they are: who has not told yet, and who may have moved."""
+    def unidentified(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
+        """Return the servers to identify: without a report yet, or possibly moved."""
         advertised = {member.url.rstrip("/"): member.name for member in self.members}
         found = []
         for index, each in enumerate(self.known):
@@ -142,16 +142,16 @@ class Roster:
         return tuple(dict.fromkeys([*found, *gone]))
 
     def _learned(self, cluster: str) -> int | None:
-        """Return where a cluster has answered beside the seeds, best at the URL told last."""
+        """Return the server beside the seeds where a cluster answered, best at its last URL."""
         at = {member.url.rstrip("/") for member in self.members if member.name == cluster}
         found = [
             index
             for index, each in enumerate(self.known)
             if index >= self.seeds and each.cluster == cluster and cluster and at
         ]
-        told = [index for index in found if self.known[index].server.url in at]
-        answering = [index for index in told if self.known[index].answers]
-        return next(iter(answering or told or found), None)
+        advertised = [index for index in found if self.known[index].server.url in at]
+        answering = [index for index in advertised if self.known[index].answers]
+        return next(iter(answering or advertised or found), None)
 
 
 def _follow(by: Server, url: str, index: int) -> Server | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 class Backoff:
-    """See the module."""
+    """The pauses of one series of attempts."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self._first_s = self._next_s = first_s
         self._longest_s = longest_s
 
     def pause_s(self) -> float:
-        """Return how long to wait this time."""
+        """Return the next pause."""
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         return pause_s
 

@@ -1,4 +1,4 @@
-"""A failed request: who must act on it, and what became of a write."""
+"""A failed request: the party that must act on it, and the effect of a write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ E = TypeVar("E", bound=Exception)
 
 
 class ErrorClass(StrEnum):
-    """HAProc's own error classes; the text under each is what docs/reference/errors.md says.
+    """HAProc's own error classes; the text under each goes into docs/reference/errors.md.
 
     Of those that Spark gives there is no list.
     """
@@ -314,10 +314,10 @@ class ErrorClass(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Who must act on a failed request."""
+    """The party that must act on a failed request."""
 
     APPLICATION = "application"
-    """The statement is wrong; every cluster would say the same."""
+    """The statement is wrong; every cluster would give the same error."""
     AVAILABILITY = "availability"
     """This HAProc cannot answer now; the next one may, with the same request id."""
     REFUSED = "refused"
@@ -325,18 +325,18 @@ class FailureKind(StrEnum):
 
 
 class WriteOutcome(StrEnum):
-    """What became of a failed write."""
+    """The effect of a failed write."""
 
     NOT_SENT = "NOT_SENT"
     """It is in no log and on no cluster."""
     REJECTED = "REJECTED"
     """It has no effect on any cluster, now or later."""
     UNKNOWN = "UNKNOWN"
-    """It may have been or may yet be applied; asking again with the same request id tells."""
+    """It may have been or may yet be applied; a repetition with the same request id shows it."""
 
 
 class RequestError(Exception):
-    """A request failed; carries everything that the client is told."""
+    """A request failed; carries all that goes to the client."""
 
     def __init__(
         self,
@@ -392,7 +392,7 @@ def _remade(kind: FailureKind, message: str, error_class: str) -> RequestError:
 
 
 def message_of(error: Exception) -> str:
-    """Return what an error says; a deadline that has passed says nothing by itself."""
+    """Return an error's text; a passed deadline has none of its own."""
     return str(error) or "no answer in time"
 
 
@@ -410,12 +410,12 @@ def log_unavailable(
 
 
 def log_away(error: Exception) -> str:
-    """Return what is told of a HAProc while its log is away."""
+    """Return the error of a HAProc while its log is away."""
     return f"the log cannot be reached: {message_of(error)}"
 
 
 def let_go(error: BaseException | None) -> None:
-    """Have an error that was told hold nothing any more.
+    """Release all that a reported error holds.
 
     The frames that it came through hold the request, up to 64 MiB, and some of them the error: a
     cycle, and the collector of cycles comes seldom.

@@ -1,7 +1,7 @@
-"""What a HAProc counts, as Prometheus text.
+"""The metrics of a HAProc, as Prometheus text.
 
-One `Metrics` for each HAProc with a registry of its own, so that several in one process (tests,
-simulation) don't mix. The core calls its methods; the names of the series are part of the
+Each HAProc has one `Metrics` with a registry of its own, so that several in one process (tests,
+simulation) don't mix. The core calls its methods. The names of the series are part of the
 documented interface.
 """
 
@@ -271,7 +271,7 @@ class Metrics:
             self._gauge("haproc_state", other).set(other == state)
 
     def undecided(self, undecided: bool) -> None:
-        """Set whether clusters differ and nothing says which of them is right."""
+        """Set whether clusters differ without a proof of which is right."""
         self._gauge("haproc_undecided").set(undecided)
 
     def verification(self, finding: str, tables: Mapping[str, int], at_ms: int | None) -> None:
@@ -292,7 +292,7 @@ class Metrics:
         self._gauge("haproc_settings_unfit").set(unfit)
 
     def peer(self, peer: str, alive: bool, direct: bool, in_sync: bool, lag: int | None) -> None:
-        """Set how a peer is seen from here; no lag if it never told any."""
+        """Set a peer's state as seen from here; no lag if it never reported one."""
         self._gauge("haproc_peer_alive", peer).set(alive)
         self._gauge("haproc_peer_direct", peer).set(direct)
         self._gauge("haproc_peer_in_sync", peer).set(in_sync)
@@ -329,11 +329,11 @@ class Metrics:
 
     def waited(self, concern: str, met: bool, seconds: float) -> None:
         """Count a write that waited for other clusters, and whether its concern was met."""
-        told = "yes" if met else "no"
-        self._histogram("haproc_write_concern_seconds", concern, told).observe(seconds)
+        met_text = "yes" if met else "no"
+        self._histogram("haproc_write_concern_seconds", concern, met_text).observe(seconds)
 
     def forget_peer(self, peer: str) -> None:
-        """Tell no more of a cluster that the ring does not have any more."""
+        """Remove the series of a cluster that the ring does not have any more."""
         for what in ("alive", "direct", "in_sync", "lag_records"):
             with suppress(KeyError):
                 self._gauge(f"haproc_peer_{what}").remove(peer)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 async def by_size(
     size_bytes: int, make: Callable[P, T], *arguments: P.args, **named: P.kwargs
 ) -> T:
-    """Return what ``make`` makes of so many bytes; of many in a thread."""
+    """Return the result of ``make`` for so many bytes; for many, it runs in a thread."""
     if size_bytes > LARGE_BYTES:
         return await asyncio.to_thread(make, *arguments, **named)
     return make(*arguments, **named)

@@ -1,7 +1,7 @@
-"""What Spark says of an error beside its class, SQLSTATE and message: what its clients show.
+"""The parts of a Spark error beside its class, SQLSTATE and message, which Spark's clients show.
 
-It travels with an error from the cluster that met it through the log to whoever is told of it, so
-its parts are bounded when it is made.
+They travel with the error from the cluster that raised it through the log to its client, so their
+sizes are limited when they are made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """See the module. ``java_classes``: from the error's own class up to its ancestors."""
+    """Those parts. ``java_classes``: from the error's own class up to its ancestors."""
 
     java_classes: tuple[str, ...] = ()
     parameters: tuple[tuple[str, str], ...] = ()
@@ -47,7 +47,7 @@ class Details:
 
     @property
     def weight(self) -> int:
-        """How many characters it has, about."""
+        """The approximate number of characters in it."""
         texts = [*self.java_classes, *(text for pair in self.parameters for text in pair)]
         return sum(map(len, texts)) + sum(
             len(each.fragment) + len(each.call_site) + len(each.summary) for each in self.contexts
@@ -62,7 +62,7 @@ def details(
     parameters: Mapping[str, str],
     contexts: Iterable[Context] = (),
 ) -> Details:
-    """Return what is kept of these."""
+    """Return the kept part of these."""
     return Details(
         tuple(cut(name, NAME_CHARACTERS_MAX) for name in [*java_classes][:CLASSES_MAX]),
         tuple(

@@ -23,7 +23,7 @@ Piece: TypeAlias = Any
 DEPTH_MAX: Final = 1_000
 """Messages inside each other; Spark's server takes 1,024 (marshallerRecursionLimit)."""
 DEEP_BYTES_MAX: Final = 4 << 20
-"""What is deeper than upb goes is walked through in Python, some MB a second."""
+"""A message deeper than upb's limit is walked through in Python, some MB a second."""
 _PIECE_DEPTH: Final = 60
 """From here on is cut: what can be replaced by an empty message, which an entry of a map can't."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -87,7 +87,7 @@ class _Frame:
 
 
 class _Walk:
-    """See the module. ``pieces`` says where, among the frames, those stand that are cut out."""
+    """A walk through a message. ``pieces``: the places among the frames of those cut out."""
 
     def __init__(self, data: bytes, depth_max: int) -> None:
         self._data = data
@@ -196,7 +196,7 @@ class _Walk:
 
 
 def _place(message: Any, path: list[_Frame]) -> Any:
-    """Return where in a message what was cut out belongs."""
+    """Return the places in a message of the parts that were cut out."""
     for frame in path:
         name = frame.field.name
         if _is_entry(frame.field.containing_type):

@@ -32,14 +32,14 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 class Age:
-    """How long ago a request was first sent."""
+    """The time since a request was first sent."""
 
     def __init__(self, before_s: float) -> None:
         self._before_s = before_s
         self._began: float | None = None
 
     def now(self) -> float:
-        """Return the age at an attempt; for the first one what the caller said."""
+        """Return the age at an attempt; for the first one the caller's."""
         if self._began is None:
             self._began = now()
             return self._before_s
@@ -79,7 +79,7 @@ class AsyncConnection:
         start = protocol.session_start(settings.catalog, settings.schema)
         self._session = AsyncSession(self._transport, self._headers, start)
         self._running: list[tuple[str, Server]] = []
-        self._asked: tuple[str, Server] | None = None
+        self._last: tuple[str, Server] | None = None
         """The last request that was sent, and where."""
         self._lock = StateLock()
         self._last_offset: int | None = None
@@ -118,7 +118,7 @@ class AsyncConnection:
 
     @property
     def has_session(self) -> bool:
-        """Whether statements run in a session, which may have names of its own."""
+        """True if statements run in a session, which may have names of its own."""
         return self._session.id is not None
 
     def cursor(self) -> AsyncCursor:
@@ -182,7 +182,7 @@ class AsyncConnection:
     ) -> AsyncResult:
         """Send rows in one of the server's forms as one operation.
 
-        ``make_body`` is called for each attempt; ``failed`` tells what making the body met.
+        ``make_body`` is called for each attempt; ``failed`` returns the error of making the body.
         ``where``: the catalog and schema, else the `place` at this moment.
         """
         self.check_open()
@@ -225,9 +225,9 @@ class AsyncConnection:
     async def written(
         self, request_id: str, write_concern: str | None = None
     ) -> dict[str, Any] | Failure | None:
-        """Return what became of a write, see `protocol.became`; None if the ring knows of none.
+        """Return a write's outcome, see `protocol.became`; None if the ring knows of none.
 
-        The ``ha`` block says in ``concern_met`` whether the write has met this concern.
+        In the ``ha`` block, ``concern_met`` shows if the write has met this concern.
         """
         self.check_open()
         path = protocol.written_path(request_id, write_concern)
@@ -238,10 +238,10 @@ class AsyncConnection:
             )
             return protocol.became(status, data)
 
-        told = await self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
-        if isinstance(told, dict):
-            self._saw(told.get("log_offset"), told.get("cluster"), told.get("after_offset"))
-        return told
+        answer = await self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        if isinstance(answer, dict):
+            self._saw(answer.get("log_offset"), answer.get("cluster"), answer.get("after_offset"))
+        return answer
 
     async def load(
         self,
@@ -259,16 +259,16 @@ class AsyncConnection:
     ) -> Loaded:
         """Load a file into a table, piece by piece, and return how much that was.
 
-        ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not say it. The
+        ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not show it. The
         next four are those of the server's rows; ``columns``: names, or a line of CSV that has
-        them. ``resume``: the id of a load that broke off.
-        ``options``: ``at_once`` (pieces under way), ``timeout_s`` (of each), ``write_concern``,
-        ``on_progress`` (called with a `Loaded`, at first with that of nothing).
+        them. ``resume``: the id of a load that broke off. ``options``: ``at_once`` (pieces under
+        way), ``timeout_s`` (of each), ``write_concern``, ``on_progress`` (called with a `Loaded`,
+        at first with that of nothing).
         """
         if columns is not None and not isinstance(columns, str):
             columns = protocol.columns_text(columns)
-        said = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
-        file = LoadFile(Path(path), form_of(Path(path), kind, **said), piece_bytes)
+        given = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
+        file = LoadFile(Path(path), form_of(Path(path), kind, **given), piece_bytes)
         load = AsyncLoad(self, file, table, resume=resume, where=await self.place(), **options)
         return await load.run()
 
@@ -284,7 +284,7 @@ class AsyncConnection:
         async def attempt(server: Server, deadline: float) -> AsyncResult:
             running = (statement.request_id, server)
             self._running.append(running)
-            self._asked = running
+            self._last = running
             try:
                 return await self._attempt(statement, age, server, deadline, limit)
             finally:
@@ -307,8 +307,8 @@ class AsyncConnection:
 
     def _with_freshness(self, statement: Statement) -> Statement:
         """Return it with the connection's level and what it must show, for all its attempts."""
-        asked = (self.settings.consistency, self.settings.acceptable_offset_lag)
-        usual = zip(("consistency", "acceptable_offset_lag"), asked, strict=True)
+        freshness = (self.settings.consistency, self.settings.acceptable_offset_lag)
+        usual = zip(("consistency", "acceptable_offset_lag"), freshness, strict=True)
         options = {name: value for name, value in usual if value is not None}
         return replace(statement, options={**options, **statement.options}, seen=self._seen)
 
@@ -351,7 +351,7 @@ class AsyncConnection:
         body: Body,
         deadline: float,
     ) -> Response:
-        """Send a request and return the answer's head, having heard what it says of the server."""
+        """Send a request and return the answer's head, with the server's state in it noted."""
         response = await self._transport.request(server, method, path, headers, body, deadline)
         if response.header(protocol.STATE_HEADER):
             self._view.left(server)
@@ -364,8 +364,8 @@ class AsyncConnection:
         """
         became = ""
         running = [server for running, server in tuple(self._running) if running == request_id]
-        if not running and self._asked is not None and self._asked[0] == request_id:
-            running = [self._asked[1]]
+        if not running and self._last is not None and self._last[0] == request_id:
+            running = [self._last[1]]
         until = now() + _CANCEL_S
         for server in running:
             found = await self._cancel_anywhere(request_id, server)

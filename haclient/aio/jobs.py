@@ -38,21 +38,21 @@ class AsyncJobs:
         request_id = request_id or new_request_id()
         kind, body = form(request, files)
         headers = {"Content-Type": kind, "Idempotency-Key": request_id}
-        return await self._ask("POST", "/batches", headers, body, request_id)
+        return await self._request("POST", "/batches", headers, body, request_id)
 
     async def job(self, job_id: int) -> dict[str, Any]:
         """Return a job as it is now."""
-        return await self._ask("GET", f"/batches/{job_id}")
+        return await self._request("GET", f"/batches/{job_id}")
 
     async def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
         """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
-        return await self._ask("GET", f"/batches/{job_id}/log?from={start}&size={size}")
+        return await self._request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     async def kill(self, job_id: int) -> None:
         """End a job."""
-        await self._ask("DELETE", f"/batches/{job_id}")
+        await self._request("DELETE", f"/batches/{job_id}")
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,

@@ -4,12 +4,12 @@ The ids are `<load id>.<number>`, and the pieces are the same each time, so a lo
 goes on under its id: what the ring has is passed over, and what it may have is not appended twice.
 A piece that was rejected at its place in the log (its table was gone, a constraint was against it)
 stays so under its id, whatever was put right since. A load that goes on sends it under the next id,
-`<load id>.<number>.2` and so on: only where a server says that the rejection of the one before is
-final on every cluster, so at most one of them is applied. Until then the load cannot go on.
-A piece is passed over only if a server says that it has met the load's write concern; else it is
-sent again under its id, which waits for that and appends nothing.
-The load id holds when the load began, which is how old a request of it may be, and a digest of the
-file and of where it goes, so that nothing else goes on under it.
+`<load id>.<number>.2` and so on: only if a server reports that the rejection of the one before is
+final on every cluster, so at most one of them is applied. Until then the load cannot go on. A piece
+is passed over only if a server reports that it has met the load's write concern; else it is sent
+again under its id, which waits for that and appends nothing. The load id holds when the load began,
+which is how old a request of it may be, and a digest of the file and of where it goes, so that
+nothing else goes on under it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AT_ONCE: Final = 8
 """Pieces under way: while a cluster writes four in one statement, the next four are sent and read.
 """
 CLOCKS_DIFFER_S: Final = 60.0
-"""Who resumes a load may have another clock than who began it. Chosen."""
+"""The most that the clocks of two machines differ: one began a load, one resumes it. Chosen."""
 REJECTIONS_MAX: Final = 100
 """Of one piece; each is a question more when the load goes on. Chosen."""
 _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
@@ -41,7 +41,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 class AsyncLoad:
     """One load; `run` it once. ``id`` names it.
 
-    ``where``: the catalog and schema of a table whose name says none, else the settings'.
+    ``where``: the catalog and schema of a table whose name has none, else the settings'.
     """
 
     def __init__(
@@ -102,27 +102,27 @@ class AsyncLoad:
                 where=self._where,
             )
         except DatabaseError as error:
-            told = f"{self._file.path.name}, from {piece.begins} on: {error.message}"
+            message = f"{self._file.path.name}, from {piece.begins} on: {error.message}"
             hint = " · ".join(filter(None, (error.hint, f"go on with {self.id}")))
-            failure = replace(error.failure, message=told, hint=hint)
+            failure = replace(error.failure, message=message, hint=hint)
             raise error_from(failure, request_id) from error
         self._note(piece, result.ha.get("affected_rows"))
 
     async def _known(self, first: str) -> tuple[str, dict[str, Any] | None]:
-        """Return the id that counts of a piece, and what is told of it if nothing is left to do.
+        """Return the id that counts of a piece, and its answer if nothing is left to do.
 
         Raises DatabaseError if no id counts as yet.
         """
         request_id = first
         for number in range(2, REJECTIONS_MAX + 1):
-            told = await self._connection.written(request_id, self._write_concern)
-            if not isinstance(told, Failure):
-                met = told is not None and told.get("concern_met") is True
-                return request_id, told if met else None
-            if told.error_class in _SENT_AGAIN:
+            answer = await self._connection.written(request_id, self._write_concern)
+            if not isinstance(answer, Failure):
+                met = answer is not None and answer.get("concern_met") is True
+                return request_id, answer if met else None
+            if answer.error_class in _SENT_AGAIN:
                 break
-            if not told.final:
-                raise error_from(_undecided(told), request_id)
+            if not answer.final:
+                raise error_from(_undecided(answer), request_id)
             request_id = f"{first}.{number}"
         return request_id, None
 
@@ -139,12 +139,12 @@ class AsyncLoad:
             self._on_progress(self._loaded)
 
 
-def _undecided(told: Failure) -> Failure:
+def _undecided(failure: Failure) -> Failure:
     """Return why a piece cannot be sent anew: other clusters may yet apply it as it was."""
     return replace(
-        told,
-        message=f"cluster {told.cluster} rejected it ({told.message}), but it is not known that "
-        "every other cluster has, too: go on later, nothing was changed now",
+        failure,
+        message=f"cluster {failure.cluster} rejected it ({failure.message}), but it is not known "
+        "that every other cluster has, too: go on later, nothing was changed now",
         outcome=Outcome.UNKNOWN,
         hint="every cluster must have come so far; if a HAProc was restarted before it had, "
         "see haproc queue and the table for what became of the piece",

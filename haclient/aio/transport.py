@@ -1,7 +1,7 @@
 """HTTP over aiohttp, with an eye on the server's liveness.
 
-Twin of `haclient.sync.transport`. Who awaits an answer hears of the server's signs of life after
-``silence_s`` without a byte, as all do who await one there; a server found hung ends the wait.
+Twin of `haclient.sync.transport`. After ``silence_s`` without a byte, the server's liveness is
+probed once for all requests that await an answer there; a server found hung ends the wait.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ async def race(
 ) -> list[T]:
     """Run the first; if it has not ended after so long, the other too, until one wins or both end.
 
-    Return what they came to, in the order they ended. The loser is cancelled; what it still came
-    to is discarded.
+    Return their results, in the order they ended. The loser is cancelled; what it still came to is
+    discarded.
     """
     tasks = [asyncio.ensure_future(first())]
     ended: list[T] = []
@@ -155,7 +155,7 @@ class _Watch:
         if kind is None:
             self._transport.hung_in_a_row = 0
 
-    def heard(self, pulse: Pulse) -> None:
+    def received(self, pulse: Pulse) -> None:
         """Take a sign of life into account, or that there is none."""
         self._liveness = self._liveness.after(pulse)
         hung = self._liveness.hung(self._transport.policy, self._hung_before)
@@ -228,7 +228,7 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._probe_session: aiohttp.ClientSession | None = None
         self._listening: dict[Server, set[_Watch]] = {}
-        """Who has waited for a server in vain so far."""
+        """The attempts that wait for each server's answer."""
         self._probing: dict[Server, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -258,7 +258,7 @@ class Transport:
         return Response(self, server, answer, deadline)
 
     def listen(self, server: Server, watch: _Watch) -> None:
-        """Let a watch hear of the server's signs of life; they are asked for once for all."""
+        """Have a watch receive the server's signs of life; they are probed once for all."""
         self._listening.setdefault(server, set()).add(watch)
         probing = self._probing.get(server)
         if probing is None or probing.done():
@@ -274,7 +274,7 @@ class Transport:
         while listening:
             pulse = await self._pulse(server)
             for watch in tuple(listening):
-                watch.heard(pulse)
+                watch.received(pulse)
             if pulse is not Pulse.SILENT:
                 await asyncio.sleep(self.policy.silence_s)
 

@@ -1,4 +1,4 @@
-"""What a connection knows of its servers, and how it finds out: doors, probes, round trips."""
+"""A connection's knowledge of its servers, and its sources: doors, probes, round trips."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from haclient.failover import Memory, Policy
 from haclient.settings import Server, Settings
 from haclient.topology import Roster, Topology
 
-# The servers' HTTP doors: what a server says of itself.
+# The servers' HTTP doors: servers' reports about themselves.
 
 
 class AsyncHttpDoors:
@@ -26,12 +26,12 @@ class AsyncHttpDoors:
         self._headers = headers
 
     async def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes requests; not if it does not answer in time."""
+        """True if the server reports that it accepts requests, in time."""
         answer = await self._transport.fetch(server, "/readyz", self._headers)
         return answer is not None and answer[0] == 200
 
     async def topology(self, server: Server) -> Topology | None:
-        """Return what the server says of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if nothing that counts."""
         answer = await self._transport.fetch(server, topology.PATH, self._headers)
         return None if answer is None else topology.parse(*answer)
 
@@ -50,19 +50,19 @@ _REFRESH_PAUSE_S = 1.0
 
 
 class AsyncDoors(Protocol):
-    """How servers are asked about themselves, by whatever they speak."""
+    """Questions to servers about themselves, in any protocol."""
 
     async def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes requests; not if it does not answer in time."""
+        """True if the server reports that it accepts requests, in time."""
 
     async def topology(self, server: Server) -> Topology | None:
-        """Return what the server says of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if nothing that counts."""
 
 
 class AsyncView:
     """The servers of one connection; shared by its requests.
 
-    ``stays`` says whether the client must not go back to a server that it prefers just now.
+    ``stays`` returns True if the client must not go back to a preferred server just now.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class AsyncView:
 
     @property
     def memory(self) -> Memory:
-        """What is known now."""
+        """The present knowledge."""
         return self._memory
 
     def server(self, index: int) -> Server:
@@ -127,7 +127,7 @@ class AsyncView:
         self._memory = after
 
     def left(self, server: Server) -> None:
-        """A server has said that it is out of service, or about to be."""
+        """Note a server's report that it is out of service, or about to be."""
         if not self._memory.servers[server.index].leaving:
             self.update(lambda memory: failover.left(memory, server.index))
 
@@ -160,42 +160,44 @@ class AsyncView:
     # -- beside the requests ---------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Learn the ring from the current server, then who else answers, and how fast."""
+        """Learn the ring from the current server, then the others' answers and round trips."""
         try:
             source = self.current if self._settings.discover else None
-            told = await self._ask(source, of_all=True) if source else None
+            received = await self._identify(source, of_all=True) if source else None
             everybody = self._settings.order is Order.NEAREST
-            for index in self._roster.to_ask(self._failing(), everybody=everybody):
+            for index in self._roster.unidentified(self._failing(), everybody=everybody):
                 if self._closed:
                     return
                 if source is None or index != source.index:
-                    await self._ask(self.server(index))
+                    await self._identify(self.server(index))
             self.update(lambda memory: failover.prefer(memory, self._arranged(memory)))
-            self._leave(told)
+            self._leave(received)
         finally:
             self._refreshed_at = now()
             self._refreshing = False
 
-    async def _ask(self, server: Server, *, of_all: bool = False) -> Topology | None:
-        """Have a server say who it is, and maybe who the others are."""
+    async def _identify(self, server: Server, *, of_all: bool = False) -> Topology | None:
+        """Have a server identify itself, and with ``of_all`` its ring."""
         begun = now()
-        told = await self._doors.topology(server)
+        received = await self._doors.topology(server)
         took_s = now() - begun
         with self._lock:
             roster = self._roster
-            if told is not None and of_all:
-                roster = roster.told(server, told)
-            roster = roster.heard(server.index, told)
-            self._roster = roster if told is None else roster.timed(server.index, took_s)
-        return told
+            if received is not None and of_all:
+                roster = roster.described_by(server, received)
+            roster = roster.identified(server.index, received)
+            self._roster = roster if received is None else roster.timed(server.index, took_s)
+        return received
 
     def _failing(self) -> set[int]:
         servers = enumerate(self._memory.servers)
         return {index for index, known in servers if known.breaker != CLOSED}
 
-    def _leave(self, told: Topology | None) -> None:
-        """Keep away from those that are said to be draining."""
-        draining = {m.name for m in told.members if m.state in topology.DRAINING} if told else ()
+    def _leave(self, received: Topology | None) -> None:
+        """Keep away from servers that are reported as draining."""
+        draining = (
+            {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
+        )
         for index in self._memory.preferred:
             if self._roster.known[index].cluster in draining:
                 self.left(self.server(index))

@@ -13,7 +13,7 @@ from haclient.settings import Server
 
 SCHEME = "sc://"
 PORT = 15002
-"""Where a server listens if its address does not say it; Spark's."""
+"""The port of a server whose address does not state one; Spark's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from haclient.exceptions import DatabaseError
 from haclient.protocol import Broken, Busy, WireError, outcome_of
 from haclient.settings import Server
 from haclient.spark_connect.links import Link, Links
-from haclient.spark_connect.status import Said, failed
+from haclient.spark_connect.status import CallEnd, failed
 from haclient.sync.ring import Work
 from haclient.sync.transport import now
 
@@ -39,23 +39,23 @@ class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         self._details = details
 
     def code(self) -> grpc.StatusCode:
-        """Return why."""
+        """Return the reason."""
         return self._code
 
     def details(self) -> str:
-        """Return what there is to say about it."""
+        """Return its text."""
         return self._details
 
     def initial_metadata(self) -> tuple[Any, ...]:
-        """Return nothing: no server said any."""
+        """Return nothing: no server gave any."""
         return ()
 
     def trailing_metadata(self) -> tuple[Any, ...]:
-        """Return nothing: no server said any."""
+        """Return nothing: no server gave any."""
         return ()
 
     def is_active(self) -> bool:
-        """Whether it goes on: no."""
+        """True if it goes on: never."""
         return False
 
     def time_remaining(self) -> float | None:
@@ -80,7 +80,7 @@ class Lost(ChannelError):
 
 
 class GivenUp(ChannelError):
-    """Every server was asked, for as long as the policy says: asking again is of no use."""
+    """Every server was tried, for as long as the policy allows: another attempt is of no use."""
 
     def __init__(self, error: DatabaseError) -> None:
         code = _CODES.get(error.error_class, grpc.StatusCode.UNAVAILABLE)
@@ -88,27 +88,27 @@ class GivenUp(ChannelError):
         self.failure = error.failure
 
 
-def said_by(error: grpc.RpcError) -> Said:
-    """Return how a call ended; the class is what the server's ErrorInfo names, "" for none."""
+def call_end_of(error: grpc.RpcError) -> CallEnd:
+    """Return the end of a call; the class is that of the server's ErrorInfo, "" for none."""
     code, details = error.code().name, error.details() or ""
     try:
         status = rpc_status.from_call(error)
     except ValueError:  # its details belong to another status
         status = None
     if status is None:
-        return Said(code, details, None)
-    said = Said(code, details, "")
+        return CallEnd(code, details, None)
+    end = CallEnd(code, details, "")
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details:
         if detail.Unpack(info):
-            said = replace(
-                said,
+            end = replace(
+                end,
                 error_class=info.metadata.get("errorClass", info.reason),
                 outcome=outcome_of(info.metadata.get("outcome")),
             )
         elif detail.Unpack(retry):
-            said = replace(said, retry_after_s=retry.retry_delay.ToTimedelta().total_seconds())
-    return said
+            end = replace(end, retry_after_s=retry.retry_delay.ToTimedelta().total_seconds())
+    return end
 
 
 # The three kinds of calls that Spark Connect has, each made at whichever server takes it.
@@ -121,12 +121,12 @@ def said_by(error: grpc.RpcError) -> Said:
 
 T = TypeVar("T")
 _AGE: Final = "haproc-age-s"
-"""Tells HAProc how far back to look for what it may have of the request already."""
+"""Lets HAProc know how far back to look for an earlier copy of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a caller says of one call, but for its deadline."""
+    """A caller's options for one call, except its deadline."""
 
     metadata: Any
     credentials: Any
@@ -181,7 +181,7 @@ class Method:
             return link, make(link.callable(self.name, self.make))
         except grpc.RpcError as error:
             wire = judged(self.links, link, error)
-            # Whoever is busy keeps the connection, so that asking again costs it least.
+            # A busy server keeps the connection, so that another attempt costs it least.
             self.links.leave(link, broken=wire is not None and not isinstance(wire, Busy))
             if wire is not None:
                 raise wire from error
@@ -195,8 +195,8 @@ class Method:
 
 
 def judged(links: Links, link: Link, error: grpc.RpcError) -> WireError | None:
-    """Return what a call's error means for failing over; None: it is an answer."""
-    return None if links.closed else failed(link.server.url, said_by(error), link.hung)
+    """Return the meaning of a call's error for failing over; None: it is an answer."""
+    return None if links.closed else failed(link.server.url, call_end_of(error), link.hung)
 
 
 def unary(method: Method, request: Any, options: Options) -> Work[Ended]:
@@ -230,7 +230,7 @@ def upload(method: Method, requests: Iterable[Any], options: Options) -> Work[En
 
 def _well(links: Links, made: tuple[Link, tuple[Any, Any]]) -> Ended:
     link, (response, call) = made
-    links.heard(link)
+    links.received(link)
     links.leave(link)
     return Ended(response, call)
 

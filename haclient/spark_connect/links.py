@@ -24,7 +24,7 @@ from haclient.sync.transport import StateLock, now, spawn
 from haclient.topology import Topology
 
 _TICK_S = 0.05
-"""How often the watch looks for silent servers: a frozen one goes unnoticed for so much longer."""
+"""The interval of checks for silent servers: a frozen one goes unnoticed for so much longer."""
 _REST_S = 5.0
 """The watch ends when nothing has been under way for so long; chosen, not measured."""
 _IDLE_MAX_S = 15.0
@@ -41,7 +41,7 @@ class Link:
         self.retired = False
         """No new calls; closed with its last one."""
         self.hung = False
-        self.heard_at = now()
+        self.received_at = now()
         self.liveness = Liveness()
         self._callables: dict[str, Any] = {}
 
@@ -52,9 +52,9 @@ class Link:
             found = self._callables[method] = make(self.channel)
         return found
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """The server has shown that it lives."""
-        self.heard_at = now()
+        self.received_at = now()
         self.liveness = Liveness()
 
 
@@ -74,7 +74,7 @@ class Links:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way."""
+        """True if a call is under way."""
         return bool(self._busy)
 
     def enter(self, server: Server) -> Link:
@@ -89,7 +89,7 @@ class Links:
                 if link.retired:
                     continue
                 if not link.calls:
-                    link.heard()
+                    link.received()
                 link.calls += 1
                 self._busy.add(link)
                 start = not self._watching
@@ -110,9 +110,9 @@ class Links:
         elif link.retired and not link.calls:
             link.channel.close()
 
-    def heard(self, link: Link) -> None:
+    def received(self, link: Link) -> None:
         """A message has come."""
-        link.heard()
+        link.received()
         self._hung_in_a_row = 0
 
     def _retire(self, link: Link) -> None:
@@ -125,17 +125,17 @@ class Links:
             link.channel.close()
 
     def _gone_stale(self, link: Link) -> bool:
-        if link.calls or now() - link.heard_at < _IDLE_MAX_S:
+        if link.calls or now() - link.received_at < _IDLE_MAX_S:
             return False
         found, _ = _check(link.channel, self._policy.connect_timeout_s)
         if found is Health.SERVING:
-            link.heard()
+            link.received()
             return False
         self._retire(link)
         return True
 
     def _connect(self, server: Server) -> Link:
-        """Open a connection and have the server say that it serves; raises WireError."""
+        """Open a connection and wait until the server reports that it serves; raises WireError."""
         channel = self._open(server)
         found, details = _check(channel, self._policy.connect_timeout_s)
         error = greeted(server.url, found, details)
@@ -148,18 +148,18 @@ class Links:
             channel.close()
         return link
 
-    # -- what servers say of themselves (haclient.sync.view.Doors) --------------------------
+    # -- servers' reports (haclient.sync.view.Doors) --------------------------
 
     def ready(self, server: Server) -> bool:
-        """Whether the server says that it takes calls."""
-        return self._ask(server) is Health.SERVING
+        """True if the server reports that it accepts calls."""
+        return self._probe(server) is Health.SERVING
 
     def topology(self, server: Server) -> Topology | None:
-        """Return the server as one that answers; of its ring it tells nothing here."""
-        found = self._ask(server)
+        """Return the server as one that answers; it reports nothing of its ring here."""
+        found = self._probe(server)
         return Topology("", server.url, found.name, ()) if found.pulse is Pulse.ALIVE else None
 
-    def _ask(self, server: Server) -> Health:
+    def _probe(self, server: Server) -> Health:
         """Ask for the server's health on a fresh connection."""
         channel = self._open(server)
         try:
@@ -176,13 +176,13 @@ class Links:
     def look(self) -> bool:
         """Ask servers that are silent for a sign of life; return whether to look again."""
         for link in tuple(self._busy):
-            if now() - link.heard_at < self._policy.silence_s and not link.liveness.silent:
+            if now() - link.received_at < self._policy.silence_s and not link.liveness.silent:
                 continue
-            pulse = self._ask(link.server).pulse
+            pulse = self._probe(link.server).pulse
             if pulse is not Pulse.SILENT:
-                # Refused is no failure: who drains closes its door and ends what is under way. A
-                # process that is gone breaks the connection, and gRPC's keepalive finds the rest.
-                link.heard()
+                # Refused is no failure: a draining HAProc closes its door and ends calls under way.
+                # A process that is gone breaks the connection, and gRPC's keepalive finds the rest.
+                link.received()
                 continue
             link.liveness = link.liveness.after(pulse)
             if link.liveness.hung(self._policy, self._hung_in_a_row):
@@ -211,7 +211,7 @@ class Links:
 
 
 def _check(channel: grpc.Channel, timeout_s: float) -> tuple[Health, str]:
-    """Ask for the health of a channel's server; return it with what was said."""
+    """Return the health of a channel's server, with its error."""
     try:
         answer = channel.unary_unary(HEALTH_CHECK)(b"", timeout=timeout_s)
     except grpc.RpcError as error:

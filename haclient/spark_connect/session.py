@@ -40,8 +40,8 @@ from haclient.sync.view import View
 
 # A gRPC channel to several servers, for the stubs of Spark Connect.
 #
-# It looks like any channel to who calls. `haclient.sync.ring` runs each call as the failover
-# policy says, `calls` makes it at one server. A client goes back to a server that it prefers only
+# It looks like any channel to its caller. `haclient.sync.ring` runs each call by the failover
+# policy, `calls` makes it at one server. A client goes back to a server that it prefers only
 # between calls, and not while the one in use has something that no other can have, such as a
 # checkpoint.
 
@@ -90,7 +90,7 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
 
     def saw(self, link: Link, response: Any) -> None:
         """A response of a stream has come."""
-        self.links.heard(link)
+        self.links.received(link)
         if response.WhichOneof("response_type") in _BOUND:
             self._bound_to = link.server.index
 
@@ -384,5 +384,5 @@ class _Retries(DefaultPolicy):  # type: ignore[misc]
         super().__init__(initial_backoff=_RETRY_FIRST_MS)
 
     def can_retry(self, e: BaseException) -> bool:
-        """Whether to ask again."""
+        """True if PySpark should try again."""
         return not isinstance(e, GivenUp) and bool(super().can_retry(e))

@@ -1,7 +1,7 @@
-"""What a gRPC status means for failing over; codes by their names, so nothing is imported.
+"""The meaning of a gRPC status for failing over; codes by their names, so nothing is imported.
 
-A server is asked whether it lives by gRPC's health check. One that does not know it says that,
-which is as good a sign of life. An error with details was sent by a server; without, it is the
+The liveness of a server is checked by gRPC's health check. A server without it reports that, which
+is an equal sign of life. An error with details was sent by a server; one without is the
 connection's.
 """
 
@@ -31,7 +31,7 @@ _NOT_SERVING = b"\x08\x02"
 
 
 class Health(Enum):
-    """What a health check found."""
+    """The result of a health check."""
 
     SERVING = Pulse.ALIVE
     NOT_SERVING = "not serving"
@@ -40,12 +40,12 @@ class Health(Enum):
 
     @property
     def pulse(self) -> Pulse:
-        """What it means for whether the server lives."""
+        """The sign of life that it gives."""
         return self.value if isinstance(self.value, Pulse) else Pulse.ALIVE
 
 
 def health(code: str, answer: bytes = b"") -> Health:
-    """Return what a health check's end means."""
+    """Return the meaning of a health check's end."""
     if code == "OK":
         return Health.NOT_SERVING if answer.startswith(_NOT_SERVING) else Health.SERVING
     if code == UNAVAILABLE:
@@ -54,7 +54,7 @@ def health(code: str, answer: bytes = b"") -> Health:
 
 
 def greeted(server: str, found: Health, details: str) -> WireError | None:
-    """Return why nothing is to be sent to a server on a new connection; None if it serves."""
+    """Return why a server on a new connection must get no call; None if it serves."""
     if found is Health.SERVING:
         return None
     if found is Health.NOT_SERVING:
@@ -63,36 +63,41 @@ def greeted(server: str, found: Health, details: str) -> WireError | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """How a call ended, other than well."""
+class CallEnd:
+    """The end of a call that failed."""
 
     code: str
     details: str
     error_class: str | None
-    """What the server named as its class; None: the status is not a server's."""
+    """The class that the server named; None: the status is not a server's."""
     outcome: Outcome = Outcome.UNKNOWN
-    """What it said of the request, as far as it said so."""
+    """The effect of the request, as far as the server stated it."""
     retry_after_s: float = 0.0
-    """How long it asked to be left alone for."""
+    """The pause that the server requires."""
 
 
-def failed(server: str, said: Said, hung: bool) -> WireError | None:
-    """Return what the end of a call means for failing over; None: it is an answer."""
+def failed(server: str, call_end: CallEnd, hung: bool) -> WireError | None:
+    """Return the meaning of a call's end for failing over; None: it is an answer."""
     if hung:
         return Hung(f"{server} accepts connections but does not answer")
-    if said.code != UNAVAILABLE:
+    if call_end.code != UNAVAILABLE:
         return None
-    if said.error_class is None:
-        return Broken(f"the connection to {server} broke: {said.details}")
+    if call_end.error_class is None:
+        return Broken(f"the connection to {server} broke: {call_end.details}")
     end = end_of(
-        Failure(FailureKind.AVAILABILITY, said.details, said.outcome, error_class=said.error_class)
+        Failure(
+            FailureKind.AVAILABILITY,
+            call_end.details,
+            call_end.outcome,
+            error_class=call_end.error_class,
+        )
     )
     match end:
         case AttemptEnd.IN_DOUBT:
-            return InDoubt(said.details)
+            return InDoubt(call_end.details)
         case AttemptEnd.BUSY:
-            return Busy(said.details, said.retry_after_s)
+            return Busy(call_end.details, call_end.retry_after_s)
         case AttemptEnd.LEAVING:
-            return Leaving(said.details)
+            return Leaving(call_end.details)
         case _:
-            return NotTaken(said.details)
+            return NotTaken(call_end.details)

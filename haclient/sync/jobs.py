@@ -39,21 +39,21 @@ class Jobs:
         request_id = request_id or new_request_id()
         kind, body = form(request, files)
         headers = {"Content-Type": kind, "Idempotency-Key": request_id}
-        return self._ask("POST", "/batches", headers, body, request_id)
+        return self._request("POST", "/batches", headers, body, request_id)
 
     def job(self, job_id: int) -> dict[str, Any]:
         """Return a job as it is now."""
-        return self._ask("GET", f"/batches/{job_id}")
+        return self._request("GET", f"/batches/{job_id}")
 
     def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
         """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
-        return self._ask("GET", f"/batches/{job_id}/log?from={start}&size={size}")
+        return self._request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     def kill(self, job_id: int) -> None:
         """End a job."""
-        self._ask("DELETE", f"/batches/{job_id}")
+        self._request("DELETE", f"/batches/{job_id}")
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,

@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/ring.py; edit that one.
-"""Requests to the ring as the failover policy says, and the session in which they run."""
+"""Requests to the ring by the failover policy, and the session in which they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from haclient.settings import Failover, Server, Settings
 from haclient.sync.transport import Lock, StateLock, Transport, now, race, sleep, spawn
 from haclient.sync.view import View
 
-# A session of the ring: opened when the first statement needs one (the server says so).
+# A session of the ring: opened when the first statement needs one (the server reports it).
 #
 # Its id is made here and goes with each statement, to whichever server: the ring keeps what the
 # session holds.
@@ -105,7 +105,7 @@ def exchange(
     return response.status, b"".join(chunks)
 
 
-# Runs one request against the ring: does what the failover policy says.
+# Runs one request against the ring by the failover policy.
 #
 # The policy (`haclient.failover`) decides; this sends and waits. What is known of the servers is
 # kept in `view`.
@@ -125,7 +125,7 @@ _UNEXPLAINED = "clusters failed with it, and none could say why: nested too deep
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T]):
-    """What a request does at one server."""
+    """The work of a request at one server."""
 
     attempt: Callable[[Server, float], T]
     """Raises WireError, or Rejected for an error answer."""
@@ -140,7 +140,7 @@ class Work(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _End(Generic[T]):
-    """How an attempt at one server ended: with a result, or with this failure."""
+    """The end of an attempt at one server: with a result, or with this failure."""
 
     server: Server
     result: T | None = None
@@ -164,7 +164,7 @@ class Ring:
             lambda memory: failover.begin(policy, memory, now(), timeout_s, True, work.in_doubt)
         )
         failed: _End[T] | None = None
-        told = _SILENT
+        last_failure = _SILENT
         while True:
             if isinstance(action, Pause):
                 sleep(action.seconds)
@@ -174,16 +174,16 @@ class Ring:
                 raise error_from(_cancelled(progress), request_id)
             if not isinstance(action, Try):
                 assert isinstance(action, GiveUp)
-                raise _given_up(action, told, request_id)
+                raise _given_up(action, last_failure, request_id)
             server = self.view.server(action.server)
             if failed is not None:
-                self._tell(request_id, failed, server)
+                self._announce(request_id, failed, server)
             progress, ends = self._attempt(work, server, progress)
             for early in ends[:-1]:
                 progress = self._noted(progress, early)
             failed = ends[-1]
             if failed.failure is not None and failed.end is not AttemptEnd.TIMED_OUT:
-                told = failed.failure
+                last_failure = failed.failure
             progress, action = self._after(progress, failed)
             if isinstance(action, Done):
                 return self._answer(failed, progress, request_id)
@@ -198,7 +198,7 @@ class Ring:
         outcome = failover.final_outcome(progress, failure.outcome, failure.log_offset)
         raise error_from(replace(failure, outcome=outcome), request_id) from None
 
-    def _tell(self, request_id: str, failed: _End[T], server: Server) -> None:
+    def _announce(self, request_id: str, failed: _End[T], server: Server) -> None:
         if self.settings.on_failover is not None and failed.failure is not None:
             message = failed.failure.message
             self.settings.on_failover(Failover(request_id, failed.server.url, server.url, message))
@@ -208,7 +208,7 @@ class Ring:
     def _attempt(
         self, work: Work[T], server: Server, progress: Progress
     ) -> tuple[Progress, list[_End[T]]]:
-        """Return how the attempt ended, and the one beside it if there was one."""
+        """Return the end of the attempt, and of the one beside it if there was one."""
         begun = now()
         after_s = self._hedging.after_s() if work.cancel_at is not None else None
         other = None
@@ -220,7 +220,7 @@ class Ring:
             beside = self.view.server(other)
             ends = self._race(work, server, beside, progress.deadline, after_s)
             if any(each.server is beside for each in ends):
-                progress = failover.asked(progress, other)
+                progress = failover.tried(progress, other)
         if work.cancel_at is not None and ends[-1].end is AttemptEnd.ANSWERED:
             with self._lock:
                 self._hedging = self._hedging.took(now() - begun)
@@ -292,10 +292,10 @@ class Ring:
         policy, server = self.settings.policy, ended.server.index
 
         def choose(memory: Memory) -> tuple[Memory, Progress, Action]:
-            heard = failover.noted(
+            noted = failover.noted(
                 policy, memory, progress, server, ended.end, now(), _wait_s(ended)
             )
-            return *heard, Done()
+            return *noted, Done()
 
         return self._decide(choose)[0]
 

@@ -1,1 +1,1 @@
-"""Classification: what a statement is, which tables it touches, and who may run it where."""
+"""Classification: the kind of a statement, the tables it touches, and the way it goes."""

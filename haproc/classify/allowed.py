@@ -1,4 +1,4 @@
-"""What statements may name beside tables: options and properties known to be harmless, files."""
+"""The names allowed in statements beside tables: harmless options and properties, files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_FORMATS = re.compile(
     r"\.(?!crypto|encryption)",
     re.IGNORECASE,
 )
-"""How options with a dot may begin; others are Hadoop's settings."""
+"""The allowed prefixes of options with a dot; others are Hadoop's settings."""
 _DELTAS = """appendonly autooptimize autooptimize.autocompact autooptimize.optimizewrite
     checkpoint.writestatsasjson checkpoint.writestatsasstruct checkpointinterval checkpointpolicy
     checkpointretentionduration columnmapping.mode dataskippingnumindexedcols
@@ -119,12 +119,12 @@ def _reserved(key: str) -> RefusedError:
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 # File systems read these as patterns or escapes; ``*`` and ``?`` are fine, they match names only.
 _UNCLEAR = re.compile(r"[\x00-\x1f\\%#\[\]{}^;]")
-# Options of a source that say where something lies: path, basePath, avroSchemaUrl …
+# Options of a source that name a place: path, basePath, avroSchemaUrl …
 _LOCATING = re.compile(r"(?:path|paths|location|uri|url|dir|directory)$", re.IGNORECASE)
 
 
 def locates(option: str) -> bool:
-    """Whether the value of the option of this name says where something lies."""
+    """True if the value of the option of this name is a place."""
     return _LOCATING.search(option) is not None
 
 
@@ -137,7 +137,7 @@ class NormalPath(NamedTuple):
 
 
 def place_of(path: str) -> NormalPath | None:
-    """Return the normal form of an absolute path; None if it is relative or can't be told.
+    """Return the normal form of an absolute path; None if it is relative or unknown.
 
     ``/x`` is one of the cluster's default file system, and another place than ``file:/x``.
     """
@@ -171,7 +171,7 @@ class Paths:
     prefixes: tuple[str, ...] = ()
 
     def allow(self, path: str) -> bool:
-        """Whether the path lies at or below one of the prefixes."""
+        """True if the path lies at or below one of the prefixes."""
         place = place_of(path)
         return place is not None and any(_below(place, place_of(each)) for each in self.prefixes)
 

@@ -1,9 +1,9 @@
-"""How large and how deeply nested a statement may be, whatever it is.
+"""The limits of a statement's size and nesting, for all statements.
 
-Spark reads and analyses a statement by recursion: one that nests too deeply overflows a stack, and
-Spark then says nothing that tells whose fault it was. In the log such a statement would stop every
-cluster at the same place. So it is measured here, before anything looks at it deeply, in one pass
-over its tokens, and refused.
+Spark reads and analyses a statement by recursion: too deep a nesting overflows a stack, and Spark's
+error then does not show its cause. In the log such a statement would stop every cluster at the same
+place. So it is measured here, before any other code looks at it deeply, in one pass over its
+tokens, and refused.
 
 Depth is that of the tree that Spark builds, seen from above: along the way from the statement to a
 token, one for each bracket, CASE, operator or prefix in a row (``1 + 1 + …`` leans to the left),
@@ -26,7 +26,7 @@ from haproc.failure import ErrorClass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits; `haproc.config.model.Limits` says why these are the defaults."""
+    """The limits; `haproc.config.model.Limits` has the reasons for these defaults."""
 
     chars_max: int = 16 << 20
     tokens_max: int = 400_000
@@ -123,7 +123,7 @@ def tokens_of(rows: int, cells: int) -> int:
 
 
 class _Frame:
-    """What one bracket or CASE encloses."""
+    """The content of one bracket or CASE."""
 
     __slots__ = (
         "arrows",
@@ -246,7 +246,7 @@ class _Depth:
                 del self._frames[at:]
                 return
             if self._frames[at].closing in (")", "]"):
-                return  # they don't match: Spark will say so
+                return  # they don't match: Spark will report it
 
     def _close_type(self) -> None:
         if self._frames[-1].closing == ">":

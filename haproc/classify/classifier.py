@@ -1,8 +1,8 @@
 """From a statement to its class: what it is, then rules, then the request's own wish.
 
-Words tell an INSERT of literals, and what may be a query: Spark runs that only if it is one. What
-anything else is and writes, Spark's parser tells (`haproc.reading.summary`); what it reads, the
-analyzer.
+An INSERT of literals is recognised by its words, and so is a possible query: Spark runs it only if
+it is one. For any other statement Spark's parser gives its kind and its writes
+(`haproc.reading.summary`), the analyzer its reads.
 
 Fails closed: what nothing recognises, and what hides another statement, is refused.
 """
@@ -37,7 +37,7 @@ from haproc.failure import ErrorClass
 
 _BOUNDS = Bounds()
 _OF_NO_TABLE = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.UNKNOWN})
-"""What has no table that Spark could tell of."""
+"""Kinds without a table that Spark could report."""
 _LOOKS: Final = {
     "SHOW": Kind.SHOW,
     "DESCRIBE": Kind.DESCRIBE,
@@ -50,7 +50,7 @@ _MAY_WRITE: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """One statement, without its closing semicolon, of which its words do not tell what it is."""
+    """One statement, without its closing semicolon, whose words do not show its kind."""
 
     sql: str
 
@@ -62,7 +62,7 @@ def classify(
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
 ) -> Classified | Unparsed:
-    """Return what ``sql``, one statement, is and how it travels; raises RefusedError."""
+    """Return the kind and the way of ``sql``, one statement; raises RefusedError."""
     check_text(sql, bounds)
     insert = plain_insert(sql, context)
     if insert is not None:
@@ -80,7 +80,7 @@ def classify(
 
 
 def _kind(tokens: list[Token]) -> Kind | None:
-    """Return the kind of what may be a query, for all that its words tell; None of all else."""
+    """Return the kind of a possible query, as far as its words show it; None of all else."""
     begins = tokens[0].upper
     if begins in _LOOKS:
         return _LOOKS[begins]
@@ -94,7 +94,7 @@ def _begins_query(token: Token) -> bool:
 
 
 def gives_rows(found: Classified | Unparsed) -> bool:
-    """Whether a text that is a query is one over rows of tables, and not SHOW or the like."""
+    """True if a query's text is one over rows of tables, and not SHOW or the like."""
     if isinstance(found, Classified):
         return found.kind in CACHEABLE_KINDS
     return _begins_query(next(tokenize(found.sql)))
@@ -109,7 +109,7 @@ def decided(
     *,
     sql: str | None = None,
 ) -> Classified:
-    """Return what was recognised with its class, by the rules; raises RefusedError.
+    """Return the recognised statement with its class, by the rules; raises RefusedError.
 
     ``text`` is what rules are matched with, ``sql`` the statement, where that is another. Which
     rule decides may rest on the tables that Spark reads: then that is left open, see `ruled`.
@@ -221,5 +221,5 @@ def _overridden(decided: OperationClass, override: OperationClass | None) -> Ope
 
 
 def _widened(kind: Kind, decided: OperationClass) -> bool:
-    """Whether a rule has something that looks like a query run as a write: of what, is unknown."""
+    """True if a rule has a seeming query run as a write; its tables are unknown."""
     return kind in QUERY_KINDS and decided is not OperationClass.QUERY

@@ -149,7 +149,7 @@ def literal_rows(sql: str, values_at: int) -> Iterator[list[tuple[str, str]]]:
 def column_list(head: str) -> tuple[str, ...] | None:
     """Return the columns that the text before the rows names, none if it has no list.
 
-    None if it says anything else beside the table.
+    None if it contains anything else beside the table.
     """
     tokens = list(tokenize(head))
     names = iter(tokens[3 if tokens[2].upper == "TABLE" else 2 :])
@@ -326,5 +326,5 @@ def _wider(one: str, other: str) -> str | None:
 
 
 def _too_precise(kind: str, digits: int) -> bool:
-    """Whether Spark would have to cut digits to make this column's decimals one type."""
+    """True if Spark would have to cut digits to make this column's decimals one type."""
     return kind[0] == "d" and digits + int(kind[1:]) > _PRECISION_MAX

@@ -1,4 +1,4 @@
-"""What is known of a statement before it runs."""
+"""The known facts about a statement before it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUDGET_MAX_S: Final = 30 * 86_400.0
 
 
 class OperationClass(StrEnum):
-    """How a request travels through the ring (the classes of Kinetica's HA design)."""
+    """The way of a request through the ring (the classes of Kinetica's HA design)."""
 
     QUERY = "query"
     """Runs on the receiving cluster, or where it is fresh enough."""
@@ -29,7 +29,7 @@ class OperationClass(StrEnum):
 
 
 class WriteConcern(StrEnum):
-    """Which clusters must have applied a write before it is answered; the weakest first."""
+    """The clusters that must have applied a write before it is answered; the weakest first."""
 
     ONE = "one"
     """The one that received it."""
@@ -45,7 +45,7 @@ class WriteConcern(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a statement does."""
+    """The kind of a statement: its command."""
 
     SELECT = "select"
     VALUES = "values"
@@ -92,8 +92,8 @@ class Kind(StrEnum):
 class RefusedError(Exception):
     """HAProc will not run a request; nothing was changed.
 
-    ``error_class`` is HAProc's own (such as ``HAPROC_UNCLASSIFIED``), ``hint`` says what would
-    make the request acceptable.
+    ``error_class`` is HAProc's own (such as ``HAPROC_UNCLASSIFIED``), ``hint`` is the change that
+    would make the request acceptable.
     """
 
     def __init__(self, error_class: str, message: str, hint: str = "") -> None:
@@ -109,7 +109,8 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InsertShape:
-    """How an ``INSERT INTO t [(columns)] VALUES (literals), …`` may be combined with others.
+    """The part of an ``INSERT INTO t [(columns)] VALUES (literals), …`` that others must share to
+    be combined with it.
 
     ``values_at`` is the character at which the first row's ``(`` stands; ``rows`` counts rows.
     Two such statements may become one, the second's rows put behind the first's, if the text
@@ -127,9 +128,9 @@ class InsertShape:
 class Touched:
     """The tables and views that a statement reads or writes; ``known``: none is missing.
 
-    ``schemas``: of which it tells what the catalog holds of any table; full names, as of tables;
-    an empty one stands for all. ``expressions``: Spark's classes of what it computes, in lower
-    case; None: they are not known.
+    ``schemas``: those of whose tables it shows the catalog's entries; full names, as of tables; an
+    empty one stands for all. ``expressions``: Spark's classes of what it computes, in lower case;
+    None: they are not known.
     """
 
     tables: frozenset[str] = frozenset()
@@ -138,7 +139,7 @@ class Touched:
     expressions: frozenset[str] | None = frozenset()
 
     def __or__(self, other: Touched) -> Touched:
-        """Return what two statements touch together."""
+        """Return the names that two statements touch together."""
         one, two = self.expressions, other.expressions
         return Touched(
             self.tables | other.tables,
@@ -150,7 +151,7 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What a statement is, before rules decide its class: see `Classified`.
+    """The kind and content of a statement, before rules decide its class: see `Classified`.
 
     ``refusal``: why it is not run by default; a rule for ``kind: unknown`` may allow it.
     """
@@ -168,10 +169,10 @@ class Recognised:
 class Classified:
     """A classified statement.
 
-    ``sql`` is one statement without its closing semicolon. Table names are
-    ``catalog.schema.table`` in lower case, completed from the session's catalog and schema, each
-    part in plain text (a dot or backquote inside a part is kept backquoted). ``reads`` are the
-    tables that a DataFrame's plan names itself: what a text reads, Spark's reading of it tells.
+    ``sql`` is one statement without its closing semicolon. Table names are ``catalog.schema.table``
+    in lower case, completed from the session's catalog and schema, each part in plain text (a dot
+    or backquote inside a part is kept backquoted). ``reads`` are the tables that a DataFrame's plan
+    names itself: Spark's reading of a text gives the others.
     """
 
     sql: str
@@ -183,14 +184,14 @@ class Classified:
     """False: what is written (or named by a plan) could not be determined; a write conflicts with
     every other then. Of a text that writes nothing it means nothing."""
     rule: str
-    """Which rule decided the class, for people."""
+    """The rule that decided the class, for people."""
     insert: InsertShape | None = None
     write_concern: WriteConcern | None = None
     """The least that a rule asks for."""
     apply_budget_s: float | None = None
-    """The most that a rule allows; None: no rule says."""
+    """The most that a rule allows; None: no rule decides it."""
     cache: bool | None = None
-    """What a rule says of whether a query's answer may be kept."""
+    """A rule's decision on keeping a query's answer."""
     bare: frozenset[str] = frozenset()
     """Those of the written tables whose names a session's temporary view would take."""
     rules: tuple[Rule, ...] = ()
@@ -199,6 +200,6 @@ class Classified:
 
     @property
     def touched(self) -> Touched:
-        """What it touches if it reads nothing; of what is not recognised, nobody knows."""
+        """The touched tables if it reads none; unknown for a statement that is not recognised."""
         expressions = None if self.kind is Kind.UNKNOWN else frozenset[str]()
         return Touched(self.writes, self.tables_known, expressions=expressions)

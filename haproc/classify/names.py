@@ -24,7 +24,7 @@ _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 def defined_object(sql: str, context: Context) -> tuple[str, str] | None:
     """Return the word for what a definition is about, and its full name.
 
-    None if the statement is no definition, or does not say plainly what it names.
+    None if the statement is no definition, or does not name its object plainly.
     """
     tokens = tokenize(sql)
     try:
@@ -70,15 +70,15 @@ FILE_SOURCES = PATH_FORMATS | {"hive"}
 _SESSION = (("session",), ("system", "session"))
 _GLOBAL = "global_temp"
 OWN_SCHEMA = "haproc_warm_up"
-"""Where HAProc tries a fresh server out: no table of the ring, compared nowhere, and dropped."""
+"""The schema in which HAProc tries a fresh server out: never compared, and dropped."""
 STAGING_SCHEMA = "haproc_staging"
-"""Where each cluster gathers rows of many parts, see `haproc.engine.pieces`; likewise."""
+"""The schema for rows of many parts, see `haproc.engine.pieces`; never compared either."""
 OWN_SCHEMAS = frozenset({OWN_SCHEMA, STAGING_SCHEMA})
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a statement's unqualified names belong, and who sent it."""
+    """The catalog and schema of a statement's unqualified names, and its sender."""
 
     catalog: str = "spark_catalog"
     schema: str = "default"
@@ -128,15 +128,15 @@ def path_of(parts: Sequence[str]) -> str:
 
 
 def may_be_temporary(parts: Sequence[str]) -> bool:
-    """Whether a temporary view of the session comes before the table of this name."""
+    """True if a temporary view of the session comes before the table of this name."""
     return len(parts) == 1 or tuple(part.lower() for part in parts[:-1]) in _SESSION
 
 
 def target(parts: Sequence[str], context: Context) -> str:
     """Return the table that a statement changes; RefusedError where that isn't one of the ring's.
 
-    Whatever is written passes here: marks are looked for by table name, so what names no table
-    could not be told applied from not applied.
+    Every written name passes here: marks are looked for by table name, so a write without a table's
+    name could not be recognised as applied.
     """
     if not parts:
         raise RefusedError(

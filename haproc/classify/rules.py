@@ -42,8 +42,8 @@ WRITING_KINDS = ASYNCHRONOUS_KINDS | SYNCHRONOUS_KINDS
 _NAMING_KINDS = frozenset(
     {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.COMMENT, Kind.DROP_FUNCTION}
 )
-"""What makes, removes or describes a name, and touches no table but one that it names. Dropping a
-schema is none of it: that drops the schema's tables."""
+"""Kinds that make, remove or describe a name, and touch no table except one that they name.
+Dropping a schema is not among them: that drops the schema's tables."""
 _TOUCHING_KINDS = (WRITING_KINDS - _NAMING_KINDS) | {
     Kind.SELECT,
     Kind.VALUES,
@@ -52,7 +52,7 @@ _TOUCHING_KINDS = (WRITING_KINDS - _NAMING_KINDS) | {
     Kind.CACHE,
     Kind.UNKNOWN,
 }
-"""What reads or writes the rows of tables, even if nobody can tell which."""
+"""Kinds that read or write the rows of tables, even unknown ones."""
 
 DEFAULT_CLASSES: dict[Kind, OperationClass] = {
     **dict.fromkeys(QUERY_KINDS, OperationClass.QUERY),
@@ -65,7 +65,7 @@ CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
 """Queries whose answers may be kept."""
 
 _WILD = re.compile(r"[*\[]")
-"""What may stand for any number of characters, or for some of many."""
+"""Parts of a pattern that stand for any number of characters, or for some of many."""
 _OF_WRITES = frozenset({"write_concern", "apply_budget_s"})
 _OUTCOMES = frozenset({"class", "refuse", "cache"}) | _OF_WRITES
 _KEYS = _OUTCOMES | {"name", "kind", "table", "expression", "matches", "user"}
@@ -83,11 +83,10 @@ class RulesError(ValueError):
 class Rule:
     """Gives the statements it matches a class, a write concern or both, or refuses them.
 
-    Or it says of queries whether their answers may be kept. None matches anything. Without
-    ``kinds``, a rule that refuses is about all statements, one of the cache about queries, any
-    other one about those that write. Only a rule that says ``kind: unknown`` and a class lets an
-    unrecognised statement pass. ``write_concern`` is the least that a request gets,
-    ``apply_budget_s`` the most.
+    Or it decides if queries' answers may be kept. None matches anything. Without ``kinds``, a rule
+    that refuses is about all statements, one of the cache about queries, any other one about those
+    that write. Only a rule with ``kind: unknown`` and a class lets an unrecognised statement pass.
+    ``write_concern`` is the least that a request gets, ``apply_budget_s`` the most.
     """
 
     name: str
@@ -103,7 +102,7 @@ class Rule:
     cache: bool | None = None
 
     def is_about(self, kind: Kind, sql: str, user: str) -> bool:
-        """Whether this rule may decide about a statement, whatever its tables are."""
+        """True if this rule may decide about a statement, whatever its tables are."""
         of_kind = kind in WRITING_KINDS or bool(self.refuse)
         return (
             (of_kind if self.kinds is None else kind in self.kinds)
@@ -113,11 +112,11 @@ class Rule:
 
     @property
     def by_reading(self) -> bool:
-        """Whether Spark's reading of a statement says if it fits."""
+        """True if Spark's reading of a statement decides if the rule fits."""
         return self.table is not None or self.expression is not None
 
     def fits(self, kind: Kind, touched: Touched) -> bool:
-        """Whether a statement that it is about touches and computes what it names."""
+        """True if a statement of this kind and user touches and computes the rule's names."""
         # A refusal, a stronger write concern or a budget holds for what could do so.
         in_doubt = self.operation_class is None and self.cache is not True
         fits = True
@@ -133,7 +132,7 @@ class Rule:
 
 
 def _may_match_in(pattern: str, schema: str) -> bool:
-    """Whether a pattern may match the name of a table in a schema; it does if that is in doubt."""
+    """True if a pattern may match the name of a table in a schema; also if that is in doubt."""
     begins, within = _WILD.split(pattern, maxsplit=1)[0], schema and f"{schema}."
     length = min(len(begins), len(within))
     return fnmatchcase(within[:length], begins[:length])
@@ -153,7 +152,7 @@ class Rules:
 
     @property
     def ask_for_concern(self) -> bool:
-        """Whether any rule asks for more clusters than a request may."""
+        """True if any rule sets a write concern."""
         return any(rule.write_concern is not None for rule in self.rules)
 
 
@@ -352,7 +351,7 @@ def _check_class(rule: Rule, path: str) -> None:
 
 
 def _check_cache(rule: Rule, path: str) -> None:
-    """Refuse to say of what is no query whether its answer may be kept."""
+    """Refuse a decision on keeping answers for statements that are no queries."""
     wrong = sorted(kind.value for kind in (rule.kinds or frozenset()) - CACHEABLE_KINDS)
     if rule.cache is not None and wrong:
         raise RulesError(f"{path}.cache", f"answers to {', '.join(wrong)} are never kept")

@@ -1,4 +1,4 @@
-"""Settings that a client sets in its session: how SET is told, and what becomes of each."""
+"""Settings that a client sets in its session: SET, and the treatment of each setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass
 
-# ``SET name=value``, told by its text.
+# ``SET name=value``, recognised by its text.
 
 
 _ASSIGNS: Final = re.compile(
@@ -28,10 +28,11 @@ def assigned(sql: str) -> tuple[str, str] | None:
 # What becomes of a setting that a client sets in its session: one of three things.
 #
 # It *travels*: it goes with each of the session's writes, and every cluster's lane sets it before
-# it runs one. So it may change what a statement comes to, if that follows from its value alone,
-# and how Spark goes about it. It must not change what HAProc's marks and looks rest on, which code
-# runs, or what a cluster's own files, machine and moment have a say in. Spark, Delta and Hadoop
-# know some thousands of settings, and each version brings new ones: so this is a closed list.
+# it runs one. So it may change what a statement comes to, if that follows from its value alone, and
+# how Spark goes about it. It must not change what HAProc's marks and looks rest on, which code
+# runs, or anything that depends on a cluster's own files, machine and moment. Spark, Delta and
+# Hadoop know some thousands of settings, and each version brings new ones: so this is a closed
+# list.
 #
 # It is *reserved*, and nobody may set it: with it the session would read texts and names otherwise
 # than HAProc does, reach other storage, run other code, or break what writes rest on.
@@ -59,9 +60,8 @@ _SPARKS: Final = frozenset(
         "timewindow ui unsafe user watermarkdelayms worker yarn ",
     )
 )
-"""What stands behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and ours.
-Whatever begins so may be read by Spark, registered or not.
-"""
+"""The words behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and ours.
+Spark may read any setting that begins so, registered or not."""
 _OF_QUERIES: Final = frozenset({"sql", "databricks"})
 """Those of them that are about statements. All others are about the server's own machinery."""
 _OWN_NAME: Final = re.compile(r"(hivevar:|hiveconf:)?[a-z_]\w*", re.ASCII)
@@ -72,7 +72,7 @@ _OF_CODE: Final = re.compile(r"(class|classes|impl|listeners|providers|serialize
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Names of settings, or their beginnings with a dot behind them, and what is said of them."""
+    """Names of settings, or their beginnings with a dot behind them, and the reasons for them."""
 
     reason: str
     names: tuple[str, ...]
@@ -338,9 +338,9 @@ _INSTEAD: Final = (
 
 
 def travels(key: str) -> bool:
-    """Whether a setting goes with each write of a session that sets it.
+    """True if a setting goes with each write of a session that sets it.
 
-    Names are compared without regard to case: one that Spark spells otherwise does nothing there.
+    Names are compared without regard to case: one that Spark spells otherwise has no effect there.
     """
     key = key.lower()
     if key in _TRAVELLING or _OWN_NAME.fullmatch(key):
@@ -351,7 +351,7 @@ def travels(key: str) -> bool:
 
 
 def reserved(key: str) -> str:
-    """Return why no session may set this; empty if one may. Names as for `travels`."""
+    """Return the reason why no session may set this; empty if one may. Names as for `travels`."""
     if travels(key):
         return ""
     key = key.lower()
@@ -369,21 +369,21 @@ def reserved(key: str) -> str:
 
 
 def is_own(key: str) -> bool:
-    """Whether a setting is the own one of a session that sets it."""
+    """True if a setting counts as the session's own when a session sets it."""
     return not (travels(key) or reserved(key))
 
 
 def refusal(key: str) -> RefusedError | None:
-    """Return the error of whoever sets or resets this; None if a session may."""
+    """Return the error of a session that sets or resets this; None if a session may."""
     reason = reserved(key)
     if not reason:
         return None
-    said = f"a session may not change {key[:100]}: {reason}"
-    return RefusedError(ErrorClass.RESERVED_SETTING, said, instead(key))
+    message = f"a session may not change {key[:100]}: {reason}"
+    return RefusedError(ErrorClass.RESERVED_SETTING, message, instead(key))
 
 
 def instead(key: str) -> str:
-    """Return what to do about a setting that no session may change."""
+    """Return the hint for a setting that no session may change."""
     for beginning, advice in _INSTEAD:
         if key.lower().startswith(beginning):
             return advice

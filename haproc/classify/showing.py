@@ -14,7 +14,7 @@ from haproc.classify.tokens import LexicalError, Token, TokenKind, literals, tok
 
 
 def described(statement: Classified) -> dict[str, Any]:
-    """Return what is known of a statement before Spark has read it, for JSON."""
+    """Return the facts about a statement before Spark has read it, for JSON."""
     insert, concern = statement.insert, statement.write_concern
     names = [each.name for each in statement.rules]
     return {
@@ -50,7 +50,7 @@ _URL_USER: Final = re.compile(r"(://[^/@\s:'\"]*):[^/@\s'\"]*@")
 
 
 def masked(sql: str, characters_max: int, *, secrets_only: bool = False) -> str | None:
-    """Return a statement with ``?`` for its literals; None where it cannot be told.
+    """Return a statement with ``?`` for its literals; None if it is unknown.
 
     ``secrets_only``: literals are shown but for those behind a word that names a secret. What is
     longer than ``characters_max`` is cut, and no more of the text is read than that takes.
@@ -109,7 +109,7 @@ def _masked_commented(sql: str) -> Iterator[str]:
 
 
 def _secrets_masked(sql: str) -> Iterator[str]:
-    """Yield the parts; a literal is a secret if the name that it is given to says so."""
+    """Yield the parts; a literal is a secret if the name that it is given to is a secret's."""
     named = False
     for space, token in _spaced(sql):
         yield space

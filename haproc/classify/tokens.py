@@ -1,4 +1,4 @@
-"""Spark SQL's lexical rules: where tokens begin and end, and what the literals among them say."""
+"""Spark SQL's lexical rules: the places of tokens, and the values of the literals among them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 
 class TokenKind(StrEnum):
-    """What a token is."""
+    """The kind of a token."""
 
     WORD = "word"
     """A keyword or an unquoted name."""
@@ -63,7 +63,7 @@ class Token(NamedTuple):
         return capitals(self.text) if self.kind is TokenKind.WORD else ""
 
     def is_symbol(self, text: str) -> bool:
-        """Whether this is the given symbol."""
+        """True if this is the given symbol."""
         return self.text == text and self.kind is TokenKind.SYMBOL
 
 
@@ -149,7 +149,7 @@ def _unclosed(what: str, position: int, hint_at: int) -> UnclosedError:
 
 
 def _ends_a_value(token: Token | None) -> bool:
-    """Whether a value can end with this token, so that a colon behind it is a path into it."""
+    """True if a value can end with this token, so that a colon behind it is a path into it."""
     if token is None or token.kind is TokenKind.HINT:
         return False
     if token.kind is TokenKind.SYMBOL:
@@ -227,7 +227,7 @@ def literals(sql: str) -> Iterator[tuple[int, int]]:
             raise UnclosedError(what, match.start())
 
 
-# What a string literal says: the one reading of literals, as Spark's parser reads them.
+# The value of a string literal: the one reading of literals, as Spark's parser reads them.
 #
 # Everything that looks into a string asks here, so that no spelling of a word passes by a check
 # that another spelling fails. Source: Spark 4.2's `unescapeSQLString`; held against Spark itself
@@ -256,7 +256,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def decoded(text: str) -> str:
-    """Return what the text of one string token says."""
+    """Return the value of one string token."""
     return _paired(_units(text))
 
 
@@ -274,7 +274,7 @@ def _units(text: str) -> str:
 
 
 def adjacent(tokens: Sequence[Token], index: int) -> tuple[str, int]:
-    """Return what the strings that stand side by side from ``index`` on say, and what follows."""
+    """Return the value of the adjacent strings from ``index`` on, and the next index."""
     parts: list[str] = []
     while index < len(tokens) and tokens[index].kind is TokenKind.STRING:
         parts.append(_units(tokens[index].text))
@@ -334,19 +334,19 @@ _WRITTEN = re.compile(
     rf"[(,]{SPACE}*['\"][\x00-\x20\x7f]*"
     r"(?:[0-9]{1,2}:[0-9]|T[0-9]{1,2}(?![0-9])|[0-9T]{0,3}\\(?![\\'\"%_$]))"
 )
-"""An item of a row that may say such a text; escapes may stand for anything, but these few."""
+"""An item of a row that may contain such a text; escapes may stand for anything, but these few."""
 
 
 def is_time_of_day(text: str) -> bool:
-    """Whether Spark may read the text as a time of the day on which it reads it."""
+    """True if Spark may read the text as a time of the current day."""
     return _TIME_OF_DAY.match(text) is not None
 
 
 def is_moment(text: str) -> bool:
-    """Whether Spark may read the text by the clock."""
+    """True if Spark may read the text by the clock."""
     return is_time_of_day(text) or SPECIAL_DATETIME.fullmatch(text) is not None
 
 
 def may_write_time_of_day(sql: str, start: int, end: int) -> bool:
-    """Whether a string among the rows between these places may be a time of day."""
+    """True if a string among the rows between these places may be a time of day."""
     return _WRITTEN.search(sql, start, end) is not None

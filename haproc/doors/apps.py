@@ -17,7 +17,7 @@ from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
 from haproc.doors.clients.statement_request import READ_HEADERS
 from haproc.doors.http.access import ADMITTED, ANONYMOUS, USER, Admission, Admitted, Credentials
-from haproc.doors.http.bodies import ASKED, CLUSTER, HELD, as_request_error, error_response
+from haproc.doors.http.bodies import CLUSTER, HELD, REQUESTED, as_request_error, error_response
 from haproc.doors.http.connections import Connection
 from haproc.doors.http.reading import check_head
 from haproc.doors.operators.clusters import DrainDoor, DrainService
@@ -55,7 +55,7 @@ def client_app(
     texts: Texts | None = None,
     jobs: JobsHere | None = None,
 ) -> web.Application:
-    """Return the client door's application; ``app[REGISTRY].gate`` tells what is under way."""
+    """Return the client door's application; ``app[REGISTRY].gate`` has the statements under way."""
     request_admission = RequestAdmission(config, metrics)
     admission = Admission(Credentials.of_users(config), jobs.tokens if jobs else None)
     app = _application(config, cluster, admission, request_admission)
@@ -152,9 +152,9 @@ def _boundary(
             gone = request.transport is None or request.transport.is_closing()
             if gone and isinstance(error, ConnectionError):
                 raise  # the client went away: nobody is there to be answered
-            told = as_request_error(error, f"{request.method} {_route(request)}")
+            reported = as_request_error(error, f"{request.method} {_route(request)}")
             livy = request.path.startswith(BATCHES)
-            response = error_response(told, cluster, request.get(ASKED), livy=livy)
+            response = error_response(reported, cluster, request.get(REQUESTED), livy=livy)
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
             let_go(error)
@@ -195,20 +195,20 @@ def _route(request: web.Request) -> str:
 def _farewell(
     status: StatusSource,
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal that tells clients, in the answers they still get, not to come back.
+    """Return the signal that sends clients elsewhere with the answers that they still get.
 
     Their connections end with these answers: when the door is closed, hardly anybody is just about
     to send something on one.
     """
 
-    async def tell(request: web.Request, response: web.StreamResponse) -> None:
+    async def announce(request: web.Request, response: web.StreamResponse) -> None:
         ready = status.readiness()
         if not ready.serving:
             response.headers[STATE_HEADER] = ready.state
             response.headers["Connection"] = "close"
             response.force_close()
 
-    return tell
+    return announce
 
 
 async def _results(app: web.Application) -> AsyncIterator[None]:

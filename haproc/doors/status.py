@@ -19,7 +19,7 @@ ALWAYS: Final = frozenset(("/healthz", "/readyz", "/clusterStatus", "/metrics", 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether clients may send statements here, and why (not)."""
+    """The readiness for clients' statements, with the reason."""
 
     serving: bool
     state: str
@@ -29,7 +29,7 @@ class Readiness:
 
 
 class StatusSource(Protocol):
-    """What a HAProc says about itself."""
+    """A HAProc's status."""
 
     def readiness(self) -> Readiness:
         """Return whether the cluster serves."""

@@ -1,9 +1,10 @@
 """The messages of one statement's answer, as they come.
 
 Unlike gRPC's own call it outlives its reader. An interrupt that reaches Spark before tasks of the
-statement run can be lost, though Spark says that it took it: another thread hands the tasks in
-behind it (Spark 4.2.1), and they run to their end, known to nobody. So an answer that is read no
-more is followed until Spark reports tasks, which it does every two seconds, and interrupted then.
+statement run can be lost, although Spark reports that it took it: another thread submits the tasks
+after it (Spark 4.2.1), and they run to their end, unknown to any client. So an answer that is read
+no more is followed until Spark reports tasks, which it does every two seconds, and interrupted
+then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _END: Final = object()
 
 
 class SparkAnswer:
-    """See the module. Reading raises grpc.aio.AioRpcError, also once the time is over."""
+    """One statement's answer. Reading raises grpc.aio.AioRpcError, also on its timeout."""
 
     def __init__(
         self,
@@ -47,12 +48,12 @@ class SparkAnswer:
         self._reading: asyncio.Future[Any] | None = None
         self._taken_count = 0
         self._waiter: asyncio.Future[None] | None = None
-        """Of who waits for that read, or for the end of the time."""
+        """Of the call that waits for that read, or for the end of the time."""
         self._timer: asyncio.TimerHandle | None = None
         self._last_until(timeout_s)
         self._tasks = tasks
         self._report = tasks.begin(planned)
-        self._hear = self._report.hear_bytes if raw else self._report.hear
+        self._receive = self._report.receive_bytes if raw else self._report.receive
 
     def __aiter__(self) -> SparkAnswer:
         return self
@@ -106,7 +107,7 @@ class SparkAnswer:
         self._wake()
 
     def _next(self) -> asyncio.Future[Any]:
-        """Return the read that is under way: whoever waits for it may go away."""
+        """Return the read that is under way: the task that waits for it may go away."""
         if self._reading is None:
             self._reading = self._loop.create_task(self._read())
             self._reading.add_done_callback(self._wake)
@@ -143,7 +144,7 @@ class SparkAnswer:
         if self._taken_count < AHEAD_MAX:
             self._next()
         if message is not None:
-            self._hear(message)
+            self._receive(message)
         return message
 
 

@@ -61,7 +61,7 @@ def _message_ends(stream: bytes) -> Iterator[int]:
 
 
 def _message_end(stream: bytes, start: int) -> int:
-    """Return where the message that starts here ends."""
+    """Return the end of the message that starts here."""
     try:
         marker, length = _PREFIX.unpack_from(stream, start)
         if marker != _CONTINUATION or length == 0:
@@ -172,7 +172,7 @@ def affected_rows(chunks: Iterable[bytes]) -> int | None:
 
 
 def rows_in(stream: bytes) -> int:
-    """Return how many rows an Arrow IPC stream holds."""
+    """Return the number of rows in an Arrow IPC stream."""
     with pa.ipc.open_stream(stream) as reader:
         return sum(batch.num_rows for batch in reader)
 

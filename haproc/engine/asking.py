@@ -32,8 +32,9 @@ _ATTEMPTS_MAX = 3
 class QueryStream:
     """Implements ResultStream; begins when first read.
 
-    ``begin`` waits until the session is fit for a statement and tells its epoch; ``recover`` makes
-    it fit again after an error, or returns False. ``in_use`` is entered while the statement runs.
+    ``begin`` waits until the session is fit for a statement and returns its epoch; ``recover``
+    makes it fit again after an error, or returns False. ``in_use`` is entered while the statement
+    runs.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class QueryStream:
 
 
 class Asking(ABC):
-    """Implements Queries; what becomes of a session that was lost is its heirs' business."""
+    """Implements Queries; subclasses decide about a lost session."""
 
     def __init__(self, remote: RemoteSession, small_statement_timeout_s: float) -> None:
         self._remote = remote
@@ -124,7 +125,7 @@ class Asking(ABC):
 
     @abstractmethod
     async def _recover(self, error: EngineError, epoch: int) -> bool:
-        """Make the session anew if the error says that it is lost; True if that was all."""
+        """Recreate the session if the error shows that it is lost; True if that was all."""
 
     @abstractmethod
     def in_use(self) -> AbstractContextManager[None]:
@@ -148,7 +149,7 @@ class Asking(ABC):
         timeout_s: float,
         parsed_only: bool = False,
     ) -> str:
-        """Return what Spark's parser and analyzer make of a statement, which does not run.
+        """Return Spark's parsed and analyzed tree of a statement, which does not run.
 
         See Queries.
         """

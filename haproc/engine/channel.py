@@ -28,7 +28,7 @@ _KIND = {"ExecutePlan": "unary_stream", "AddArtifacts": "stream_unary"}
 _CONNECT_TIMEOUT_MS = 5000
 """For one attempt (gRPC's name for it misleads); 100 ms were too few for a server just started."""
 _LAST_CALLS_TIMEOUT_S = 1.0
-"""What interrupts under way are given when the connection closes. Chosen."""
+"""The time for interrupts under way when the connection closes. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class EngineLimits:
     """A running call's connection is pinged this often; a server's progress reports (2 s) keep it
     from minding that. Chosen, not measured."""
     ping_timeout_s: float = 20.0
-    """How long a ping may be unanswered. Chosen: longer than a server collects its garbage."""
+    """The time that a ping may take. Chosen: longer than a server's garbage collection."""
     reconnect_backoff_s_max: float = 1.0
     """A server that comes back is noticed at most this late."""
     interrupt_wait_s: float = 15.0
-    """How long an interrupted statement may take to end. Chosen, not measured."""
+    """The time that an interrupted statement may take to end. Chosen, not measured."""
     applied_bytes_max: int = 1024 * 1024
-    """What is kept of the result of a write; longer ones lose their end."""
+    """The most bytes kept of a write's result; longer ones lose their end."""
     history_rows: int = 64
-    """How far back a table's history is read at first for its last mark."""
+    """The number of a table's newest commits that are read at first for its last mark."""
     tables_at_once: int = 4
-    """How many tables' histories are read side by side."""
+    """The number of tables whose histories are read at the same time."""
     session_touch_interval_s: float = 600.0
     """Idle sessions are touched this often; the server drops them after an hour by default."""
 
@@ -152,7 +152,7 @@ class Channel:
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return what reads an answer; None stands for one that is not to be read (`wire.parsed`)."""
+    """Return the reader of an answer; None if it is not to be read (`wire.parsed`)."""
 
     def read(data: bytes) -> Any:
         try:

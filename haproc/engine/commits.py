@@ -1,4 +1,4 @@
-"""What the history of a Delta table shows: its commits."""
+"""The commits in the history of a Delta table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Commit:
 
 
 class Histories(Protocol):
-    """What one cluster's tables show of their commits. Methods raise EngineError."""
+    """The commits of one cluster's tables. Methods raise EngineError."""
 
     async def newest(self) -> Mapping[str, Newest]:
         """Return the newest commit of each Delta table in Spark's own catalog, by its full name."""

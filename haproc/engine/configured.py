@@ -21,8 +21,7 @@ from haproc.engine.table import columns_of
 
 # A session that was just made, into which its owner puts back what it held.
 #
-# Nobody else uses it yet, so nothing here waits for anybody, and a loss is everybody's: whoever
-# restores a session begins anew then.
+# No other call uses it yet, so nothing here waits, and after a loss the restoring begins anew.
 
 
 _base = protos.base
@@ -116,8 +115,8 @@ _HOME_BY: Final = {
     "spark.sql.defaultCatalog": "spark_catalog",
     "spark.sql.catalog.spark_catalog.defaultDatabase": "default",
 }
-"""Settings that say where a session begins, with those values by which that is at home. Nobody may
-set them in a session. They are asked for in a tenth of the time that a USE takes."""
+"""Settings that decide where a session begins, with their default values. Nobody may set them in a
+session. They are asked for in a tenth of the time that a USE takes."""
 
 
 class ConfiguredSession:

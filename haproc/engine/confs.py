@@ -36,7 +36,7 @@ def pool_of(user: str) -> str:
 
 
 def is_users(pool: str) -> bool:
-    """Whether a pool is that of a user's queries."""
+    """True if a pool belongs to a user's queries."""
     return pool.startswith(_USERS)
 
 
@@ -92,7 +92,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What a session has been given so far.
+    """The settings that a session has been given so far.
 
     ``confs`` is None while that is unknown; ``possible`` names all that may have been set.
     """
@@ -132,7 +132,7 @@ def user_metadata(marker: TransactionMarker) -> str:
 
 
 def version_in(note: str, application: str) -> int | None:
-    """Return the mark version that a commit's note tells, if this application wrote it."""
+    """Return the mark version in a commit's note, if this application wrote it."""
     prefix = f"haproc:{application}:"
     version = note.removeprefix(prefix)
     return int(version) if note.startswith(prefix) and version.isdecimal() else None
@@ -149,7 +149,7 @@ def mark_in(note: str) -> tuple[str, int] | None:
 
 
 def change(in_force: InForce, want: Mapping[str, str]) -> Change:
-    """Return what must be changed so that exactly the wanted settings are in force."""
+    """Return the changes after which exactly the wanted settings are in force."""
     known = in_force.confs
     sets = tuple((k, v) for k, v in sorted(want.items()) if known is None or known.get(k) != v)
     stale = in_force.possible if known is None else known.keys()
@@ -167,7 +167,7 @@ def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Chang
 
 
 def unknown_after(in_force: InForce, attempted: Change) -> InForce:
-    """Return what is in force after a change that may or may not have been made."""
+    """Return the settings in force after a change that may or may not have been made."""
     known = in_force.confs.keys() if in_force.confs is not None else frozenset()
     return InForce(
         None, in_force.possible | frozenset(known) | frozenset(key for key, _ in attempted.sets)

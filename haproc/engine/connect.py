@@ -83,7 +83,7 @@ class SparkConnectEngine:
             await rows_in_turn(own, _PROBE, timeout_s)
 
     async def _refuses(self) -> bool:
-        """Whether nothing listens there, which the errors of gRPC don't tell from silence."""
+        """True if nothing listens there, which gRPC's errors do not distinguish from silence."""
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, writer = await asyncio.open_connection(self._address.host, self._address.port)
@@ -114,7 +114,7 @@ class SparkConnectEngine:
         return known
 
     def lane(self, index: int, authorise: Authorise = anybody) -> SparkLane:
-        """Return the applier's lane of this index; who asks first says how it is authorised."""
+        """Return the applier's lane of this index; the first call decides how it is authorised."""
         if index not in self._lanes:
             remote = RemoteSession(
                 self._channel,
@@ -201,18 +201,18 @@ class SparkConnectEngine:
             await fresh.release()
 
     async def _of_each(
-        self, tables: Sequence[str], ask: Callable[[RemoteSession, str], Awaitable[_Result]]
+        self, tables: Sequence[str], read: Callable[[RemoteSession, str], Awaitable[_Result]]
     ) -> Mapping[str, _Result]:
         """Ask the same of several tables, a few at once."""
         places = asyncio.Semaphore(self._limits.tables_at_once)
 
         async def one(table: str) -> _Result:
             async with places:
-                return await self._in_own_session(lambda own: ask(own, table))
+                return await self._in_own_session(lambda own: read(own, table))
 
-        asked = list(dict.fromkeys(tables))
-        found = await asyncio.gather(*(one(table) for table in asked))
-        return dict(zip(asked, found, strict=True))
+        names = list(dict.fromkeys(tables))
+        found = await asyncio.gather(*(one(table) for table in names))
+        return dict(zip(names, found, strict=True))
 
     # -- what it holds, for verifications --------------------------------------------------
 
@@ -239,7 +239,7 @@ class SparkConnectEngine:
         )
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        """Return what tells the content of a table from another one's; raises EngineError."""
+        """Return a checksum of a table's content; raises EngineError."""
         return state.checksum or await table.checksum(self._checking(), state, timeout_s)
 
     def _checking(self) -> SparkSession:

@@ -1,4 +1,4 @@
-"""What a cluster answers when a statement fails, and who must act on it: told by codes."""
+"""The errors of a cluster, and the party that must act on each: recognised by codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.spark_error import NO_DETAILS, Details
 
 
 class ErrorKind(StrEnum):
-    """Who must act on a failure."""
+    """The party that must act on a failure."""
 
     APPLICATION = "application"
     """The statement is wrong for these tables: the same everywhere, goes to the client."""
@@ -70,10 +70,10 @@ class NoQueryError(EngineError):
 
 
 class RelayedError(EngineError):
-    """A relayed call failed; what the server said of it is here as it came.
+    """A relayed call failed; the server's error is here as it came.
 
     ``code`` and ``status_message`` are those of its status; ``packed`` is a serialized
-    google.rpc.Status, empty where Spark said nothing.
+    google.rpc.Status, empty if Spark gave none.
     """
 
     def __init__(self, error: EngineError, code: str, status_message: str, packed: bytes) -> None:
@@ -89,18 +89,18 @@ class RelayedError(EngineError):
         self.packed = packed
 
 
-# Who must act on a failure: decided from codes and classes, never from a message's text.
+# The party that must act on a failure: decided from codes and classes, never from a message's text.
 #
-# A failure on a Spark cluster is a chain of errors, each the cause of the one before. An error
-# that Spark wrote itself has an error class and mostly a SQLSTATE; others only have Java classes.
-# Some *decide* (a division by zero stays one however deep it lies in a failed job); others only
+# A failure on a Spark cluster is a chain of errors, each the cause of the one before. An error that
+# Spark wrote itself has an error class and mostly a SQLSTATE; others only have Java classes. Some
+# *decide* (a division by zero stays one however deep it lies in a failed job); others only
 # *suggest*, because they also stand around anything else (TASK_WRITE_FAILED, a bare
-# RuntimeException); a few *wrap* and say nothing. The outermost deciding error counts; if there is
-# none, the innermost suggestion, but only if every error of the chain is known and its end was
-# seen. Else ENVIRONMENT: trying again is safe (marks make a second run a no-op), while calling a
-# broken disk or a metastore's lost connection the statement's fault would skip a write here that
-# the other clusters have. What fails on every cluster for a reason that nobody knows is given up
-# by the ring, not by one of them.
+# RuntimeException); a few *wrap* another error without a meaning of their own. The outermost
+# deciding error counts; if there is none, the innermost suggestion, but only if every error of the
+# chain is known and its end was seen. Else ENVIRONMENT: trying again is safe (marks make a second
+# run a no-op), while calling a broken disk or a metastore's lost connection the statement's fault
+# would skip a write here that the other clusters have. What fails on every cluster for a reason
+# that nobody knows is given up by the ring, not by one of them.
 #
 # A failure without any word from Spark (a broken connection, a deadline, a wrong token) is
 # AVAILABILITY: whether the statement ran is unknown.
@@ -122,7 +122,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ErrorVerdict:
-    """What one error of a chain says; a suggestion counts only if no error decides."""
+    """The meaning of one error of a chain; a suggestion counts only if no error decides."""
 
     kind: ErrorKind
     decides: bool = True
@@ -266,14 +266,14 @@ _WRAPPERS = frozenset(
         "org.sparkproject.guava.util.concurrent.ExecutionError",
     }
 )
-"""Java classes that say nothing about what they stand around; at a chain's end nothing is known."""
+"""Java classes without a meaning of their own; at a chain's end nothing is known."""
 _UNKNOWN = ErrorVerdict(_ENVIRONMENT, decides=False)
 CHAIN_MAX = 5
-"""Spark tells at most so many errors of a chain (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
+"""Spark sends at most so many errors of a chain (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
 
 
 def verdict(link: Link) -> ErrorVerdict:
-    """Return what one error says, looked at alone."""
+    """Return the verdict of one error alone."""
     known = link.error_class and not link.error_class.startswith("_LEGACY_ERROR")
     if known:
         main_class = link.error_class.partition(".")[0]
@@ -294,7 +294,7 @@ def verdict(link: Link) -> ErrorVerdict:
 
 
 def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
-    """Return who must act on a failure that Spark reported, from the outermost error inwards.
+    """Return the party that must act on Spark's failure, from the outermost error inwards.
 
     ``whole``: whether the chain's end was seen.
     """
@@ -309,12 +309,12 @@ def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
 
 
 def needs_causes(link: Link) -> bool:
-    """Tell whether the errors beneath this one have a say in who must act."""
+    """Return whether the errors beneath this one count."""
     return not verdict(link).decides
 
 
 def kind_of_code(code: str) -> ErrorKind:
-    """Return who must act when the call failed with this gRPC code and no word from Spark.
+    """Return the party that must act on this gRPC code without an error of Spark's.
 
     UNKNOWN is what a server answers that met something it did not expect, such as a stack overflow
     in its parser (measured: a SELECT nested 1,500 deep): it lives, and did not do it.
@@ -323,7 +323,7 @@ def kind_of_code(code: str) -> ErrorKind:
 
 
 UNKNOWN = "UNKNOWN"
-"""A gRPC code, and the class of an error about which Spark said nothing."""
+"""A gRPC code, and the class of an error that Spark did not explain."""
 
 
 SESSION_CHANGED = "INVALID_HANDLE.SESSION_CHANGED"
@@ -332,15 +332,15 @@ _LOST = frozenset({SESSION_CHANGED, "INVALID_HANDLE.SESSION_NOT_FOUND", _SESSION
 
 
 def session_lost(error_class: str) -> bool:
-    """Tell whether the server refused the call because it no longer knows the session."""
+    """Return whether the server refused the call because it no longer knows the session."""
     return error_class in _LOST
 
 
 def has_ended(error: EngineError) -> bool:
-    """Tell whether nothing of a statement goes on, by the error that its answer ended with."""
+    """Return whether a statement has ended completely, by the error that its answer ended with."""
     return error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
 
 
 def session_id_spent(error_class: str) -> bool:
-    """Tell whether the session's id can never be used again on this server."""
+    """Return whether the session's id can never be used again on this server."""
     return error_class == _SESSION_CLOSED

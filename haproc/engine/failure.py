@@ -1,10 +1,9 @@
 """From a failed gRPC call to an EngineError.
 
 Spark packs an ErrorInfo into the call's trailing metadata: the outermost error's class, SQLSTATE,
-Java classes and (a few) parameters, its message cut at 2,048 characters. The whole message, the
-places that it is about and the causes are asked for (FetchErrorDetails) where they matter: where
-the cluster is to blame, which its operators are told, they do not. The server keeps them for a
-while under an id.
+Java classes and (a few) parameters, its message cut at 2,048 characters. The whole message, its
+places in the text and the causes are fetched (FetchErrorDetails) where they matter: not for faults
+of the cluster, which go to its operators. The server keeps them for a while under an id.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _REFUSALS = (
     *(ErrorClass.NO_QUERY, ErrorClass.PATH, ErrorClass.OPTION, ErrorClass.TABLE_NAME),
     ErrorClass.NONDETERMINISTIC,
 )
-"""How the plugin's messages begin (haproc/spark)."""
+"""The beginnings of the plugin's messages (haproc/spark)."""
 _OF_PLUGIN = ("java.lang.IllegalArgumentException",)
 _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A failed call as its trailing metadata tells it; ``link`` is None if Spark said nothing."""
+    """A failed call according to its trailing metadata; ``link`` is None if Spark gave no error."""
 
     code: str
     message: str
@@ -55,7 +54,7 @@ class CallFailure:
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """Why the plugin refuses a statement: our error class and the rest; both may be empty."""
+        """The plugin's reason for a refusal: our error class and the rest; both may be empty."""
         # The plugin has no error class of Spark's to give: those are a closed list.
         link, (error_class, found, rest) = self.link, self.message.partition(": ")
         is_ours = link is not None and not link.error_class and link.java_classes[:1] == _OF_PLUGIN
@@ -63,7 +62,7 @@ class CallFailure:
 
     @property
     def wants_details(self) -> bool:
-        """Whether asking the server for the whole error would add something."""
+        """True if a request for the whole error would add something."""
         if self.link is None or not self.error_id or self.refusal[0]:
             return False
         cut = len(self.message) >= _MESSAGE_CUT_AT
@@ -77,11 +76,11 @@ class CallFailure:
             kind = kind_of_code(self.code)
             message = self.message or "no word about what went wrong"
             return EngineError(kind, f"{self.code}: {message}", error_class=self.code)
-        refusal, told = self.refusal
+        refusal, parameters = self.refusal
         if refusal == ErrorClass.NO_QUERY:
-            return NoQueryError(tuple(told.split(", ")), self.details)
+            return NoQueryError(tuple(parameters.split(", ")), self.details)
         if refusal:
-            return EngineError(ErrorKind.APPLICATION, told, error_class=refusal)
+            return EngineError(ErrorKind.APPLICATION, parameters, error_class=refusal)
         return EngineError(
             kind_of_chain([self.link], whole=False),
             self.message,
@@ -92,7 +91,7 @@ class CallFailure:
 
 
 def relayed(error: grpc.aio.AioRpcError) -> RelayedError:
-    """Return a failed call as it goes on to whoever is answered in Spark's own words."""
+    """Return a failed call in the form for clients that get Spark's own words."""
     failed = decode(error)
     packed = next((v for k, v in error.trailing_metadata() or () if k == _DETAILS), b"")
     return RelayedError(failed.error(), failed.code, failed.message, bytes(packed))
@@ -128,22 +127,22 @@ def _with_info(code: str, message: str, metadata: dict[str, str]) -> CallFailure
     except ValueError:
         java_classes = ()
     try:
-        told = json.loads(metadata.get("messageParameters", "{}"))
-        parameters = {str(name): str(value) for name, value in told.items()}
+        given = json.loads(metadata.get("messageParameters", "{}"))
+        parameters = {str(name): str(value) for name, value in given.items()}
     except (ValueError, AttributeError):
         parameters = {}
     link = Link(metadata.get("errorClass", ""), metadata.get("sqlState", ""), java_classes)
-    said = details(java_classes, parameters)
-    return CallFailure(code, message, link, metadata.get("errorId", ""), said)
+    described = details(java_classes, parameters)
+    return CallFailure(code, message, link, metadata.get("errorId", ""), described)
 
 
-def error_with_details(failure: CallFailure, told: Any) -> EngineError:
+def error_with_details(failure: CallFailure, response: Any) -> EngineError:
     """Return the error that a failure amounts to, given a FetchErrorDetailsResponse."""
-    if not told.HasField("root_error_idx") or failure.link is None:
+    if not response.HasField("root_error_idx") or failure.link is None:
         return failure.error()
-    chain, said = [failure.link], [failure.details]
-    errors = list(told.errors)
-    index, messages = told.root_error_idx, [failure.message]
+    chain, described = [failure.link], [failure.details]
+    errors = list(response.errors)
+    index, messages = response.root_error_idx, [failure.message]
     seen: set[int] = set()
     while 0 <= index < len(errors) and index not in seen:
         seen.add(index)
@@ -151,11 +150,11 @@ def error_with_details(failure: CallFailure, told: Any) -> EngineError:
         if len(seen) == 1:
             link = _merged(failure.link, link)
             chain, messages = [link], [message or failure.message]
-            said = [_details(link, errors[index])]
+            described = [_details(link, errors[index])]
         else:
             chain.append(link)
             messages.append(message)
-            said.append(_details(link, errors[index]))
+            described.append(_details(link, errors[index]))
         if not errors[index].HasField("cause_idx"):
             break
         index = errors[index].cause_idx
@@ -165,7 +164,7 @@ def error_with_details(failure: CallFailure, told: Any) -> EngineError:
         messages[at] or messages[0],
         error_class=chain[at].error_class,
         sqlstate=chain[at].sqlstate,
-        details=said[at],
+        details=described[at],
     )
 
 
@@ -201,6 +200,7 @@ def _merged(first: Link, second: Link) -> Link:
 
 
 def _shown(chain: list[Link]) -> int:
-    """Return which error the client sees: the first that decides and has a class, or has one."""
+    """Return the client's error: the first that decides and has a class, else the first with
+    one."""
     named = [at for at, link in enumerate(chain) if link.error_class]
     return next((at for at in named if not needs_causes(chain[at])), named[0] if named else 0)

@@ -27,10 +27,10 @@ class SparkHistories:
 
     def __init__(
         self,
-        ask: Callable[[Callable[[RemoteSession], Awaitable[Any]]], Awaitable[Any]],
+        in_session: Callable[[Callable[[RemoteSession], Awaitable[Any]]], Awaitable[Any]],
         standing: Callable[[Sequence[Named]], Awaitable[str]],
     ) -> None:
-        self._ask = ask
+        self._in_session = in_session
         self._standing = standing
 
     async def newest(self) -> Mapping[str, Newest]:
@@ -40,8 +40,8 @@ class SparkHistories:
         for first in range(0, len(names), STANDING_AT_ONCE):
             some = names[first : first + STANDING_AT_ONCE]
             text = await self._standing([Named(Sort.TABLE, name) for name in some])
-            for name, told in zip(some, text.split("/"), strict=True):
-                if newest := _DELTA.fullmatch(told):
+            for name, found_text in zip(some, text.split("/"), strict=True):
+                if newest := _DELTA.fullmatch(found_text):
                     found[name] = Newest(int(newest[1]), int(newest[2]))
         return found
 
@@ -69,5 +69,5 @@ class SparkHistories:
         async def rows(own: RemoteSession) -> list[dict[str, Any]]:
             return [row async for row in all_rows(own, sql, HISTORY_TIMEOUT_S)]
 
-        found: list[dict[str, Any]] = await self._ask(rows)
+        found: list[dict[str, Any]] = await self._in_session(rows)
         return found

@@ -1,9 +1,9 @@
-"""What HAProc asks of a Spark cluster.
+"""HAProc's interface to a Spark cluster.
 
-One Spark cluster is an `Engine`. It hands out *sessions* (a Spark session each: own settings,
-temporary views) to readers, and *lanes* to the applier. A lane is a Spark session of HAProc's own
-that runs one replicated statement at a time, because Delta's marks and the settings that change a
-statement's meaning are session settings.
+One Spark cluster is an `Engine`. It gives *sessions* (a Spark session each: own settings, temporary
+views) to readers, and *lanes* to the applier. A lane is a Spark session of HAProc's own that runs
+one replicated statement at a time, because Delta's marks and the settings that change a statement's
+meaning are session settings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
-    """Says, in the very commit of a replicated write on a Delta table, which write it was.
+    """Identifies a replicated write in its very commit on a Delta table.
 
     ``application`` stands for the ring and its log, ``version`` is the log offset of the (last)
     operation. A table's newest version can be read back (`Engine.offsets_applied`).
@@ -76,13 +76,13 @@ UNREADABLE: Final = "unreadable"
 
 
 SETTINGS_OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
-"""How the names of settings begin that may change what a statement comes to."""
+"""The prefixes of settings that may change a statement's result."""
 VERSION: Final = "version."
-"""How the names of versions begin where they stand among settings: of spark, java and delta."""
+"""The prefix of versions among the settings: of spark, java and delta."""
 
 
 class Sort(StrEnum):
-    """What a name is the name of."""
+    """The kind of object that a name belongs to."""
 
     TABLE = "table"
     """Or a view."""
@@ -117,7 +117,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams).
+    """The result of a write: a small one such as ``num_affected_rows`` (Arrow IPC streams).
 
     ``observed``: what its observations found, see `Observed`.
     """
@@ -193,7 +193,7 @@ class SessionFile:
 
 
 class Fresh(Protocol):
-    """A Spark session that was just made: whoever restores it puts back what it held.
+    """A Spark session that was just made: restoring puts its content back.
 
     Methods raise EngineError. Nobody else uses it before that is done.
     """
@@ -246,13 +246,13 @@ class Queries(Protocol):
         timeout_s: float,
         parsed_only: bool = False,
     ) -> str:
-        """Return what Spark's parser and analyzer make of a statement, which does not run.
+        """Return Spark's parsed and analyzed tree of a statement, which does not run.
 
         As the plugin gives it: JSON, for `haproc.reading.tree.read`. Large ones (up to 64 MiB) are
-        for whoever judges them to read, in the process that does so: what is read takes many times
-        the memory. A plan's root is a relation: a DataFrame, or a text with those that it reads.
-        ``parsed_only``: the analyzer is not asked, which costs as much as running DDL.
-        Raises EngineError: a statement that is wrong gives the error that it would meet itself.
+        parsed by the process that judges them: a parsed reading takes many times the memory. A
+        plan's root is a relation: a DataFrame, or a text with those that it reads. ``parsed_only``:
+        the analyzer is not asked, which costs as much as running DDL. Raises EngineError: a
+        statement that is wrong gives the error that it would meet itself.
         """
         ...
 
@@ -278,7 +278,7 @@ class Session(Queries, Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a statement runs in it; it must not be closed then."""
+        """True if a statement runs in it; it must not be closed then."""
         ...
 
     @property
@@ -309,13 +309,13 @@ class Session(Queries, Protocol):
 
     @property
     def stands(self) -> bool:
-        """Whether it is there with all that it has to hold, as far as is known here."""
+        """True if it exists with all its content, as far as is known here."""
         ...
 
     def as_it_is(self) -> Queries:
-        """Return what asks in it as it is now, and fails where it would have to be made anew.
+        """Return this session's queries as it is now: they fail if it must be recreated.
 
-        That may take long: what makes it anew may be waiting for who asks.
+        That may take long: the code that recreates it may be waiting for the caller.
         """
         ...
 
@@ -359,7 +359,7 @@ class Lane(Protocol):
         ...
 
     async def fence(self) -> None:
-        """Return when nothing given to this lane before, by whoever, runs or will ever run."""
+        """Return when nothing given to this lane before, by any process, runs or will ever run."""
         ...
 
     def renew(self) -> None:
@@ -377,7 +377,7 @@ class Engine(Protocol):
     async def probe(self, *, timeout_s: float) -> None:
         """Run a statement that needs the whole path to the executors; raises EngineError.
 
-        Once `storage` told the cluster's marker, the statement reads that.
+        Once `storage` has returned the cluster's marker, the statement reads that.
         """
         ...
 
@@ -412,7 +412,7 @@ class Engine(Protocol):
         """Return the columns of a Delta table that stores what it is given, and keeps no more.
 
         None if the catalog has no such table, or if something in it is computed, padded, filled in
-        or recorded beside the rows. Raises EngineError if that cannot be told.
+        or recorded beside the rows. Raises EngineError if that cannot be found out.
         """
         ...
 
@@ -420,7 +420,7 @@ class Engine(Protocol):
         """Return the highest mark version each Delta table holds; tables without one are absent.
 
         Absent means: it was read and holds none, it has another format, or the catalog does not
-        know it. Raises EngineError if that cannot be told.
+        know it. Raises EngineError if that cannot be found out.
         """
         ...
 
@@ -447,7 +447,7 @@ class Engine(Protocol):
         ...
 
     async def default_place(self, table: str) -> str:
-        """Return where a managed table of this name has its files; empty if that is not told."""
+        """Return the place of the files of a managed table of this name; empty if unknown."""
         ...
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
@@ -459,11 +459,11 @@ class Engine(Protocol):
         ...
 
     def copies(self, lane: Lane | None = None) -> Copies:
-        """Return what gives this cluster's tables to others, and, with a lane, takes theirs."""
+        """Return the copier of this cluster's tables to others, and, with a lane, of theirs."""
         ...
 
     def histories(self) -> Histories:
-        """Return what shows the commits of its tables."""
+        """Return the reader of its tables' commits."""
         ...
 
     async def staged(self) -> Collection[str]:
@@ -475,7 +475,7 @@ class Engine(Protocol):
         ...
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        """Return what tells the content of a table from another one's; raises EngineError."""
+        """Return a checksum of a table's content; raises EngineError."""
         ...
 
     async def aclose(self) -> None:
@@ -485,7 +485,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Where a cluster's Spark Connect server listens and what it wants to see."""
+    """The address of a cluster's Spark Connect server, and the credentials it needs."""
 
     host: str
     port: int

@@ -11,9 +11,9 @@ are derived from the ring's and the cluster's name, which is what lets a lane fi
 incarnation left.
 
 Nobody runs a statement in a session that he was not *authorised* for after it was made. A process
-that takes over first says so where `authorise` looks, and then ends all sessions there are. So one
-that it replaced, however long that slept and wherever, either holds a session that is gone, or asks
-for leave after the takeover and gets none.
+that takes over first records it where `authorise` looks, and then ends all existing sessions. So
+one that it replaced, however long that slept and wherever, either holds a session that is gone, or
+asks for leave after the takeover and gets none.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from haproc.engine.statement import Statement
 _Result = TypeVar("_Result")
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
 IDS_SEARCHED: Final = 4
-"""How many of a lane's ids a new process looks at, at least, for what was left there. Spark spends
+"""The least number of a lane's ids that a new process searches for earlier statements. Spark spends
 an id when its session was idle for an hour: the second one is used only after no HAProc ran for so
-long. It remembers the last 1,000 spent ones, and those are looked behind, however many."""
+long. It remembers the last 1,000 spent ones, and all ids behind those are searched."""
 Authorise: TypeAlias = Callable[[], Awaitable[None]]
 """Returns if this process may apply; otherwise never, or with an error."""
 
 
 async def anybody() -> None:
-    """Let whoever asks apply: for tools that no other process can replace."""
+    """Authorise every caller: for tools that no other process can replace."""
 
 
 def lane_session_id(ring: str, cluster: str, index: int, generation: int) -> uuid.UUID:
@@ -110,7 +110,7 @@ class SparkLane:
             return result
 
     async def fence(self) -> None:
-        """Return when nothing given to this lane before, by whoever, runs or will ever run."""
+        """Return when nothing given to this lane before, by any process, runs or will ever run."""
         async with self._one_at_a_time:
             await self._fence()
 
@@ -126,7 +126,7 @@ class SparkLane:
         async with self._one_at_a_time:
             if not self._outdated or self._in_doubt or self._settings is None:
                 return
-            with contextlib.suppress(EngineError):  # the next statement fences, and is told
+            with contextlib.suppress(EngineError):  # the next statement fences, and gets the error
                 await self._begin()
                 self._in_doubt = True
                 await self._session.ensure(self._settings, None)

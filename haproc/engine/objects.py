@@ -1,7 +1,7 @@
-"""What stands under a name: a table, a view, a function, a schema, or nothing.
+"""The object that has a name: a table, a view, a function, a schema, or nothing.
 
-No error of a statement's says for certain that there is no table: one whose files are away looks
-the same. The catalog's list of names does, and does not touch the tables' files.
+No error of a statement shows for certain that there is no table: one whose files are unreachable
+looks the same. The catalog's list of names shows it, and does not touch the tables' files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
 
 
 class What(Enum):
-    """What a name of a table stands for, where it is no Delta table that can be read."""
+    """The object with a table's name that is no readable Delta table."""
 
     NOTHING = auto()
     VIEW = auto()
@@ -67,18 +67,18 @@ def _described(rows: Sequence[dict[str, Any]] | None) -> What:
     """Return what a description is of that could not be read as a Delta table, if it can be had."""
     if rows is None:
         return What.UNREADABLE
-    told = {row["col_name"]: row["data_type"] for row in rows}
-    if told.get("Type") == "VIEW":
+    values = {row["col_name"]: row["data_type"] for row in rows}
+    if values.get("Type") == "VIEW":
         return What.VIEW
-    delta = str(told.get("Provider", "")).lower() == "delta"
+    delta = str(values.get("Provider", "")).lower() == "delta"
     return What.UNREADABLE if delta else What.OTHER_FORMAT
 
 
 async def is_delta(remote: RemoteSession, name: str, timeout_s: float) -> bool:
     """Ask the catalog whether a name stands for a Delta table. Spark runs no task for that."""
     described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
-    told = {row["col_name"]: row["data_type"] for row in described or ()}
-    return told.get("Type") != "VIEW" and str(told.get("Provider", "")).lower() == "delta"
+    values = {row["col_name"]: row["data_type"] for row in described or ()}
+    return values.get("Type") != "VIEW" and str(values.get("Provider", "")).lower() == "delta"
 
 
 async def plain_columns(
@@ -129,13 +129,13 @@ async def standing(
     Delta table (it has an @); a hash of the description of everything else. PRESENT for any table
     whose content is not asked for.
     """
-    asked = [(each.sort.value, parts_of(each.name), each.content) for each in named]
-    plan = standing_plan(await marker.folder(remote), asked)
+    names = [(each.sort.value, parts_of(each.name), each.content) for each in named]
+    plan = standing_plan(await marker.folder(remote), names)
     (row,) = await rows_in_turn(remote, plan, timeout_s)
     answer = json.loads(str(*row.values()))
     found = [
-        await _standing(remote, each, timeout_s) if told is None else _shortened(told)
-        for each, told in zip(named, answer["standing"], strict=True)
+        await _standing(remote, each, timeout_s) if text is None else _shortened(text)
+        for each, text in zip(named, answer["standing"], strict=True)
     ]
     await marker.look(remote, timeout_s, answer["files"])
     return "/".join(found)
@@ -162,12 +162,12 @@ async def _standing(remote: RemoteSession, named: Named, timeout_s: float) -> st
 
 
 async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> str:
-    """Return where a managed table of this name has its files; empty if that is not told."""
+    """Return the place of the files of a managed table of this name; empty if unknown."""
     *namespace, table = parts_of(name)
     where = ".".join(map(quoted, namespace))
     rows = await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {where}", timeout_s)
-    told = {row["info_name"]: row["info_value"] for row in rows or ()}
-    location = str(told.get("Location") or "").rstrip("/")
+    values = {row["info_name"]: row["info_value"] for row in rows or ()}
+    location = str(values.get("Location") or "").rstrip("/")
     # Other catalogs give each table a place of its own making.
     ours = namespace[0].lower() == "spark_catalog" and location
     return f"{location}/{table.lower()}" if ours else ""
@@ -190,7 +190,7 @@ async def _in_catalog(remote: RemoteSession, parts: list[str], timeout_s: float)
 
 
 async def _rows(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[str, Any]] | None:
-    """Run a query; None if the cluster says that this cannot be asked."""
+    """Run a query; None if the cluster refuses the question."""
     try:
         return [row async for row in all_rows(remote, sql, timeout_s)]
     except EngineError as error:
@@ -203,9 +203,9 @@ def _hash(rows: list[dict[str, Any]] | None) -> str:
     return ABSENT if rows is None else _digest(repr(rows))
 
 
-def _shortened(told: str) -> str:
-    as_told = told in (ABSENT, PRESENT, UNREADABLE) or _COMMIT.fullmatch(told)
-    return told if as_told else _digest(told)
+def _shortened(text: str) -> str:
+    as_it_is = text in (ABSENT, PRESENT, UNREADABLE) or _COMMIT.fullmatch(text)
+    return text if as_it_is else _digest(text)
 
 
 def _digest(text: str) -> str:

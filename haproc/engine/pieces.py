@@ -38,7 +38,7 @@ _FILLED: Final = {
     # In files of so few rows every column gets one, tried for each value: 2 s of 5 for 128 MiB.
     "parquet.enable.dictionary": "false",
 }
-"""How a query's rows are written: once, to be read twice."""
+"""The form of a query's rows: written once, to be read twice."""
 _base = protos.base
 _Write = protos.commands.WriteOperation
 
@@ -99,9 +99,9 @@ def _of_rows(write: Any, rows: bytes) -> SparkPlan:
 
 # Results that a driver bears, of queries that may give any amount of rows.
 #
-# Spark Connect puts a result together in the driver as fast as its tasks make it, however slowly
-# it is read. So whoever has to read what may be large asks for no more than the driver has room
-# for. A LIMIT bounds rows, not bytes; what may be long in a row is measured by the query itself:
+# Spark Connect puts a result together in the driver as fast as its tasks make it, however slowly it
+# is read. So a reader of a result that may be large requests no more than the driver has room for.
+# A LIMIT bounds rows, not bytes; what may be long in a row is measured by the query itself:
 #
 # - `attempt`: the first rows of a query, with a mark where one is too wide, in place of its
 #   values.
@@ -113,10 +113,10 @@ def _of_rows(write: Any, rows: bytes) -> SparkPlan:
 
 
 ANSWER_BYTES_MAX: Final = 64 << 20
-"""What a driver collects for HAProc at a time; it holds it two or three times. Chosen: a driver
-of 1 GiB bears that on several lanes."""
+"""The most bytes that a driver collects for HAProc at a time; it holds them two or three times.
+Chosen: a driver of 1 GiB bears that on several lanes."""
 ATTEMPT_ROWS_MAX: Final = 50_000
-"""Where rows differ in width; so one may take 1.3 kB. Chosen."""
+"""The most rows of one attempt if rows differ in width; so one may take 1.3 kB. Chosen."""
 _FIXED: Final = {
     **dict.fromkeys(("null", "boolean", "byte"), 1),
     **dict.fromkeys(("short", "integer", "float", "date", "year_month_interval"), 4),
@@ -139,7 +139,7 @@ _Type = protos.data_types.DataType
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """The first rows of a query: the last column says whether the row was too wide to be in it.
+    """The first rows of a query: the last column shows if the row was too wide to be in it.
 
     There are more of them than ``rows_max`` if and only if there are more rows.
     """
@@ -188,7 +188,7 @@ def attempt(query: Statement, schema: bytes, rows_max: int) -> FirstRows:
 
 
 def count(schema: bytes) -> int:
-    """Return how many columns a serialized schema has."""
+    """Return the number of columns of a serialized schema."""
     return len(_columns(schema))
 
 
@@ -241,7 +241,7 @@ def _plain(kind: Any) -> Any:
 
 
 def unstaged(schema: bytes) -> str:
-    """Return what a staging table cannot hold of a schema; empty if it can hold everything."""
+    """Return the columns of a schema that a staging table cannot hold; empty if it can hold all."""
     for _, kind in _columns(schema):
         for each in _within(kind):
             if what := _UNSTAGED.get(each.WhichOneof("kind")):
@@ -326,7 +326,7 @@ def _within(kind: Any) -> Iterator[Any]:
 
 
 def _width(name: str, kind: Any) -> int | str:
-    """Return how many bytes a column's values take: a number, or the expression that tells."""
+    """Return the bytes that a column's values take: a number, or an expression for it."""
     what = kind.WhichOneof("kind")
     if what in _TEXTS:
         return f"coalesce(octet_length({name}), 0)"

@@ -43,7 +43,7 @@ _PLAIN: Final = frozenset(
 
 
 def column_names(count: int) -> list[str]:
-    """Return how the columns of rows are called while they are nothing but rows."""
+    """Return the names of the columns of plain rows."""
     return [f"c{at}" for at in range(1, count + 1)]
 
 
@@ -115,7 +115,7 @@ def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece
 
 
 def _packs(kind: pa.DataType) -> bool:
-    """Whether values of a type can stand in lists: pyarrow has no arrays of some (intervals)."""
+    """True if values of a type can stand in lists: pyarrow has no arrays of some (intervals)."""
     if pa.types.is_struct(kind):
         return all(_packs(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_map(kind):
@@ -159,7 +159,7 @@ class _Packing:
 #
 # The placeholder reads a table that no statement may name, so it cannot be a client's. It stands
 # for columns ``c1`` to ``cN``; around it `restored` gives these back their names and exact types,
-# since rows come out of it as Arrow, or Parquet, tell them: without the units of intervals,
+# since rows come out of it with the types of Arrow, or Parquet: without the units of intervals,
 # collations, a second field of the same name, what CHAR and VARCHAR are known by. What comes out
 # may be null everywhere, as in a table that a query makes.
 #
@@ -262,7 +262,7 @@ def plan_of_query(relation: bytes) -> bytes:
 
 
 def rests_on_handles(relation: bytes) -> bool:
-    """Whether a relation reads what only one session of one server holds: a checkpoint, a model."""
+    """True if a relation reads an object of one session of one server: a checkpoint, a model."""
     plan = wire.parsed(_base.Plan, plan_of_query(relation))
     return any(each.WhichOneof("rel_type") in _HANDLES for each in _relations(plan))
 

@@ -96,7 +96,7 @@ class SparkRelay:
                         raise
 
     def _begun(self, request: bytes, operation_id: str) -> Callable[[float], Any]:
-        """Return what begins a plan in the session as it is now."""
+        """Return the begin of a plan in the present session."""
         made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
         self._channel.check_bytes(len(made))
         return partial(self._channel.relay("ExecutePlan"), made)
@@ -109,7 +109,7 @@ class SparkRelay:
         *,
         changes: bool,
     ) -> bytes:
-        """Make a call with one answer; again if the server only said that the session is lost."""
+        """Make a call with one answer; again if the server only lost the session."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             epoch = await self._fit(changes=changes)
             made = [to_spark(rpc, each, self._remote.names, USER) for each in requests]
@@ -118,13 +118,13 @@ class SparkRelay:
             try:
                 return bytes(await call(made))
             except grpc.aio.AioRpcError as error:
-                told = failure.relayed(error)
-                if attempt == _ATTEMPTS_MAX or not await self._recover(told, epoch):
-                    raise told from error
+                end = failure.relayed(error)
+                if attempt == _ATTEMPTS_MAX or not await self._recover(end, epoch):
+                    raise end from error
         raise AssertionError("the last attempt returns or raises")
 
     async def _fit(self, *, changes: bool) -> int:
-        """Return the session's epoch, once the server has told its own id of it."""
+        """Return the session's epoch, once the server's own id of it is known."""
         epoch = await self._begin()
         if not self._remote.names.server_id:
             await self._remote.open()

@@ -1,8 +1,8 @@
 """One session on the server: every call of it, each failure turned into an EngineError.
 
 A session is known by an id that we choose and one that the server adds. Once learned, the server's
-id goes with every request: a server that was restarted, and would make a fresh session under our
-id without our settings and views, then refuses the call *before* it does anything. So whoever
+id goes with every request: a server that was restarted, and would make a fresh session under our id
+without our settings and views, then refuses the call *before* it does anything. So a statement that
 depends on the session's state can never run on a session that lost it (`session_lost` in
 haproc/engine/errors.py), and running the refused call again on a renewed session is safe.
 
@@ -52,9 +52,9 @@ _ANY_CONF = "spark.sql.ansi.enabled"
 _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
-"""TERMINATING is not: the server says so once the statement has finished, failed or been cancelled,
-and has nothing left to do but forget it. Two of its threads may do that at once (Spark 4.2.1: a
-statement is interrupted just when its caller goes away), and then it says so for ever."""
+"""TERMINATING is not: the server reports it once the statement has finished, failed or been
+cancelled, and only has to be forgotten. Two of its threads may do that at once (Spark 4.2.1: a
+statement is interrupted just when its caller goes away), and then it reports so for ever."""
 _ENDED = frozenset(
     {
         _STATUS.OPERATION_STATE_TERMINATING,
@@ -66,7 +66,7 @@ _ENDED = frozenset(
 
 
 class EarlierSession(Enum):
-    """What was under a session id."""
+    """The earlier session with a session id."""
 
     ENDED = auto()
     """A session, in which nothing runs now."""
@@ -87,15 +87,15 @@ class RemoteSession:
         self.epoch = 0
         """Rises with each loss: calls of one epoch met the same session."""
         self.stopping = 0
-        """How many of its operations are given up, and not ended yet: it must not be dropped."""
+        """The number of abandoned operations that run: it must not be dropped."""
 
     @property
     def names(self) -> Names:
-        """What the server knows the session by; its own id is empty until it was told."""
+        """The session's ids; the server's own id is empty until it is known."""
         return Names(self.id, self._observed)
 
     def renew(self, error: EngineError, epoch: int) -> bool:
-        """Begin a fresh session if the error says that the epoch's one is lost.
+        """Begin a fresh session if the error shows that the epoch's one is lost.
 
         Returns False for any other error. Of several calls that met the loss only one renews.
         """
@@ -188,9 +188,9 @@ class RemoteSession:
             yield answer
             ended = answered = True
         except grpc.aio.AioRpcError as error:
-            told = failure.relayed(error) if raw else await self._explained(error)
-            ended = has_ended(told)
-            raise told from error
+            explained = failure.relayed(error) if raw else await self._explained(error)
+            ended = has_ended(explained)
+            raise explained from error
         finally:
             if ended or not stops:
                 answer.end(answered=answered)
@@ -260,9 +260,9 @@ class RemoteSession:
         """See to it that an operation ends, without waiting (the server may be frozen).
 
         A statement whose caller went away runs on by itself: Spark does not stop it. ``planned`` is
-        called if the server says that it has ended; planning does not heed an interrupt.
-        ``answer``: its own, which nobody else reads any more; ``was``: a copy of this session from
-        before it began, which may have gone on in another one since.
+        called if the server reports its end; planning does not react to an interrupt. ``answer``:
+        its own, which nobody else reads any more; ``was``: a copy of this session from before it
+        began, which may have gone on in another one since.
         """
         session = was if was is not None and was.epoch != self.epoch else copy(self)
         self.stopping += 1
@@ -289,7 +289,7 @@ class RemoteSession:
                 answer.end(answered=False, left=left)
 
     async def _interrupt_until_ended(self, operation_id: str) -> bool:
-        """Interrupt an operation until the server says that it ended; False if it does not.
+        """Interrupt an operation until the server reports its end; False if it does not.
 
         On a busy server the interrupt can arrive before the statement has begun.
         """
@@ -310,9 +310,9 @@ class RemoteSession:
         """Leave this session for good, with all that runs in it or may still arrive there.
 
         A request under way (its answer was not waited for) can reach the server after the next
-        ones. So whoever can't tell what is under way ends what runs and has the server drop the
-        session: what comes late names the old one and is refused. With ``ids``, whatever there is
-        under that many ids, from the first one on, is ended.
+        ones. So a process that does not know what is under way ends all that runs and has the
+        server drop the session: a late call names the old one and is refused. With ``ids``,
+        whatever there is under that many ids, from the first one on, is ended.
         """
         first, generation, found = (0 if ids > 1 else self._generation), 0, EarlierSession.SPENT
         while generation < ids or (ids > 1 and found is EarlierSession.SPENT):
@@ -343,7 +343,7 @@ class RemoteSession:
                     raise
 
     async def interrupt_and_wait(self) -> EarlierSession:
-        """Stop what runs in this session, whoever began it; returns once nothing runs any more."""
+        """Stop all that runs in this session, from any process; returns once it has ended."""
         wait_s = self.channel.limits.interrupt_wait_s
         end = time.monotonic() + wait_s
         while True:
@@ -413,7 +413,7 @@ class RemoteSession:
         return request
 
     async def _explained(self, error: grpc.aio.AioRpcError) -> EngineError:
-        """Return what a failed call amounts to, asking the server for more where that matters."""
+        """Return the error of a failed call, with details from the server where they matter."""
         failed = failure.decode(error)
         if not failed.wants_details:
             return failed.error()
@@ -430,7 +430,7 @@ class RemoteSession:
 def _unreadable(*, reads_only: bool) -> EngineError:
     """Return the error of an answer that cannot be read.
 
-    What only reads is to blame itself. A write may have been committed: the tables will tell.
+    What only reads is to blame itself. A write may have been committed: the tables' marks show it.
     """
     return EngineError(
         ErrorKind.APPLICATION if reads_only else ErrorKind.ENVIRONMENT,

@@ -1,10 +1,9 @@
-"""What changes in a client's message on its way to Spark, and in Spark's on its way back.
+"""The changes in a client's message to Spark, and in Spark's message back.
 
-A client's session is another one on the server: under an id of ours, HAProc's user, and the id
-that the server itself gave it. So the fields that name it are replaced, and nothing else is read:
-in a request, which has a dozen fields at most, by leaving the old ones out; in a response, which
-may be large and many, by appending the new ones, since of a scalar field that comes twice the last
-one counts.
+A client's session is another one on the server: under an id of ours, HAProc's user, and the id that
+the server itself gave it. So the fields with these names are replaced, and nothing else is read. In
+a request, which has a dozen fields at most, the old ones are left out. In responses, which may be
+large and many, the new ones are appended: if a scalar field comes twice, the last one counts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _OPTION = protos.base.ExecutePlanRequest.RequestOption
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """Where a call's messages name the session: numbers of fields."""
+    """The numbers of the fields that name the session in a call's messages."""
 
     observed: int | None
     """In the request: the server's own id of the session, as the client has learned it."""
@@ -61,7 +60,7 @@ RPCS: Final[Mapping[str, Rpc]] = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a session goes by: the id that its client chose, and the server's own (may be empty)."""
+    """The ids of a session: its client's, and the server's own (may be empty)."""
 
     session_id: str
     server_id: str
@@ -86,10 +85,10 @@ def to_spark(rpc: str, request: bytes, names: Names, user: str, operation_id: st
 
 
 def fields_of(message: bytes, number: int) -> list[bytes]:
-    """Return what this field holds, as often as it comes; raises ValueError for no message.
+    """Return the values of this field, as often as it comes; raises ValueError for no message.
 
     Of a text the last one counts; those of a message count together, as if they were one. Numbers
-    under the same tag's number are none of it: whoever parses the message passes over them.
+    under the same tag's number do not belong to it: parsers of the message pass over them.
     """
     return [
         message[inner:end]
@@ -109,7 +108,7 @@ def with_operation(request: bytes, operation_id: str) -> bytes:
 
 
 def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
-    """Return what is appended to a response so that it is one of the session of these names."""
+    """Return the bytes that make a response one of the session of these names, when appended."""
     numbers = RPCS[rpc]
     fields = [
         _field(numbers.response_session, names.session_id.encode()),
@@ -121,7 +120,7 @@ def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
 
 
 def response_id(text: str) -> bytes:
-    """Return what is appended to an ExecutePlanResponse to give it this id."""
+    """Return the bytes that give an ExecutePlanResponse this id, when appended."""
     return _field(_RESPONSE_ID, text.encode())
 
 

@@ -1,4 +1,4 @@
-"""What HAProc must know of a server: what its results depend on, its plugin, its storage."""
+"""The facts about a server: settings that affect results, its plugin, its storage."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from haproc.failure import ErrorClass
 
 # Whether a cluster's Spark runs with HAProc's plugin (`haproc/spark`), in this HAProc's version.
 #
-# Without it, the writes of the ring would use what a client cached in Spark, and nothing would
-# tell what a statement is. The server itself is the witness: the relation that tells the versions
-# is the reader's, and it asks a function that the extension brings, so both are loaded.
+# Without it, the writes of the ring would use tables that a client cached in Spark, and statements
+# could not be read. The server's own answer proves it: the relation that gives the versions is the
+# reader's, and it calls a function of the extension, so both are loaded.
 
 
 SOURCES: Final = Path(__file__).parent.parent / "spark"
-"""Where the plugin's Java lies; it is part of the installed package."""
+"""The folder of the plugin's Java sources; it is part of the installed package."""
 CLASS: Final = "haproc.spark.Extension"
 READER: Final = "haproc.spark.Reader"
 EXTENSION_SETTING: Final = "spark.sql.extensions"
@@ -37,7 +37,7 @@ _LACKS: Final = {
     "ROUTINE_NOT_FOUND": f"{CLASS} in {EXTENSION_SETTING}",
     "CONNECT_INVALID_PLAN.NO_HANDLER_FOR_EXTENSION": f"{READER} in {READER_SETTING}",
 }
-"""What is not loaded, by the error of who asks for it."""
+"""The missing part, by the error of its user."""
 _UNLOADABLE: Final = frozenset({"java.lang.ClassNotFoundException", "java.lang.LinkageError"})
 """Of a setting that names the plugin without its jar, or with one for another Spark."""
 _HOW: Final = (
@@ -56,7 +56,7 @@ def version() -> str:
 
 
 def missing(found: Mapping[str, str]) -> str:
-    """Return what a server lacks by the versions that it tells; empty if nothing.
+    """Return the missing parts of a server, by its versions; empty if there are none.
 
     ``found``: by `version` (the plugin's), `spark` and `delta`.
     """
@@ -108,10 +108,10 @@ async def _lacks(remote: RemoteSession, timeout_s: float) -> str:
 # Whether the cluster's storage is there: a marker of HAProc's own in the warehouse.
 #
 # Storage that is away mostly looks like tables that do not exist, or like empty ones: a folder
-# whose file system is not mounted is a folder without files. So no answer of the cluster's tells
-# it. What tells it is a file that is known to be there: written once, with an id that the progress
-# in the log remembers. Where that file cannot be read, or has another id, the storage is not the
-# one to which the cursor belongs, and nothing that the cluster says of its tables counts.
+# whose file system is not mounted is a folder without files. So no answer of the cluster shows it.
+# A file that is known to exist shows it: written once, with an id that the progress in the log
+# remembers. Where that file cannot be read, or has another id, the storage is not the one to which
+# the cursor belongs, and nothing that the cluster reports about its tables counts.
 
 
 _WAREHOUSE = "spark.sql.warehouse.dir"
@@ -187,14 +187,14 @@ class Marker:
             pass
 
     async def folder(self, remote: RemoteSession) -> str:
-        """Return where it is, below the warehouse."""
+        """Return its place below the warehouse."""
         if not self._path:
             confs = await remote.get_confs([_WAREHOUSE])
             self._path = f"{confs[_WAREHOUSE].rstrip('/')}/{_FOLDER}"
         return self._path
 
 
-# What of a server tells whether it gives the results that another one gives.
+# The facts of a server by which its results are the same as another one's.
 
 
 _VERSIONS = (

@@ -67,7 +67,7 @@ class SparkSession(Asking):
 
     @property
     def busy(self) -> bool:
-        """Whether a statement runs in it, or is being stopped; it must not be closed then."""
+        """True if a statement runs in it, or is being stopped; it must not be closed then."""
         return self._running > 0 or self._remote.stopping > 0
 
     @property
@@ -109,15 +109,15 @@ class SparkSession(Asking):
 
     @property
     def stands(self) -> bool:
-        """Whether it is there with all that it has to hold, as far as is known here."""
+        """True if it exists with all its content, as far as is known here."""
         return self._restored
 
     def as_it_is(self) -> Queries:
-        """Return what asks in it as it is now, and fails where it would have to be made anew."""
+        """Return this session's queries as it is now: they fail if it must be recreated."""
         return _AsItIs(self, self._remote, self._timeout_s)
 
     def lost(self, error: EngineError, epoch: int) -> None:
-        """Take in an error that somebody met in this epoch, who does not make it anew.
+        """Record an error of this epoch's session. It does not recreate the session.
 
         The epoch stays, so what others send meanwhile names the lost session, too, and is refused.
         """
@@ -197,7 +197,7 @@ class SparkSession(Asking):
             return self._remote.epoch
 
     async def _recover(self, error: EngineError, epoch: int) -> bool:
-        """Make the session anew if the error says that it is lost; True if that was all."""
+        """Recreate the session if the error shows that it is lost; True if that was all."""
         async with self._changing:
             if not self._renewed(error, epoch):
                 return False
@@ -207,7 +207,7 @@ class SparkSession(Asking):
         return True
 
     def _renewed(self, error: EngineError, epoch: int) -> bool:
-        """Begin a fresh session if the error says that this epoch's is lost."""
+        """Begin a fresh session if the error shows that this epoch's is lost."""
         first = epoch == self._remote.epoch
         if not self._remote.renew(error, epoch):
             return False
@@ -239,7 +239,7 @@ class SparkSession(Asking):
 
 
 class _AsItIs(Asking):
-    """Waits for nobody: a session that is made anew may be waiting for who asks here."""
+    """It waits for nothing: the code that recreates the session may be waiting for the caller."""
 
     def __init__(self, session: SparkSession, remote: RemoteSession, timeout_s: float) -> None:
         super().__init__(remote, timeout_s)
@@ -265,7 +265,7 @@ class _AsItIs(Asking):
 
 
 def _leaves_something(statement: Statement) -> bool:
-    """Tell whether a statement may change its session; when in doubt, it may."""
+    """Return whether a statement may change its session; when in doubt, it may."""
     match statement:
         case SqlText():
             return _text_leaves_something(statement.sql)

@@ -23,19 +23,19 @@ _STANDING: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
-    """Return the plan whose one row says what the server is, see `engine.server`."""
+    """Return the plan whose one row describes the server, see `engine.server`."""
     return _plan(_VERSION, b"")
 
 
 def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
     """Return the bytes of the plan whose one value is a statement's reading."""
     plan = _of_text(statement.sql) if isinstance(statement, SqlText) else statement.plan
-    asked = {
+    request = {
         "plan": base64.b64encode(plan).decode(),
         "analyze": not parsed_only,
         "columns": isinstance(statement, SparkPlan),
     }
-    return bytes(_plan(_READ, json.dumps(asked).encode()).SerializeToString())
+    return bytes(_plan(_READ, json.dumps(request).encode()).SerializeToString())
 
 
 def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
@@ -43,10 +43,10 @@ def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]])
 
     ``named``: sort, parts of the name, whether the content is asked for; see `Standing.java`.
     """
-    asked = [
+    request = [
         {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
     ]
-    return _plan(_STANDING, json.dumps({"folder": folder, "named": asked}).encode())
+    return _plan(_STANDING, json.dumps({"folder": folder, "named": request}).encode())
 
 
 def _of_text(sql: str) -> bytes:
@@ -55,18 +55,18 @@ def _of_text(sql: str) -> bytes:
     return bytes(plan.SerializeToString())
 
 
-def _plan(what: str, asked: bytes) -> Any:
+def _plan(what: str, request: bytes) -> Any:
     plan = protos.base.Plan()
     plan.root.extension.type_url = what
-    plan.root.extension.value = asked
+    plan.root.extension.value = request
     return plan
 
 
 # A statement as a cluster runs it, whatever form it has.
 #
-# Sessions and lanes take any form; what a form is to Spark says `engine.remote.plan_of` alone. As
-# a client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`.
-# The log's records hold statements by their tags (`dmq.declared`).
+# Sessions and lanes take any form; only `engine.remote.plan_of` turns a form into Spark's. As a
+# client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`. The
+# log's records hold statements by their tags (`dmq.declared`).
 
 
 class SqlText(Struct, frozen=True, tag="sql"):
@@ -109,5 +109,5 @@ Statement: TypeAlias = SqlText | ArrowRows | SparkPlan
 
 
 def text_size(statement: Statement) -> int:
-    """Return how many characters of SQL a statement has."""
+    """Return the number of characters of SQL in a statement."""
     return len(statement.sql) if isinstance(statement, SqlText) else 0

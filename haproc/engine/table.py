@@ -1,4 +1,4 @@
-"""What the engine asks about tables: columns, the last mark of each, and checksums."""
+"""The engine's questions about tables: columns, the last mark of each, and checksums."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from haproc.engine.type_text import type_text
 from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
 
-# What a cluster holds, as a checksum for each table and view that tells it from another one.
+# The content of a cluster, as a checksum of each table and view.
 #
 # Reading every table takes long, so it happens in two steps: `survey` notes what there is and each
 # Delta table's version, while nothing changes; `checksum` reads those versions afterwards. What
 # has no versions is read at once: views (their definitions) and tables of other formats.
 #
-# A checksum does not depend on the order of rows. It holds their count, the sum of a 64-bit hash
-# of each row (unlike an exclusive-or, a sum tells rows that stand twice), and the columns' names
-# and types. Hashes are summed, not values, so that floats are exact, too.
+# A checksum does not depend on the order of rows. It holds their count, the sum of a 64-bit hash of
+# each row (unlike an exclusive-or, a sum changes with a repeated row), and the columns' names and
+# types. Hashes are summed, not values, so that floats are exact, too.
 
 
 SETTINGS: Final = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
@@ -40,7 +40,7 @@ SURVEY_TIMEOUT_S: Final = 60.0
 _SYSTEM: Final = frozenset({"information_schema", "sys", "global_temp"}) | OWN_SCHEMAS
 _AS_TEXT: Final = re.compile(r"\bvariant\b|\bcollate\b")
 """Types that are hashed as text: some have no hash, some have one that takes `a` for `A`."""
-_TELLING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})
+_DEFINING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})
 
 
 def catalogs(confs: Iterable[str]) -> list[str]:
@@ -117,7 +117,7 @@ async def listed(rows: Rows, catalog: str) -> list[tuple[str, bool]]:
 
 
 async def _shown(rows: Rows, sql: str) -> list[dict[str, Any]]:
-    """Return what a catalog lists; nothing if it cannot list such things."""
+    """Return a catalog's list; empty if it cannot list such objects."""
     try:
         return [row for row in await rows(sql) if not row["isTemporary"]]
     except EngineError as error:
@@ -142,8 +142,8 @@ async def _definition(session: Session, name: str) -> str:
     rows = await _rows(session, f"DESCRIBE TABLE EXTENDED {name}")
     names = [str(row["col_name"]) for row in rows]
     columns = rows[: names.index("")] if "" in names else rows
-    told = [*columns, *(row for row in rows if row["col_name"] in _TELLING)]
-    text = "\n".join(f"{row['col_name']} {row['data_type']}" for row in told)
+    rows_used = [*columns, *(row for row in rows if row["col_name"] in _DEFINING)]
+    text = "\n".join(f"{row['col_name']} {row['data_type']}" for row in rows_used)
     return f"view:{_digest(text)}"
 
 
@@ -171,7 +171,7 @@ async def _rows(
 HISTORY_TIMEOUT_S = 60.0
 """Chosen: a history of 64 commits takes 0.3 s on a quiet machine."""
 WAIT_S_MAX = 3600.0
-"""How long a statement may wait for a busy cluster in all. Chosen."""
+"""The total time for which a statement may wait for a busy cluster. Chosen."""
 
 
 def columns_of(schema: Any) -> list[Column]:
@@ -202,18 +202,18 @@ async def all_rows(
     timeout_s: float,
     *,
     operation_id: str = "",
-    hear: Callable[[Any], None] = lambda _: None,
+    receive: Callable[[Any], None] = lambda _: None,
 ) -> AsyncIterator[dict[str, Any]]:
     """Run a query, a text or a plan, and yield its rows, for small results.
 
-    ``hear`` is given each message.
+    ``receive`` is given each message.
     """
     plan = sql_plan(query) if isinstance(query, str) else query
     async with contextlib.aclosing(
         remote.execute(plan, operation_id or str(uuid.uuid4()), timeout_s)
     ) as responses:
         async for response in responses:
-            hear(response)
+            receive(response)
             if response.HasField("arrow_batch"):
                 for row in arrow.rows([response.arrow_batch.data]):
                     yield row
@@ -230,7 +230,7 @@ async def rows_in_turn(
 
     async def read() -> list[dict[str, Any]]:
         found = all_rows(
-            remote, query, WAIT_S_MAX, operation_id=operation_id, hear=wait.report.hear
+            remote, query, WAIT_S_MAX, operation_id=operation_id, receive=wait.report.receive
         )
         return [row async for row in found]
 
@@ -251,11 +251,11 @@ async def rows_in_turn(
 
 
 def _late(timeout_s: float, *, is_held: bool) -> EngineError:
-    said = f"The cluster did not answer within {timeout_s} s"
+    message = f"The cluster did not answer within {timeout_s} s"
     if not is_held:
-        return EngineError(ErrorKind.AVAILABILITY, said, error_class="DEADLINE_EXCEEDED")
-    said += ": tasks of statements that were given up hold its cores, until Spark has ended them"
-    return EngineError(ErrorKind.AVAILABILITY, said, error_class=ErrorClass.CORES_HELD)
+        return EngineError(ErrorKind.AVAILABILITY, message, error_class="DEADLINE_EXCEEDED")
+    message += ": tasks of statements that were given up hold its cores, until Spark has ended them"
+    return EngineError(ErrorKind.AVAILABILITY, message, error_class=ErrorClass.CORES_HELD)
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

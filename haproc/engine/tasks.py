@@ -1,17 +1,17 @@
-"""What else the cluster does for us while a small statement waits: whether it is busy, or down.
+"""The cluster's other work for us while a small statement waits: shows if it is busy, or down.
 
-A small statement is late because the cluster is busy, which says nothing against the cluster, while
-others of ours have the cores that it waits for: the server reports every two seconds how many tasks
-each running statement has. Or while others of ours are answered: a driver that plans hundreds of
-them at once has something to do before any task runs. But what is answered may have touched no
-storage, and each gets its share of a busy cluster. A statement that is overtaken again and again,
-or for long, is late for another reason, and so is one beside which nothing runs and nothing is
-answered, or of which nothing is reported any more: the executors are gone, their storage hangs, or
-the driver does.
+A small statement may be late because the cluster is busy. This is no fault of the cluster while
+other statements of ours have the cores that it waits for: the server reports every two seconds how
+many tasks each running statement has. The same holds while other statements of ours are answered: a
+driver that plans hundreds of them at once has work before any task runs. But an answered statement
+may have touched no storage, and each gets its share of a busy cluster. So a statement that is
+overtaken again and again, or for long, is late for another reason. So is one beside which nothing
+runs and nothing is answered, or nothing is reported any more: the executors are gone, their storage
+hangs, or the driver does.
 
-A statement that was given up can hold its cores for minutes more: tasks heed an interrupt only now
-and then (Spark 4.2.1: between two batches of rows that a join has gone through), and they are in no
-report any more. That they have ended is known once a small statement is answered that came later.
+An abandoned statement can hold its cores for minutes more: tasks notice an interrupt only now and
+then (Spark 4.2.1: between two batches of rows that a join has processed), and no report lists them
+any more. They are known to have ended once a small statement that came later is answered.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Reading the marker takes the driver several times as long as a query of a litera
 OVERTAKEN_S_MAX: Final = 60.0
 """For so long at most, by one late statement after another until one is answered. Chosen."""
 FRESH_S: Final = 6.0
-"""A statement whose answer is being read is heard of every two seconds; three reports. Chosen."""
+"""A statement whose answer is being read is reported every two seconds; three reports. Chosen."""
 OLD_S: Final = 60.0
-"""A report counts for so long: nobody hears of a statement whose client has stopped reading, be its
-tasks gone or not. Thirty reports; chosen, not measured."""
+"""A report counts for so long: a statement whose client has stopped reading is not reported, with
+or without tasks. Thirty reports; chosen, not measured."""
 LEFT_S_MAX: Final = 600.0
 """Tasks that were given up hold their cores for so long at most. Chosen."""
 
 
 class Phase(Enum):
-    """How far a statement has come on the driver."""
+    """The progress of a statement on the driver."""
 
     PLANNED = auto()
     """Its tasks run."""
@@ -53,33 +53,33 @@ class Phase(Enum):
 
 
 Planned = Callable[[Phase], None]
-"""Told how far a statement is, each phase once at most; the last one only where it was given up."""
+"""Receives a statement's phases, each once at most; the last one only if it was abandoned."""
 
 
 class StatementReport:
-    """What is known of one statement. ``clock`` tells seconds."""
+    """The known facts about one statement. ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float], planned: Planned | None = None) -> None:
         self._planned = planned
         self._phase: Phase | None = None
         self.inflight = 0
         self.has_begun = False
-        """Whether tasks of it were reported, or rows came: an interrupt meets it now."""
+        """True if its tasks were reported, or rows came: an interrupt reaches it now."""
         self._queued = False
         self._clock = clock
         self._reported_at = clock()
 
     @property
     def has_tasks(self) -> bool:
-        """Whether tasks of it ran when it was heard of, not long ago."""
+        """True if tasks of it ran at the last report, not long ago."""
         return self.inflight > 0 and self._clock() - self._reported_at <= OLD_S
 
     @property
     def is_queued(self) -> bool:
-        """Whether it is waiting for its tasks: so the driver, which reports, is well."""
+        """True if it is waiting for its tasks: then the driver, which reports, is well."""
         return self._queued and self._clock() - self._reported_at <= FRESH_S
 
-    def hear(self, response: Any) -> None:
+    def receive(self, response: Any) -> None:
         """Take in one message of the statement's answer."""
         if response.HasField("execution_progress"):
             progress, self._reported_at = response.execution_progress, self._clock()
@@ -87,26 +87,26 @@ class StatementReport:
             self._queued = not self.inflight and any(not stage.done for stage in progress.stages)
             self.has_begun |= self.inflight > 0 or self._queued
             if progress.stages and self._phase is None:
-                self._tell(Phase.PLANNED)
+                self._announce(Phase.PLANNED)
         elif response.HasField("arrow_batch"):
             self._has_rows()
 
-    def hear_bytes(self, response: bytes) -> None:
+    def receive_bytes(self, response: bytes) -> None:
         """Take in one message that nobody else reads."""
         if len(response) > _REPORT_BYTES_MAX:
             self._has_rows()
         elif self._planned is not None or _REPORT_TAG in response:
             try:
-                self.hear(wire.parsed(_RESPONSE, response))
+                self.receive(wire.parsed(_RESPONSE, response))
             except ValueError:
                 return
 
     def _has_rows(self) -> None:
         self.has_begun = True
-        self._tell(Phase.ROWS)
-        self._planned = None  # there is nothing more to tell
+        self._announce(Phase.ROWS)
+        self._planned = None  # no phase follows
 
-    def _tell(self, phase: Phase) -> None:
+    def _announce(self, phase: Phase) -> None:
         self._phase = phase
         if self._planned is not None:
             self._planned(phase)
@@ -141,7 +141,7 @@ class Tasks:
 
 
 class Wait:
-    """One small statement's wait for its answer; ``report`` is what was heard of it."""
+    """One small statement's wait for its answer; ``report``: its reports so far."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.report = StatementReport(tasks._clock)
@@ -151,12 +151,12 @@ class Wait:
         self._answered_max = tasks._answered + OVERTAKEN_MAX * (len(tasks._reports) + 1)
 
     def is_excused(self) -> bool:
-        """Whether the cluster has been busy for others of ours since this was asked last."""
+        """True if the cluster has been busy with other statements of ours since the last call."""
         return self._is_queued() or self._is_overtaken()
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits for cores that what was given up may hold."""
+        """True if it waits for cores that abandoned statements may hold."""
         left_at = self._tasks._left_at
         if left_at is None or self._tasks._clock() - left_at > LEFT_S_MAX:
             return False
@@ -173,11 +173,11 @@ class Wait:
             tasks._late_since = self._began_at
 
     def _is_queued(self) -> bool:
-        """Whether it waits for what others have."""
+        """True if it waits for cores that others have."""
         return self.report.is_queued and any(other.has_tasks for other in self._tasks._reports)
 
     def _is_overtaken(self) -> bool:
-        """Whether others were answered, not too many, nor for too long."""
+        """True if others were answered, not too many, nor for too long."""
         tasks = self._tasks
         answered, self._answered = self._answered, tasks._answered
         since = self._began_at if tasks._late_since is None else tasks._late_since

@@ -16,14 +16,14 @@ from dmq.key_value import Kept, KeyValueStore
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.jobs.model import Event, Job, Submission, job_of, requested
 from haproc.jobs.records import (
-    ASKED,
     EVENTS,
     JOBS,
     RECORDS,
-    asked_prefix,
+    REQUESTED,
     event_key,
     events_prefix,
     place_of,
+    request_prefix,
     session_key,
 )
 from haproc.sessions.durable import reached
@@ -42,7 +42,7 @@ class StoredJobs:
     repeated: dict[int, list[str]] = field(default_factory=dict)
     """Later submissions under the same request id, by the job's id."""
     orphans: list[str] = field(default_factory=list)
-    """What happened to jobs that are forgotten."""
+    """The event keys of forgotten jobs."""
 
 
 class Book:
@@ -51,7 +51,8 @@ class Book:
     Keys are written once, so what was read of one holds for ever: each look asks for the keys
     alone, which costs next to nothing, and then for the values of those that are new.
 
-    Methods raise RequestError of kind availability."""
+    Methods raise RequestError of kind availability.
+    """
 
     def __init__(self, store: KeyValueStore, new_name: Callable[[], str]) -> None:
         self._store = store
@@ -91,10 +92,10 @@ class Book:
         """Return the job of this id, if there is one."""
         return (await self.look()).jobs.get(job_id)
 
-    async def ask(self, asked: Submission) -> Job:
+    async def submit(self, submission: Submission) -> Job:
         """Make a submission durable; return the job of its request id, which another may be."""
-        key = asked_prefix(asked.user, asked.request_id) + self.new_name()
-        await reached(self._store.put(key, RECORDS.to_bytes(asked)))
+        key = request_prefix(submission.user, submission.request_id) + self.new_name()
+        await reached(self._store.put(key, RECORDS.to_bytes(submission)))
         found = await self.look()
         job_id = next(
             number
@@ -106,7 +107,7 @@ class Book:
         return found.jobs[job_id]
 
     async def add(self, job_id: int, event: Event) -> Job:
-        """Make an event durable; return the job as it is then. Whether it counts, that tells."""
+        """Make an event durable; return the job as it is then. The look shows if it counts."""
         key = event_key(job_id, event, self.new_name())
         await reached(self._store.put(key, RECORDS.to_bytes(event)))
         return (await self.look()).jobs[job_id]
@@ -127,13 +128,13 @@ class Book:
 
 def found_in(kept: dict[str, Kept]) -> StoredJobs:
     """Return the jobs that these keys and values make."""
-    asked: dict[str, dict[str, int]] = defaultdict(dict)
+    keys_of: dict[str, dict[str, int]] = defaultdict(dict)
     events: dict[int, list[tuple[int, Event]]] = defaultdict(list)
     sessions: dict[int, list[tuple[str, str]]] = defaultdict(list)
     below: dict[int, list[str]] = defaultdict(list)
     for key, value in kept.items():
-        if key.startswith(ASKED):
-            asked[key.rpartition("/")[0]][key] = value.revision
+        if key.startswith(REQUESTED):
+            keys_of[key.rpartition("/")[0]][key] = value.revision
         elif key.startswith(EVENTS) and (place := place_of(key)) is not None:
             below[place.job_id].append(key)
             if place.sort == "s":
@@ -144,7 +145,7 @@ def found_in(kept: dict[str, Kept]) -> StoredJobs:
                 assert not isinstance(event, Submission)
                 events[place.job_id].append((value.revision, event))
     found = StoredJobs()
-    for revisions in asked.values():
+    for revisions in keys_of.values():
         first = requested(revisions)
         job_id = revisions[first]
         submission = RECORDS.from_bytes(kept[first].value)
@@ -170,12 +171,12 @@ def new_token(job_id: int, attempt: str) -> tuple[str, str]:
 
 
 def digest(token: str) -> str:
-    """Return what is stored of a token."""
+    """Return the stored form of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def fence_name(job_id: int) -> str:
-    """Return what a job's writes rest on, which is fenced in the log."""
+    """Return the authorization of a job's writes, which is fenced in the log."""
     return f"job/{job_id}"
 
 
@@ -188,7 +189,7 @@ class AttemptAuthorization:
 
     @property
     def name(self) -> str:
-        """What the fence names."""
+        """The name in its fence."""
         return fence_name(_named(self.token)[0])
 
     async def check(self) -> None:
@@ -200,11 +201,11 @@ class JobTokens:
     """The tokens of jobs: what an attempt shows at the doors of any HAProc, acting for its user.
 
     A token names its job and attempt; the store has a hash of its secret. It is good while the
-    attempt is the last one of a job that has not ended, which is looked up at every call: a
-    later attempt, a kill or an ending, once durable, closes all doors to it. What was let in
-    before, and is still on its way to the log, is stopped there: it rests on its job's standing,
-    which is fenced in the log before a later attempt begins (`haproc.replicate.records.contents`).
-    The Spark sessions that an attempt uses are noted before their first use, so that whoever
+    attempt is the last one of a job that has not ended, which is looked up at every call: a later
+    attempt, a kill or an ending, once durable, closes all doors to it. What was let in before, and
+    is still on its way to the log, is stopped there: it rests on its job's standing, which is
+    fenced in the log before a later attempt begins (`haproc.replicate.records.contents`). The Spark
+    sessions that an attempt uses are noted before their first use, so that the attempt that
     replaces it can close them.
     """
 
@@ -214,7 +215,7 @@ class JobTokens:
         self._noted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def user_of(self, token: str, session_id: str = "") -> str:
-        """Return for whom the token's job acts; raises RequestError if it opens no door now."""
+        """Return the user of the token's job; raises RequestError if it opens no door now."""
         job_id, attempt = _named(token)
         if session_id:
             await self._note(job_id, attempt, token, session_id)
@@ -229,11 +230,12 @@ class JobTokens:
         return user
 
     def standing(self, token: str) -> AttemptAuthorization:
-        """Return by what whoever shows this token was let in."""
+        """Return the authorization that this token gives."""
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
-        """Note the session, before the token is looked at: who replaces the attempt finds it."""
+        """Note the session before the token is checked: a HAProc that replaces the attempt finds
+        it."""
         if (attempt, session_id) in self._noted:
             return
         _checked(await self._book.job(job_id), attempt, token)
@@ -256,7 +258,7 @@ def _checked(job: Job | None, attempt: str, token: str) -> str:
         raise refused(ErrorClass.UNAUTHENTICATED, "this is the token of no job of the ring")
     if not job.valid(attempt):
         raise fenced(job)
-    return job.asked.user
+    return job.submission.user
 
 
 def fenced(job: Job) -> RequestError:

@@ -32,7 +32,8 @@ LOOK_S: Final = 1.0
 class Scheduler:
     """Submits the jobs of the configuration's schedules when they are due; see `jobs.model`.
 
-    ``leads``: whether this HAProc is the one that submits now."""
+    ``leads``: whether this HAProc is the one that submits now.
+    """
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Scheduler:
         self._done: dict[str, int] = {}
         """The last slot of each schedule that has its job."""
         self._logged: dict[str, str] = {}
-        """Why a schedule's slot could not be submitted at the last look."""
+        """The reason why a schedule's slot could not be submitted at the last look."""
 
     async def run(self) -> NoReturn:
         """Submit what is due until cancelled."""
@@ -73,22 +74,22 @@ class Scheduler:
         }
         user = schedule.user or self._anonymous
         try:
-            match turn(schedule, at, await self._service.asked_by(user)):
+            match turn(schedule, at, await self._service.jobs_of(user)):
                 case Turn.WAIT:
-                    self._tell(schedule, "its job before has not ended")
+                    self._warn_once(schedule, "its job before has not ended")
                     return
                 case Turn.NOW:
                     await self._service.submit(user, body, (), request_id(schedule, at))
                 case Turn.DONE:
                     pass
         except RequestError as error:
-            self._tell(schedule, str(error))
+            self._warn_once(schedule, str(error))
             return
         self._done[schedule.name] = at
         self._logged.pop(schedule.name, None)
 
-    def _tell(self, schedule: Schedule, why: str) -> None:
-        """Say it once: it is looked at every second."""
+    def _warn_once(self, schedule: Schedule, why: str) -> None:
+        """Log it once: it is checked every second."""
         if self._logged.get(schedule.name) != why:
             self._logged[schedule.name] = why
             logger.warning("schedule %s cannot be submitted: %s", schedule.name, why)
@@ -99,7 +100,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class JobsHere:
-    """What answers for jobs, what lets them in, and what runs them."""
+    """The parts of this HAProc for jobs: answers, admission, and runs."""
 
     service: JobService
     tokens: JobTokens
@@ -108,10 +109,10 @@ class JobsHere:
 
 
 def incarnations(members: Members) -> dict[str, str | None]:
-    """Return the peers that may still run jobs, with what they said of themselves last.
+    """Return the peers that may still run jobs, with their last reports.
 
-    One that is not heard counts until its silence fills a window: clients go elsewhere at once, but
-    a program that goes on beside a HAProc that paused would be ended for nothing.
+    A silent one counts until its silence fills a window: clients go elsewhere at once, but a
+    program that goes on beside a HAProc that paused would be ended for nothing.
     """
     return {
         name: peer.beat.incarnation if peer.beat is not None else None
@@ -121,12 +122,12 @@ def incarnations(members: Members) -> dict[str, str | None]:
 
 
 def jobs_folder(config: Config, me: str) -> Path:
-    """Return where the working folders of a HAProc's jobs are."""
+    """Return the place of the working folders of a HAProc's jobs."""
     return config.state_dir / "jobs" / me
 
 
 async def check_jobs(config: Config, me: str) -> None:
-    """Raise IsolationError if jobs could not be isolated here as the configuration says."""
+    """Raise IsolationError if jobs could not be isolated here as configured."""
     if config.jobs.enabled:
         await check_isolation(config.jobs, jobs_folder(config, me), config.state_dir)
 
@@ -143,7 +144,7 @@ def build_jobs(
 ) -> JobsHere | None:
     """Return this HAProc's part in the jobs, if the ring takes any.
 
-    ``anonymous`` is who everybody is where there are no users; ``check`` as of JobService.
+    ``anonymous``: the user of every request if no users are configured; ``check`` as of JobService.
     """
     if not config.jobs.enabled:
         return None

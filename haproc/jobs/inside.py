@@ -1,9 +1,9 @@
-"""The first process of a job: starts the program under its limits, and tells how it ended.
+"""The first process of a job: starts the program under its limits, and reports its end.
 
 Run as text by the interpreter of jobs, so that it needs no file of HAProc's; imports nothing of
 HAProc. Its standard input is one line of JSON (`Plan` in `haproc.jobs.process`) and then stays open
-for as long as the supervisor lives: when it ends, so does this process. What it tells is a line of
-JSON on standard error; its output is the program's.
+for as long as the supervisor lives: when it ends, so does this process. A report is a line of JSON
+on standard error; its output is the program's.
 
 With bubblewrap it is the first process of a process namespace: what the program leaves behind
 becomes its child, and the kernel kills everything that is left when it ends. It is not dumpable, so
@@ -28,8 +28,7 @@ EXEC_FAILED = 127
 FDS_LEFT_OPEN = 64
 """Below this is what bubblewrap may have left open, such as its user namespace."""
 NICE = 5
-"""Where the CPU is short, a program gets a third of what its HAProc gets, which others wait for.
-Chosen, not measured."""
+"""A program gets a third of its HAProc's share of a busy CPU: others wait for HAProc. Chosen."""
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -49,9 +48,9 @@ def main(plan: dict[str, Any]) -> NoReturn:
         try:
             _become(plan, first)
         except BaseException as error:
-            _tell({"failed": f"{type(error).__name__}: {error}"})
+            _report({"failed": f"{type(error).__name__}: {error}"})
             os._exit(EXEC_FAILED)
-    _tell({"began": True})
+    _report({"began": True})
     while True:
         readable, _, _ = select.select([0, woken], [], [])
         if 0 in readable:
@@ -61,14 +60,14 @@ def main(plan: dict[str, Any]) -> NoReturn:
 
 
 def _reap(program: int) -> None:
-    """Take the endings of all that have ended; the program's is told, and the last one."""
+    """Take the endings of all that have ended; report the program's, and the last one."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == program:
-            _tell({"code": os.waitstatus_to_exitcode(status)})
+            _report({"code": os.waitstatus_to_exitcode(status)})
             os._exit(0)
         if pid == 0:
             return
@@ -91,13 +90,13 @@ def _become(plan: dict[str, Any], parent: int) -> NoReturn:
         os._exit(EXEC_FAILED)
     os.umask(0o077)
     os.chdir(plan["folder"])
-    telling = os.dup(2)
+    report_fd = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(1, 2)
     try:
         os.execve(plan["command"][0], plan["command"], plan["environment"])
     except OSError:
-        os.dup2(telling, 2)
+        os.dup2(report_fd, 2)
         raise
 
 
@@ -109,5 +108,5 @@ def _limit(which: int, value: int, grace: int) -> None:
     resource.setrlimit(which, (value, most))
 
 
-def _tell(said: dict[str, Any]) -> None:
-    os.write(2, json.dumps(said).encode() + b"\n")
+def _report(message: dict[str, Any]) -> None:
+    os.write(2, json.dumps(message).encode() + b"\n")

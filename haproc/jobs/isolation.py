@@ -1,7 +1,7 @@
-"""What stands between jobs and their HAProc on this host, and whether it works here.
+"""The isolation of jobs from their HAProc on this host, and a check that it works.
 
-It is tried at start as jobs will use it: a program runs under the very options of theirs. A HAProc
-whose jobs would not be isolated as configured does not start.
+The check runs at start, as jobs will use it: a program runs with the same options as theirs. A
+HAProc whose jobs would not be isolated as configured does not start.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ ADVICE: Final = {
 
 
 class IsolationError(OSError):
-    """Jobs cannot be isolated on this host as the configuration says."""
+    """Jobs cannot be isolated on this host as configured."""
 
 
 def user_of(settings: Jobs) -> str | None:
-    """Return as whom programs run; None: as HAProc itself."""
+    """Return the user of programs; None: as HAProc itself."""
     sandboxed = settings.isolation is Isolation.BUBBLEWRAP
     if settings.user is None and sandboxed and os.geteuid() == 0:
         return UNPRIVILEGED
@@ -50,7 +50,7 @@ def user_of(settings: Jobs) -> str | None:
 
 
 def interpreter_of(settings: Jobs) -> Path:
-    """Return what runs programs."""
+    """Return the command that runs programs."""
     return settings.python or Path(sys.executable)
 
 
@@ -93,7 +93,7 @@ async def _fault(settings: Jobs, folder: Path, hidden: Path) -> str | None:
             return "HAProc must be root to run programs as jobs.user"
         await asyncio.to_thread(make_folder, folder, [], user, lambda: remove_folder(folder))
         running = await Running.start(plan)
-        said = b"".join([piece async for piece in running.output()])
+        output = b"".join([piece async for piece in running.output()])
         end = await running.ended()
     except KeyError:
         return f"there is no user {user}: name one as jobs.user"
@@ -103,4 +103,4 @@ async def _fault(settings: Jobs, folder: Path, hidden: Path) -> str | None:
         await asyncio.to_thread(remove_folder, folder)
     if end.outcome is Outcome.SUCCESS:
         return None
-    return f"{end.why} {said.decode('utf-8', 'replace')[-500:]}".strip()
+    return f"{end.why} {output.decode('utf-8', 'replace')[-500:]}".strip()

@@ -1,6 +1,6 @@
-"""What a HAProc does about the ring's jobs, by what it sees of jobs and peers. Pure.
+"""A HAProc's steps for the ring's jobs, by the state of jobs and peers. Pure.
 
-Every HAProc decides for itself; where two come to the same, the events' order (`haproc.jobs.model`)
+Every HAProc decides for itself. If two take the same step, the events' order (`haproc.jobs.model`)
 lets one of them count.
 """
 
@@ -15,29 +15,30 @@ from typing import Final
 from haproc.jobs.model import BatchState, Job, JobAttempt
 
 OTHERS_AFTER_MS: Final = 5_000
-"""How long a job waits for the HAProc that was asked for it, or had it last; then any takes it."""
+"""A job waits so long for the HAProc that received it, or had it last; then any takes it."""
 FORGET_AFTER_MS: Final = 3_600_000
 """A job that has ended is known for at least so long: longer than clients repeat requests."""
 
 
 class Step(StrEnum):
-    """What to do about a job."""
+    """The next step for a job."""
 
     START = "start"
     """Begin an attempt."""
     LOST = "lost"
-    """Say that its attempt is lost; it has no restarts left."""
+    """Record that its attempt is lost; it has no restarts left."""
     FENCE = "fence"
     """Fence what an ended one still has on its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingView:
-    """What a HAProc knows at a moment.
+    """The ring as a HAProc sees it at a moment.
 
-    ``alive``: the incarnation of each peer that anybody hears, None where it has not said it yet;
-    ``unheard``: peers of which nothing can be known yet; ``here``: the attempts that run here;
-    ``serving``: whether this HAProc may take jobs; ``room``: how many more.
+    ``alive``: the incarnation of each peer that any HAProc receives messages from, None if it is
+    not reported yet; ``unheard``: peers whose state cannot be known yet; ``here``: the attempts
+    that run here; ``serving``: True if this HAProc may take jobs; ``room``: the number of further
+    ones.
     """
 
     me: str
@@ -51,7 +52,7 @@ class RingView:
 
 
 def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
-    """Whether a HAProc, as it was then, is no more."""
+    """True if this incarnation of a HAProc is gone."""
     if cluster == seen.me:
         return incarnation != seen.incarnation
     if cluster in seen.unheard:
@@ -63,7 +64,7 @@ def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
 
 
 def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
-    """Whether nobody runs an attempt any more."""
+    """True if no HAProc runs an attempt any more."""
     mine = (attempt.cluster, attempt.incarnation) == (seen.me, seen.incarnation)
     if mine:
         return attempt.name not in seen.here
@@ -71,7 +72,7 @@ def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
 
 
 def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
-    """Return what to do now; no more starts than there is room for."""
+    """Return the next steps; no more starts than there is room for."""
     if not seen.serving:
         return []
     found: list[tuple[Step, Job]] = []
@@ -84,20 +85,20 @@ def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
         elif step is not None:
             found.append((step, job))
         elif job.state is BatchState.RUNNING:
-            running[job.asked.user] += 1
+            running[job.submission.user] += 1
     return found + [(Step.START, job) for job in _in_turn(waiting, running, seen.room)]
 
 
 def _in_turn(waiting: list[Job], running: Counter[str], room: int) -> list[Job]:
     """Return the jobs to start: of the user that has the fewest running, the oldest.
 
-    So one who submits many keeps nobody waiting for all of them.
+    So a user who submits many keeps nobody waiting for all of them.
     """
     found: list[Job] = []
     while len(found) < min(room, len(waiting)):
         left = (job for job in waiting if job not in found)
-        job = min(left, key=lambda each: (running[each.asked.user], each.id))
-        running[job.asked.user] += 1
+        job = min(left, key=lambda each: (running[each.submission.user], each.id))
+        running[job.submission.user] += 1
         found.append(job)
     return found
 
@@ -110,8 +111,8 @@ def _step(job: Job, seen: RingView) -> Step | None:
         due = _mine_or_due(current.cluster, current.incarnation, job.final.at_ms, seen)
         return Step.FENCE if due else None
     if current is None:
-        asked = job.asked
-        due = _mine_or_due(asked.cluster, asked.incarnation, asked.at_ms, seen)
+        submission = job.submission
+        due = _mine_or_due(submission.cluster, submission.incarnation, submission.at_ms, seen)
         return Step.START if due else None
     if job.ended is not None:
         due = _mine_or_due(current.cluster, current.incarnation, job.ended.at_ms, seen)

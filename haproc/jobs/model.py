@@ -1,4 +1,4 @@
-"""What a job is, what happened to it, its environment, and when a schedule makes one. Pure."""
+"""A job, its events, its environment, and the times at which a schedule makes one. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from haproc.config.jobs import Schedule
 
 
 class Outcome(StrEnum):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     SUCCESS = "success"
     FAILED = "failed"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     LIMIT = "limit"
     """It used up one of its limits."""
     LOST = "lost"
-    """The HAProc that ran it is gone, or was told to stop."""
+    """The HAProc that ran it is gone, or was stopped."""
     ERROR = "error"
     """It could not be started."""
     KILLED = "killed"
@@ -75,7 +75,7 @@ _FINAL = {
 
 
 class Role(StrEnum):
-    """What a file of a job is for."""
+    """The purpose of a job's file."""
 
     PROGRAM = "program"
     MODULE = "module"
@@ -96,7 +96,7 @@ class JobFile:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What one job may use: bytes of address space, seconds of the CPU and of the wall's clock."""
+    """The limits of one job: bytes of address space, seconds of the CPU and of the wall's clock."""
 
     memory_bytes: int
     cpu_s: float
@@ -105,10 +105,10 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was asked for.
+    """The request for a job.
 
-    ``cluster`` and ``incarnation`` are those of the HAProc that was asked; ``stored`` names the
-    place of the files' bytes, ``fingerprint`` tells whether a repeated request is the same.
+    ``cluster`` and ``incarnation`` are those of the HAProc that received it; ``stored`` names the
+    place of the files' bytes; ``fingerprint`` shows if a repeated request is the same.
     """
 
     user: str
@@ -180,14 +180,14 @@ class Job:
     """A job as it stands: ``ended`` is the last attempt's ending, ``final`` the job's."""
 
     id: int
-    asked: Submission
+    submission: Submission
     attempts: tuple[JobAttempt, ...] = ()
     ended: Ending | None = None
     final: Ending | None = None
     sessions: tuple[tuple[str, str], ...] = field(default=())
     """The Spark sessions that its attempts have used: attempt and the session's id."""
     fenced: bool = False
-    """Whether that was done after its end."""
+    """True if a fence was put into the log after its end."""
 
     @property
     def current(self) -> JobAttempt | None:
@@ -196,8 +196,8 @@ class Job:
 
     @property
     def restarts_left(self) -> int:
-        """How many more attempts there may be after the first one."""
-        return self.asked.restarts + 1 - max(1, len(self.attempts))
+        """The number of further attempts allowed after the first one."""
+        return self.submission.restarts + 1 - max(1, len(self.attempts))
 
     @property
     def state(self) -> BatchState:
@@ -210,27 +210,27 @@ class Job:
 
     @property
     def to_fence(self) -> bool:
-        """Whether something of it may still come, which is to count nowhere.
+        """True if a write of it may still come, which must not count anywhere.
 
-        One that ended well has waited for all that it asked for.
+        A job that ended well has waited for all its writes.
         """
         well = self.final is None or self.final.outcome is Outcome.SUCCESS
         return not (well or self.fenced or self.current is None)
 
     def valid(self, attempt: str) -> bool:
-        """Whether this attempt may still act for the job."""
+        """True if this attempt may still act for the job."""
         current = self.current
         alive = self.final is None and self.ended is None
         return alive and current is not None and current.name == attempt
 
     def program(self) -> str:
         """Return the name of the file to run."""
-        return next(each.name for each in self.asked.files if each.role is Role.PROGRAM)
+        return next(each.name for each in self.submission.files if each.role is Role.PROGRAM)
 
 
 def job_of(
     job_id: int,
-    asked: Submission,
+    submission: Submission,
     events: Sequence[tuple[int, Event]],
     sessions: Sequence[tuple[str, str]] = (),
 ) -> Job:
@@ -246,31 +246,31 @@ def job_of(
         current = attempts[-1].name if attempts else ""
         match event:
             case JobAttempt():
-                if event.replaces == current and len(attempts) <= asked.restarts:
+                if event.replaces == current and len(attempts) <= submission.restarts:
                     attempts.append(event)
                     ended = None
             case Ending():
                 if event.attempt == current and attempts and ended is None:
                     ended = event
-                    again = event.outcome in RESTARTABLE and len(attempts) <= asked.restarts
+                    again = event.outcome in RESTARTABLE and len(attempts) <= submission.restarts
                     final = None if again else event
             case Kill():
                 final = Ending(current, Outcome.KILLED, None, f"killed by {event.by}", event.at_ms)
-    return Job(job_id, asked, tuple(attempts), ended, final, tuple(sessions), fenced)
+    return Job(job_id, submission, tuple(attempts), ended, final, tuple(sessions), fenced)
 
 
 def requested(revisions: Mapping[str, int]) -> str:
-    """Return which of several submissions under one request id counts: the first."""
+    """Return the submission that counts, of several under one request id: the first."""
     return min(revisions, key=lambda key: revisions[key])
 
 
 # When a schedule's jobs are due. Pure.
 #
-# The slots of a schedule are moments that everybody computes alike: multiples of its interval
-# since 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits
-# a slot's job, under a request id made of the schedule's name and the slot: whoever else believes
-# to be the one, or asks again, finds that job. Jobs of one schedule do not run side by side: one
-# that takes longer than the interval, or hangs, does not take up the ring.
+# The slots of a schedule are moments that everybody computes alike: multiples of its interval since
+# 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits a
+# slot's job, under a request id made of the schedule's name and the slot: another HAProc that
+# believes to be the one, or a repetition, finds that job. Jobs of one schedule do not run side by
+# side: one that takes longer than the interval, or hangs, does not take up the ring.
 
 
 LATE_MAX_S: Final = 600.0
@@ -293,7 +293,7 @@ def request_id(schedule: Schedule, at: int) -> str:
 
 
 class Turn(Enum):
-    """What is to be done about a slot."""
+    """The action for a slot."""
 
     NOW = auto()
     """Its job is to be submitted."""
@@ -304,7 +304,7 @@ class Turn(Enum):
 
 
 def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
-    """Return what is to be done about a slot; ``jobs``: its user's, by their request ids."""
+    """Return the action for a slot; ``jobs``: its user's, by their request ids."""
     if request_id(schedule, at) in jobs:
         return Turn.DONE
     mine = f"schedule:{schedule.name}:"
@@ -313,7 +313,7 @@ def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
 
 
 def leads(me: str, ready: Iterable[str]) -> bool:
-    """Whether this HAProc, which is READY, is the one that submits; ``ready``: peers that are."""
+    """True if this HAProc, which is READY, is the one that submits; ``ready``: peers that are."""
     return all(me < other for other in ready)
 
 
@@ -338,15 +338,15 @@ def environment(
 
     ``passed``: what jobs may see of HAProc's; ``ring``: where the ring is, and the token.
     """
-    confs = dict(job.asked.confs)
+    confs = dict(job.submission.confs)
     return {
         **passed,
-        **dict(job.asked.environment),
+        **dict(job.submission.environment),
         "PATH": f"{python.parent}:{SYSTEM_PATH}",
         "HOME": str(folder),
         "TMPDIR": str(folder / "tmp"),
         "LANG": "C.UTF-8",
-        "PYTHONPATH": ":".join(str(each) for each in module_path(folder, job.asked.files)),
+        "PYTHONPATH": ":".join(str(each) for each in module_path(folder, job.submission.files)),
         "PYTHONUNBUFFERED": "1",
         **ring,
         "SPARK_CONNECT_MODE_ENABLED": "1",
@@ -358,7 +358,7 @@ def environment(
 
 
 def module_path(folder: Path, files: Sequence[JobFile]) -> list[Path]:
-    """Return where the program's imports are looked for: a folder, and each archive."""
+    """Return the places of the program's imports: a folder, and each archive."""
     modules = folder / "modules"
     archives = [each.name for each in files if each.role is Role.MODULE]
     return [modules, *(modules / name for name in archives if not name.endswith(".py"))]
@@ -371,7 +371,7 @@ def ring_variables(
     options: Sequence[tuple[str, str]],
     after_offset: int,
 ) -> dict[str, str]:
-    """Return what PySpark and haclient find the ring by: a port on loopback, client doors.
+    """Return the ring's addresses for PySpark and haclient: a port on loopback, client doors.
 
     ``after_offset``: so many records of the log are to show in what the program reads.
     """
@@ -394,5 +394,5 @@ def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str
 
 
 def placed(file: JobFile) -> str:
-    """Return where a file of the job lies in its folder."""
+    """Return the place of a job's file in its folder."""
     return f"modules/{file.name}" if file.role is Role.MODULE else file.name

@@ -1,4 +1,4 @@
-"""One program's process: its folder, its sandbox, its limits, what it says, how it ended."""
+"""One program's process: its folder, its sandbox, its limits, its output, its end."""
 
 from __future__ import annotations
 
@@ -111,12 +111,11 @@ SYSTEM: Final = (
     *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/passwd"),
     *("/etc/group", "/etc/ld.so.cache", "/etc/mime.types", "/etc/alternatives"),
 )
-"""What Python, gRPC and Arrow read of a system; no folder in which HAProc's files may be, such as
-those of private keys."""
+"""System files that Python, gRPC and Arrow read; no folder that may have private keys."""
 SHARED_MEMORY_BYTES: Final = 64 << 20
 """Of /dev/shm; as containers have it."""
 USER_NAMESPACE_FD: Final = 3
-"""Where the supervisor puts the namespace that it has made (`NAMESPACE_FD` there)."""
+"""The file descriptor of the namespace that the supervisor has made (`NAMESPACE_FD` there)."""
 LINKS_MAX: Final = 16
 
 _NAMESPACES: Final = (
@@ -167,7 +166,7 @@ def sandboxed(
 
 
 def _seen(hidden: Iterable[Path], shown: Sequence[Path]) -> list[Path]:
-    """Return where what is to be hidden would be found below what is shown, links followed."""
+    """Return the hidden places that lie below visible ones, links followed."""
     found = set()
     for secret in (each.resolve() for each in hidden):
         for path in shown:
@@ -182,7 +181,7 @@ def _parents(paths: Iterable[Path]) -> list[Path]:
 
 
 def _open_to_all(folders: Iterable[Path]) -> list[str]:
-    """Return what makes these, so that whoever the program's user is can go through them."""
+    """Return the options that make these folders, passable for any user of the program."""
     return [part for each in folders for part in ("--perms", "0755", "--dir", str(each))]
 
 
@@ -200,7 +199,7 @@ def homes_of(python: Path) -> list[Path]:
     return sorted(home for home in found if home != Path("/"))
 
 
-# One program's process: its folder, its limits, what it says, how it ended.
+# One program's process: its folder, its limits, its output, its end.
 
 
 SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
@@ -209,19 +208,19 @@ BEGIN: Final = (
     "import json, sys; plan = json.loads(sys.stdin.buffer.readline()); "
     "inside = {}; exec(plan.pop('source'), inside); inside['main'](plan)"
 )
-"""What the interpreter of jobs is given: inside of a sandbox it has no file of HAProc's."""
+"""The arguments of the jobs' interpreter: inside a sandbox it has no file of HAProc's."""
 BUBBLEWRAP: Final = "bwrap"
 READ_BYTES: Final = 64 << 10
 FILES_OPEN_MAX: Final = 1024
-SAID_MAX: Final = 1000
+REPORT_CHARS_MAX: Final = 1000
 """Characters of an error that is passed on."""
 UNPRIVILEGED: Final = "nobody"
-"""As whom programs run in the sandbox of a HAProc that is root, unless `jobs.user` says."""
+"""The user of programs in the sandbox of a HAProc that is root, unless `jobs.user` names one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run: an absolute command, in a folder, how far from HAProc, and as whom.
+    """The program to run: an absolute command, its folder, its isolation from HAProc, and its user.
 
     ``python`` runs the job's first process. ``readable`` and ``hidden`` as in
     `haproc.jobs.process`. ``user``: None for HAProc's own.
@@ -248,8 +247,8 @@ class Plan:
         """Of each process."""
         return max(1, round(self.cpu_s))
 
-    def told(self) -> dict[str, Any]:
-        """Return what the supervisor is told; raises OSError, KeyError for an unknown user."""
+    def fields(self) -> dict[str, Any]:
+        """Return the supervisor's input; raises OSError, KeyError for an unknown user."""
         limits = {
             "RLIMIT_AS": self.memory_bytes,
             "RLIMIT_CPU": self.cpu_limit_s,
@@ -291,7 +290,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a program ended; ``code`` is its exit code (negative: the signal)."""
+    """The end of a program; ``code`` is its exit code (negative: the signal)."""
 
     outcome: Outcome
     code: int | None
@@ -310,7 +309,7 @@ class Running:
     @classmethod
     async def start(cls, plan: Plan) -> Running:
         """Start it; raises OSError, and KeyError for a user that there is not."""
-        told = json.dumps(plan.told()).encode() + b"\n"
+        message = json.dumps(plan.fields()).encode() + b"\n"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(SUPERVISOR)),
             stdin=asyncio.subprocess.PIPE,
@@ -321,7 +320,7 @@ class Running:
             start_new_session=True,
         )
         assert process.stdin is not None
-        process.stdin.write(told)
+        process.stdin.write(message)
         return cls(process, plan)
 
     def stop(self) -> None:
@@ -332,7 +331,7 @@ class Running:
             self._process.stdin.close()
 
     async def output(self) -> AsyncIterator[bytes]:
-        """Give what it says until it ends; one that says too much is ended."""
+        """Yield its output until it ends; one that writes too much is ended."""
         stdout = self._process.stdout
         assert stdout is not None
         came = 0
@@ -345,15 +344,15 @@ class Running:
             yield piece
 
     async def ended(self) -> End:
-        """Return how it ended, once the output is read."""
+        """Return its end, once the output is read."""
         assert self._process.stderr is not None
-        told = await self._process.stderr.read()
+        report = await self._process.stderr.read()
         await self._process.wait()
         self.stop()
         if self._over:
             most = self._plan.output_bytes_max
             return End(Outcome.LIMIT, None, f"it said more than {most} bytes")
-        return end_of(told.decode("utf-8", "replace").splitlines(), self._plan.cpu_limit_s)
+        return end_of(report.decode("utf-8", "replace").splitlines(), self._plan.cpu_limit_s)
 
 
 ENDED_WHY: Final = {
@@ -368,11 +367,11 @@ ENDED_WHY: Final = {
 }
 
 
-def end_of(told: Sequence[str], cpu_limit_s: float) -> End:
-    """Return what the last words of supervisor, first process and bubblewrap mean."""
+def end_of(lines: Sequence[str], cpu_limit_s: float) -> End:
+    """Return the end that the last lines of supervisor, first process and bubblewrap report."""
     words: dict[str, Any] = {}
     others: list[str] = []
-    for line in told:
+    for line in lines:
         if line.startswith("{"):
             words.update(json.loads(line))
         elif line.strip():
@@ -386,8 +385,8 @@ def end_of(told: Sequence[str], cpu_limit_s: float) -> End:
         return End(outcome, words.get("code", -signal.SIGKILL), why)
     if "code" not in words:
         if others and "began" not in words:
-            said = "; ".join(others)[:SAID_MAX]
-            return End(Outcome.ERROR, None, f"the program could not be started: {said}")
+            message = "; ".join(others)[:REPORT_CHARS_MAX]
+            return End(Outcome.ERROR, None, f"the program could not be started: {message}")
         return End(Outcome.FAILED, None, "its first process was killed")
     code = int(words["code"])
     used_up = words["cpu_s"] >= cpu_limit_s

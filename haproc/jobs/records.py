@@ -34,17 +34,17 @@ from haproc.jobs.model import (
 
 
 JOBS: Final = "job/"
-ASKED: Final = "job/asked/"
+REQUESTED: Final = "job/asked/"
 EVENTS: Final = "job/at/"
 FILES: Final = "jobfile/"
 LOGS: Final = "joblog/"
 GRACE_MS: Final = 3_600_000
-"""How long files wait for their job. Chosen: far above what clocks differ by."""
+"""The time for which files wait for their job. Chosen: far above the differences of clocks."""
 
 
-def asked_prefix(user: str, request_id: str) -> str:
+def request_prefix(user: str, request_id: str) -> str:
     """Return below what the submissions under a request id are."""
-    return f"{ASKED}{quote(user, safe='')}/{quote(request_id, safe='')}/"
+    return f"{REQUESTED}{quote(user, safe='')}/{quote(request_id, safe='')}/"
 
 
 def events_prefix(job_id: int) -> str:
@@ -58,7 +58,7 @@ def left_over(keys: Iterable[str], jobs: Mapping[int, Submission], now_ms: int) 
     A submission broke off, or its job was forgotten by a HAProc that died over it. Files come
     before the job that they are of, so young ones stay; ``stored`` begins with the time.
     """
-    stored = {asked.stored for asked in jobs.values()}
+    stored = {job.stored for job in jobs.values()}
     found = []
     for key in keys:
         head, of, *_ = key.split("/")
@@ -96,7 +96,7 @@ def event_key(job_id: int, event: Event, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """What a key stands for: an event's or a session's job, and what sort it is."""
+    """The parts of a key: an event's or a session's job, and the sort of the event."""
 
     job_id: int
     sort: str
@@ -104,7 +104,7 @@ class KeyParts:
 
 
 def place_of(key: str) -> KeyParts | None:
-    """Return what a key below ``job/at/`` stands for."""
+    """Return the meaning of a key below ``job/at/``."""
     number, _, rest = key.removeprefix(EVENTS).partition("/")
     sort, _, rest = rest.partition("/")
     return KeyParts(int(number), sort, unquote(rest)) if number.isdigit() and rest else None
@@ -126,10 +126,10 @@ RECORDS: Final[Kinds[Submission | Event]] = Kinds(
 
 # The tail of a job's output in the key-value store: whole lines, the oldest ones dropped.
 #
-# A piece is stored under the numbers of its lines, and is never changed: a last piece that is
-# small is replaced by one that begins where it began and goes on farther, and then deleted.
-# Whoever reads in between sees both, and takes the longer one. Lines are numbered from the job's
-# first attempt on; where the next attempt begins, whatever an earlier one still adds is cut off.
+# A piece is stored under the numbers of its lines, and is never changed: a last piece that is small
+# is replaced by one that begins where it began and goes on farther, and then deleted. A reader in
+# between sees both, and takes the longer one. Lines are numbered from the job's first attempt on;
+# where the next attempt begins, whatever an earlier one still adds is cut off.
 
 
 LINE_BYTES_MAX: Final = 8 << 10
@@ -137,10 +137,10 @@ LINE_BYTES_MAX: Final = 8 << 10
 CHARACTER_BYTES_MAX: Final = 4
 PIECE_BYTES_MAX: Final = 64 << 10
 LINE_COST: Final = 4
-"""What a line takes up beside its text where it is stored; so empty ones are bounded, too."""
+"""The bytes that a stored line takes beside its text; so empty ones are bounded, too."""
 GROWING_BYTES_MAX: Final = 8 << 10
-"""A last piece below this is written again with what comes behind it. Chosen: a program that says a
-line a second has so few pieces, and none is written more often than is cheap."""
+"""A last piece below this is written again with what comes behind it. Chosen: a program that writes
+a line a second has so few pieces, and none is written more often than is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def piece_key(job_id: int, attempt: str, first: int, end: int) -> str:
 
 
 def piece_bytes(piece: LogPiece) -> bytes:
-    """Return what is stored of a piece: its lines as a JSON list."""
+    """Return the stored form of a piece: its lines as a JSON list."""
     return json.dumps(list(piece.lines), ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -182,7 +182,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 class Tail:
-    """What one attempt has said, as far as it is kept."""
+    """The output of one attempt, as far as it is kept."""
 
     def __init__(self, first: int, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -254,7 +254,7 @@ class Tail:
 
 
 def _cut_at(line: bytes) -> int:
-    """Return how much of a line is the next one that is stored; no character is cut in two."""
+    """Return the length of the next stored part of a line; no character is cut in two."""
     if len(line) <= LINE_BYTES_MAX:
         return len(line)
     for at in range(LINE_BYTES_MAX, LINE_BYTES_MAX - CHARACTER_BYTES_MAX, -1):
@@ -299,9 +299,9 @@ def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> l
         of.setdefault(attempt, []).append((int(first), int(end), key))
     found: list[Span] = []
     ends = [*(each.log_from for each in attempts[1:]), None]
-    for said_by, until in zip(attempts, ends, strict=False):
-        at = said_by.log_from
-        pieces = sorted((first, -end, key) for first, end, key in of.get(said_by.name, ()))
+    for attempt_of, until in zip(attempts, ends, strict=False):
+        at = attempt_of.log_from
+        pieces = sorted((first, -end, key) for first, end, key in of.get(attempt_of.name, ()))
         for begin, longest, key in pieces:
             stop = -longest if until is None else min(-longest, until)
             start = max(begin, at)
@@ -312,13 +312,13 @@ def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> l
 
 
 def total(found: Sequence[Span], attempts: Sequence[JobAttempt]) -> int:
-    """Return how many lines the log has had, those dropped included."""
+    """Return the number of lines that the log has had, dropped ones included."""
     begun = attempts[-1].log_from if attempts else 0
     return max(begun, found[-1].end if found else 0)
 
 
 def page(start: int | None, size: int, found: Sequence[Span], end: int) -> tuple[int, int]:
-    """Return which lines are asked for; without a start the last ones, as Livy has it."""
+    """Return the requested lines; without a start the last ones, as Livy has it."""
     oldest = found[0].start if found else end
     begin = max(end - size, oldest) if start is None else min(max(start, oldest), end)
     return begin, min(begin + size, end)

@@ -54,7 +54,7 @@ def doors_of(config: Config, me: str) -> list[DoorAddress]:
 
 
 class Relay:
-    """See the module. ``doors`` gives those worth trying now, in order."""
+    """A port on loopback for one job. ``doors`` gives the doors worth trying now, in order."""
 
     def __init__(self, doors: Callable[[], Sequence[DoorAddress]]) -> None:
         self._doors = doors
@@ -65,7 +65,7 @@ class Relay:
 
     async def start(self) -> None:
         """Listen."""
-        # Known before it serves, which takes a turn: who is cancelled there leaves nothing open.
+        # Known before it serves, which takes a turn: a cancellation there leaves nothing open.
         self._server = await asyncio.start_server(self._serve, HOST, 0, start_serving=False)
         self.port = self._server.sockets[0].getsockname()[1]
         if self._closed:

@@ -1,4 +1,4 @@
-"""Jobs in the words of Livy's batches: a request is read, its files are found, a job is told."""
+"""Jobs as Livy's batches: reads a request, finds its files, and writes a job's answer."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
     current = job.current
     return {
         "id": job.id,
-        "name": job.asked.name,
-        "owner": job.asked.user,
-        "proxyUser": job.asked.proxy_user,
+        "name": job.submission.name,
+        "owner": job.submission.user,
+        "proxyUser": job.submission.proxy_user,
         "state": job.state.value,
         "appId": f"haproc-{job.id}-{current.number}" if current is not None else None,
         "appInfo": {"driverLogUrl": None, "sparkUiUrl": None},
         "log": list(log),
         "haproc": {
-            "request_id": job.asked.request_id,
+            "request_id": job.submission.request_id,
             "program": job.program(),
-            "cluster": current.cluster if current is not None else job.asked.cluster,
+            "cluster": current.cluster if current is not None else job.submission.cluster,
             "attempts": len(job.attempts),
             "restarts_left": max(0, job.restarts_left),
-            "submitted_ms": job.asked.at_ms,
+            "submitted_ms": job.submission.at_ms,
             "started_ms": current.at_ms if current is not None else None,
             "ended_ms": job.final.at_ms if job.final is not None else None,
             "outcome": job.final.outcome.value if job.final is not None else None,
@@ -71,7 +71,7 @@ def read_files(
 
 
 def find(path: str, folders: Sequence[Path]) -> Path:
-    """Return where a path leads to, links followed, which is inside of one of the folders.
+    """Return the target of a path, links followed, which is inside of one of the folders.
 
     Relative ones are looked for in each folder; ``file:`` and ``local:`` are as good as nothing.
     """
@@ -114,9 +114,9 @@ def _not_there(path: str, why: str) -> RequestError:
 #
 # Livy's fields are for a driver in a JVM. What has a meaning for a Python program beside a HAProc
 # is taken over (``driverMemory`` is the bound of its memory); what would run on a cluster of its
-# own, or not at all, is refused by name, so that nobody believes it was heeded. Where the
-# configuration says so, what only describes a cluster is ignored instead; parts of the program, or
-# another Spark, never.
+# own, or not at all, is refused by name, so that nobody believes it was heeded. If configured so,
+# fields that only describe a cluster are ignored instead; parts of the program, or another Spark,
+# never.
 
 
 ARGS_MAX: Final = 1000
@@ -132,7 +132,7 @@ FIELDS: Final = (
     *("driverMemory", "className", "jars", "archives", "driverCores", "executorMemory"),
     *("executorCores", "numExecutors", "queue", "heartbeatTimeoutInSecond"),
 )
-"""What a body may hold: Livy's, and ours: ``code`` and ``requestId``."""
+"""The fields of a body: Livy's, and ours: ``code`` and ``requestId``."""
 _REFUSED: Final = {
     "className": "a job is a Python program, and has no class to start",
     "jars": "JVM code would run in a driver of its own, which writes past the ring",
@@ -150,14 +150,14 @@ NEVER_IGNORED: Final = frozenset(
         *("spark.archives", "spark.files", "spark.jars", "spark.plugins", "spark.submit.pyFiles"),
     }
 )
-"""Without these a program would be another one, or run elsewhere than it says."""
+"""Without these a program would be another one, or run elsewhere than it states."""
 _ENVIRONMENT: Final = ("haproc.env.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fanout", "timeout_s")
 """Of the Spark Connect door, as conf ``haproc.NAME``."""
 _UNITS: Final = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
 _TAKEN: Final = frozenset({"modules", "tmp"})
-"""What the working folder has already."""
+"""Names that the working folder has already."""
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ -]{0,127}")
 
 
@@ -172,7 +172,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a body asks for; ``paths`` are still to be read from the allowed folders."""
+    """The content of a body; ``paths`` are still to be read from the allowed folders."""
 
     paths: tuple[tuple[Role, str], ...]
     uploads: tuple[Upload, ...]
@@ -190,10 +190,10 @@ class Wanted:
 
 
 def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: Jobs) -> Wanted:
-    """Return what a body asks for; raises RequestError."""
+    """Return the content of a body; raises RequestError."""
     try:
         json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # JSON may say halves of characters
+    except UnicodeEncodeError:  # JSON may contain halves of characters
         raise _bad("the request holds text that is no Unicode") from None
     ignored = _Ignored(jobs)
     for field, why in _REFUSED.items():
@@ -241,14 +241,14 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
 
 
 class _Ignored:
-    """What of a request means nothing here, where the configuration lets that be ignored."""
+    """The parts of a request that mean nothing here, if the configuration has them ignored."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._allowed = jobs.unknown_fields is UnknownFields.IGNORE
         self.names: set[str] = set()
 
     def may(self, name: str) -> bool:
-        """Whether a field or setting may be ignored; if so, it is noted."""
+        """True if a field or setting may be ignored; if so, it is noted."""
         never = name in NEVER_IGNORED or name.startswith(("haproc.", "spark.jars."))
         if self._allowed and not never:
             self.names.add(name)
@@ -276,7 +276,7 @@ def _program(
 
 @dataclass(slots=True)
 class _Settings:
-    """What ``conf`` says."""
+    """The settings in ``conf``."""
 
     confs: dict[str, str]
     options: dict[str, str]
@@ -296,20 +296,20 @@ class _Settings:
         """Return the job's limits: those of the configuration, or less."""
         memory = _text(body, "driverMemory") or self.memory
         most = jobs.memory_bytes_max
-        asked = memory_bytes(memory) if memory is not None else most
-        if asked > most and not ignored.may("driverMemory"):
+        wanted = memory_bytes(memory) if memory is not None else most
+        if wanted > most and not ignored.may("driverMemory"):
             raise _bad(f"driverMemory {memory} is more than jobs.memory_bytes_max ({most})")
         return JobLimits(
-            min(asked, most),
+            min(wanted, most),
             self._seconds("haproc.cpu_s", jobs.cpu_s),
             self._seconds("haproc.wall_s", jobs.wall_s),
         )
 
     def _seconds(self, name: str, most: float) -> float:
-        asked = self.numbers.get(name, most)
-        if not 0 < asked <= most:
+        wanted = self.numbers.get(name, most)
+        if not 0 < wanted <= most:
             raise _bad(f"conf {name} must be above 0 and at most {most:g}")
-        return asked
+        return wanted
 
 
 def _settings(body: Mapping[str, Any], jobs: Jobs, ignored: _Ignored) -> _Settings:
@@ -361,7 +361,7 @@ def _setting(found: _Settings, key: str, text: str, jobs: Jobs, ignored: _Ignore
 
 
 def memory_bytes(text: str) -> int:
-    """Return how many bytes ``512m`` or ``2g`` are; without a unit they are MiB, as in Spark."""
+    """Return the bytes of ``512m`` or ``2g``; without a unit they are MiB, as in Spark."""
     found = re.fullmatch(r"(\d{1,9})([bkmgt]?)b?", text.strip().lower())
     if found is None or int(found[1]) == 0:
         raise _bad(f"{text[:40]!r} is no amount of memory, such as 512m or 2g")
@@ -403,7 +403,7 @@ def check_program(upload: Upload) -> None:
 
 
 def _sets_master(node: ast.AST) -> bool:
-    """Whether this is ``….builder….master(…)``."""
+    """True if this is ``….builder….master(…)``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     if node.func.attr != "master":
@@ -425,13 +425,13 @@ def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str
         JobFile(each.role, each.name, len(each.data), hashlib.sha256(each.data).hexdigest())
         for each in files
     )
-    told = [
+    parts = [
         [[each.role.value, each.name, each.sha256] for each in found],
         *(list(want.args), want.confs, want.options, want.environment),
         [want.limits.memory_bytes, want.limits.cpu_s, want.limits.wall_s],
         *(want.restarts, want.name),
     ]
-    fingerprint = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return Submission(
         user,
         request_id,

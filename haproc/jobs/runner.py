@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
 FLUSH_S: Final = 0.5
-"""How old a line may be before others can read it."""
+"""The most age of a line before others can read it."""
 AGAIN_S: Final = 1.0
 LOG_TRIES_MAX: Final = 60
 """A piece of a job's log that cannot be stored so often is given up: the job itself goes on."""
@@ -69,14 +69,14 @@ DROPPED_MAX: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the runner needs of its HAProc.
+    """The parts of its HAProc that the runner needs.
 
-    ``servers``: URLs of client doors, the own one first. ``peers``: the incarnation of each that is
-    heard, and those not heard of yet; ``serving``: whether jobs may be taken; ``close_session``
-    closes a user's session at all HAProcs. ``hidden``: what programs must not find,
-    even where it lies below what they do. ``fence`` stops in the log what was let in for a job and
-    returns how many records there are up to that; ``applied`` waits until this cluster has applied
-    so many. Calls raise RequestError.
+    ``servers``: URLs of client doors, the own one first. ``peers``: the incarnation of each live
+    peer, and the peers not received from yet; ``serving``: True if jobs may be taken;
+    ``close_session`` closes a user's session at all HAProcs. ``hidden``: files that programs must
+    not find, even below folders that they may read. ``fence`` stops in the log what was let in for
+    a job and returns the number of records up to that; ``applied`` waits until this cluster has
+    applied so many. Calls raise RequestError.
     """
 
     me: str
@@ -109,7 +109,7 @@ class Here:
 
 
 class Runner:
-    """See the module."""
+    """Runs the ring's jobs on this HAProc."""
 
     def __init__(
         self, settings: Jobs, around: Around, book: Book, store: KeyValueStore, relay: Relay
@@ -128,11 +128,11 @@ class Runner:
 
     @property
     def running(self) -> int:
-        """How many attempts run here."""
+        """The number of attempts that run here."""
         return len(self._here)
 
     def take_ended(self) -> Mapping[str, int]:
-        """Return how many attempts ended here since this was called last, by outcome."""
+        """Return the number of attempts that ended here since the last call, by outcome."""
         ended, self._ended = self._ended, Counter()
         return ended
 
@@ -274,8 +274,8 @@ class Runner:
 
     async def _furnish(self, job: Job, folder: Path) -> None:
         files = []
-        for index, file in enumerate(job.asked.files):
-            kept = await reached(self._store.get(file_key(job.asked.stored, index)))
+        for index, file in enumerate(job.submission.files):
+            kept = await reached(self._store.get(file_key(job.submission.stored, index)))
             if kept is None:
                 raise OSError(f"{file.name} is not in the ring's store")
             files.append((placed(file), kept.value))
@@ -285,14 +285,14 @@ class Runner:
     async def _run(
         self, job: Job, attempt: JobAttempt, token: str, folder: Path, tail: Tail, after_offset: int
     ) -> End:
-        settings, limits = self._settings, job.asked.limits
+        settings, limits = self._settings, job.submission.limits
         python = interpreter_of(settings)
         passed = {k: os.environ[k] for k in settings.environment if k in os.environ}
         servers = self._around.servers
-        options = job.asked.options
+        options = job.submission.options
         ring = ring_variables(self._relay.port, servers, token, options, after_offset)
         plan = Plan(
-            (str(python), "-u", str(folder / job.program()), *job.asked.args),
+            (str(python), "-u", str(folder / job.program()), *job.submission.args),
             folder,
             environment(job, attempt.number, folder, ring, passed, python),
             limits.memory_bytes,
@@ -329,7 +329,7 @@ class Runner:
             await asyncio.shield(self._flush(job_id, attempt, tail))
 
     async def _flush(self, job_id: int, attempt: JobAttempt, tail: Tail) -> None:
-        """Store what was said. A piece that cannot be stored now is tried again for a while."""
+        """Store the output. A piece that cannot be stored now is tried again for a while."""
         pieces, gone = tail.flush()
         for piece in pieces:
             key = piece_key(job_id, attempt.name, piece.first, piece.end)
@@ -374,7 +374,7 @@ class Runner:
         for attempt, session_id in job.sessions:
             if not job.valid(attempt):
                 try:
-                    await self._around.close_session(job.asked.user, session_id)
+                    await self._around.close_session(job.submission.user, session_id)
                 except RequestError as error:
                     logger.info("session %s of job %d: %s", session_id, job.id, error)
 
@@ -390,8 +390,10 @@ class Runner:
         jobs = forgettable(found.jobs.values(), kept_ms, settings.kept_max, now_ms)
         for job in jobs[:FORGET_MAX]:
             await self._book.drop([*found.repeated[job.id], found.keys[job.id]])
-            await self._book.drop(await reached(self._store.keys(f"{FILES}{job.asked.stored}/")))
+            await self._book.drop(
+                await reached(self._store.keys(f"{FILES}{job.submission.stored}/"))
+            )
         keys = [key for all in (FILES, LOGS) for key in await reached(self._store.keys(all))]
         found = await self._book.look()  # behind the keys: a job's log comes after its job
-        asked = {job.id: job.asked for job in found.jobs.values()}
-        await self._book.drop([*found.orphans, *left_over(keys, asked, now_ms)][:DROPPED_MAX])
+        submissions = {job.id: job.submission for job in found.jobs.values()}
+        await self._book.drop([*found.orphans, *left_over(keys, submissions, now_ms)][:DROPPED_MAX])

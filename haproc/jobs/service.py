@@ -1,4 +1,4 @@
-"""What is asked of the ring's jobs, by users for their own and by operators for all."""
+"""The actions on the ring's jobs, by users on their own and by operators on all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def check_here(user: str, upload: Upload) -> None:
 
 
 class JobService:
-    """See the module. Methods raise RequestError."""
+    """Submits, lists and ends jobs. Methods raise RequestError."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class JobService:
             if each.role is Role.PROGRAM:
                 await self._check(user, each)
         named = request_id or want.request_id or f"job-{uuid.uuid4()}"
-        asked = submission(want, [*want.uploads, *read], user, named)
+        sent = submission(want, [*want.uploads, *read], user, named)
         found = await self._book.look()
-        known = _under(found, asked)
+        known = _under(found, sent)
         if known is None:
             self._check_room(found, user)
             # Cut off in the middle, it would leave files of no job.
-            known = await asyncio.shield(self._take(asked, [*want.uploads, *read]))
-        if known.asked.fingerprint != asked.fingerprint:
+            known = await asyncio.shield(self._take(sent, [*want.uploads, *read]))
+        if known.submission.fingerprint != sent.fingerprint:
             raise refused(
                 ErrorClass.REQUEST_ID_REUSED,
                 f"request id {named!r} was used for another job: {known.id}",
@@ -99,16 +99,18 @@ class JobService:
             logger.warning("job %d of %s: ignored %s", known.id, user, list(want.ignored))
         return request.batch(known)
 
-    async def _take(self, asked: Submission, files: Sequence[Upload]) -> Job:
+    async def _take(self, submission: Submission, files: Sequence[Upload]) -> Job:
         """Make a job durable: first its files, then that it is asked for."""
         stored = f"{self._unix_ms()}-{self._book.new_name()}"
         cluster, incarnation = self._me
         at_ms = self._unix_ms()
-        whole = replace(asked, stored=stored, cluster=cluster, incarnation=incarnation, at_ms=at_ms)
+        whole = replace(
+            submission, stored=stored, cluster=cluster, incarnation=incarnation, at_ms=at_ms
+        )
         for index, each in enumerate(files):
             await reached(self._store.put(file_key(stored, index), each.data))
-        job = await self._book.ask(whole)
-        if job.asked.stored != stored:
+        job = await self._book.submit(whole)
+        if job.submission.stored != stored:
             await self._book.drop(await reached(self._store.keys(f"{FILES}{stored}/")))
         return job
 
@@ -116,22 +118,22 @@ class JobService:
         live = [job for job in found.jobs.values() if job.final is None]
         shares = Shares.of(self._settings.jobs_max, self._config)
         for job in live:
-            shares.count(job.asked.user, 1)
+            shares.count(job.submission.user, 1)
         if shares.denied(user):
             raise busy(
                 f"the ring has {len(live)} jobs that have not ended, {shares.of_user(user)} of "
                 f"them of {user}; no more are allowed (jobs.jobs_max, limits.user_share)"
             )
 
-    async def asked_by(self, user: str) -> Mapping[str, Job]:
+    async def jobs_of(self, user: str) -> Mapping[str, Job]:
         """Return a user's jobs by their request ids."""
         jobs = (await self._book.look()).jobs.values()
-        return {job.asked.request_id: job for job in jobs if job.asked.user == user}
+        return {job.submission.request_id: job for job in jobs if job.submission.user == user}
 
     async def listed(self, user: str | None, start: int, size: int) -> Mapping[str, Json]:
         """Return some of the jobs, by their ids; those of all users where none is named."""
         found = await self._book.look()
-        jobs = [job for _, job in sorted(found.jobs.items()) if user in (None, job.asked.user)]
+        jobs = [job for _, job in sorted(found.jobs.items()) if user in (None, job.submission.user)]
         shown: list[Json] = [request.batch(job) for job in jobs[start : start + size]]
         return {"from": start, "total": len(jobs), "sessions": shown}
 
@@ -170,7 +172,7 @@ class JobService:
 
     async def _job(self, user: str | None, job_id: int) -> Job:
         job = await self._book.job(job_id)
-        if job is None or user not in (None, job.asked.user):
+        if job is None or user not in (None, job.submission.user):
             raise unknown(job_id)
         return job
 
@@ -191,11 +193,11 @@ class JobService:
         return begin, end, lines
 
 
-def _under(found: StoredJobs, asked: Submission) -> Job | None:
+def _under(found: StoredJobs, submission: Submission) -> Job | None:
     """Return the job that a request id stands for already."""
-    mine = (asked.user, asked.request_id)
+    mine = (submission.user, submission.request_id)
     for job in found.jobs.values():
-        if (job.asked.user, job.asked.request_id) == mine:
+        if (job.submission.user, job.submission.request_id) == mine:
             return job
     return None
 

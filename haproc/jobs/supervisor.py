@@ -2,9 +2,9 @@
 """Ends a program, with everything that it started, at a limit or with its HAProc. Run as a file.
 
 Imports nothing of HAProc, so that it is there at once. Its standard input is one line of JSON
-(`Plan` in `haproc.jobs.process` says what) and then stays open for as long as the HAProc lives:
-when it ends, so does the program. Its output is the program's. What it tells of the end is one line
-of JSON on standard error, beside what the job's first process (`haproc.jobs.inside`) tells.
+(`Plan` in `haproc.jobs.process`) and then stays open for as long as the HAProc lives: when it ends,
+so does the program. Its output is the program's. It reports the end as one line of JSON on standard
+error, beside the reports of the job's first process (`haproc.jobs.inside`).
 
 It stays outside of the sandbox, where the program can neither see nor touch it. It holds the pipe
 by which the first process knows that it lives. Whatever outlives its parent becomes a child of the
@@ -27,34 +27,33 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWUSER = 0x10000000
 NAMESPACE_FD = 3
-"""Where bubblewrap finds the user namespace that a supervisor of root's makes for it."""
+"""The file descriptor of the user namespace that root's supervisor makes for bubblewrap."""
 ALL_USERS = b"0 0 4294967295"
 LOOK_S = 0.2
-"""How often the free space is looked at."""
+"""The interval of checks of the free space."""
 USED_LOOK_S = 1.0
 USED_LOOK_SHARE = 20
-"""What folder and processes take up is looked at every second, for a twentieth of the time at most.
-"""
+"""Folder and processes are measured every second, for a twentieth of the time at most."""
 ENTRY_BYTES = 4096
-"""What a file or folder takes up at least, as it is counted: so empty ones are bounded, too."""
+"""The least bytes that count for a file or folder: so empty ones are bounded, too."""
 CLEARING_S = 10.0
-"""How long what the program left behind is killed again and again."""
+"""The time for which the program's remaining processes are killed again and again."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 FIRST_OUT = b"1000"
-"""Where the host has no memory left, the kernel ends programs before HAProc."""
+"""If the host has no memory left, the kernel ends programs before HAProc."""
 EXEC_FAILED = 127
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
-    """Run what standard input says."""
+    """Run the program that standard input describes."""
     plan = json.loads(_first_line())
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         namespace = _user_namespace() if plan["user_namespace"] else None
     except OSError as error:
-        _tell({"failed": f"there is no user namespace to be had: {error}"})
+        _report({"failed": f"there is no user namespace to be had: {error}"})
         return 1
     reading, writing = os.pipe()
     parent = os.getpid()
@@ -63,14 +62,14 @@ def main() -> int:
         try:
             _enter(plan["command"], reading, namespace, parent)
         except BaseException as error:
-            _tell({"failed": f"{type(error).__name__}: {error}"})
+            _report({"failed": f"{type(error).__name__}: {error}"})
             os._exit(EXEC_FAILED)
     os.close(reading)
     with contextlib.suppress(BrokenPipeError):
         _write(writing, json.dumps(plan["inside"]).encode() + b"\n")
     ending = _wait(child, plan)
     _clear()
-    _tell(ending)
+    _report(ending)
     return 0
 
 
@@ -187,7 +186,7 @@ def _free_bytes(folder: str) -> int:
 
 
 def _takes_more(folder: str, most: int) -> bool:
-    """Whether what is in a folder takes up more, or cannot be looked at: too deep, or shut."""
+    """True if a folder's content takes more, or cannot be counted: too deep, or closed."""
     taken, folders = 0, [folder]
     while folders:
         try:
@@ -205,9 +204,9 @@ def _takes_more(folder: str, most: int) -> bool:
 
 
 def _hold_more(most: int) -> bool:
-    """Whether all processes of the job together hold more memory.
+    """True if all processes of the job together hold more memory.
 
-    What several share counts once: that is asked for only when it may matter, since it takes long.
+    Shared memory counts once. That takes long, so it is looked up only when it may matter.
     """
     pids = _descendants(os.getpid())
     return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
@@ -227,16 +226,16 @@ def _descendants(top: int) -> list[int]:
 
 def _resident(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/statm") as told:
-            return int(told.read().split()[1]) * PAGE_BYTES
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
     except OSError:
         return 0
 
 
 def _proportional(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/smaps_rollup") as told:
-            return sum(int(line.split()[1]) << 10 for line in told if line.startswith("Pss:"))
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
     except OSError:
         return _resident(pid)
 
@@ -261,8 +260,8 @@ def _children(pid: int, thread: int) -> list[int]:
         return [int(pid) for pid in listing.read().split()]
 
 
-def _tell(said: dict[str, Any]) -> None:
-    os.write(2, json.dumps(said).encode() + b"\n")
+def _report(message: dict[str, Any]) -> None:
+    os.write(2, json.dumps(message).encode() + b"\n")
 
 
 if __name__ == "__main__":

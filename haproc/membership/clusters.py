@@ -15,13 +15,13 @@ from haproc.membership.view import Peer, PeerStatus
 
 # Which clusters are in sync, and how far all of them are. Values in, values out.
 #
-# A cluster is *in sync* while its HAProc is alive, applies the log as usual, and lags by a limit
-# of records at most: what it has applied behind a record that takes long is no lag. One that is
-# out of service (its Spark is down, it is stuck, cut off, leaving) is not: no client is served
-# there, and nobody should wait for it. One that recovers is as soon as its lag is within the
-# limit, which is before it serves: what is acknowledged from then on has waited for it. One of
-# which nothing can be known yet counts, too: a HAProc that just began must not take those it has
-# hardly heard for gone.
+# A cluster is *in sync* while its HAProc is alive, applies the log as usual, and lags by a limit of
+# records at most: what it has applied behind a record that takes long is no lag. One that is out of
+# service (its Spark is down, it is stuck, cut off, leaving) is not: no client is served there, and
+# nobody should wait for it. One that recovers is as soon as its lag is within the limit, which is
+# before it serves: what is acknowledged from then on has waited for it. A cluster whose state
+# cannot be known yet counts, too: a HAProc that just began must not take peers for gone whose
+# messages it has hardly had time to receive.
 #
 # The *high watermark* is the offset below which every cluster in sync has applied everything.
 
@@ -31,9 +31,9 @@ IN_SYNC_STATES: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERIN
 
 @dataclass(frozen=True, slots=True)
 class ClusterProgress:
-    """How one cluster stands.
+    """The progress of one cluster.
 
-    ``cursor``: below it, it had applied everything when it told; None if it never told.
+    ``cursor``: it had applied everything below when it reported; None if it never reported.
     ``sound``: its tables are those at its cursor, as far as is known.
     """
 
@@ -43,7 +43,7 @@ class ClusterProgress:
 
 
 def end_of_log(log_end: int, peers: Iterable[Peer]) -> int:
-    """Return the newest end of the log that anybody told of."""
+    """Return the newest end of the log that any HAProc reported."""
     ends = [peer.report.log_end for peer in peers if peer.report is not None]
     return max([log_end, *ends])
 
@@ -55,7 +55,7 @@ def places(
     unheard: Collection[str],
     lag_max: int,
 ) -> dict[str, ClusterProgress]:
-    """Return every cluster's place; ``own`` is what this HAProc tells of itself.
+    """Return every cluster's place; ``own`` is this HAProc's own report.
 
     ``unheard``: peers that this HAProc has not listened to for long enough to call them gone.
     """
@@ -95,11 +95,11 @@ _NO_URLS: Mapping[str, str] = types.MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One cluster. Of one that is down, how far it was last; None for what it never told.
+    """One cluster. Of one that is down, how far it was last; None for facts that it never reported.
 
-    ``direct``: whether this HAProc hears it, and not only others do. ``in_sync``: see
-    `haproc.membership.clusters`. ``since``: when
-    its state began, or when it was called down. Times are text (ISO 8601).
+    ``direct``: True if this HAProc receives its heartbeats itself. ``in_sync``: see
+    `haproc.membership.clusters`. ``since``: when its state began, or when it was called down. Times
+    are text (ISO 8601).
     """
 
     name: str
@@ -133,8 +133,8 @@ def cluster_views(
 ) -> list[ClusterView]:
     """Return all clusters in ring order; ``text_of`` writes a time of the view as text.
 
-    ``members``: the ring's clusters, if they are not those of the configuration. ``urls``: where
-    clients reach peers' clusters, as these told; else as is known of the members.
+    ``members``: the ring's clusters, if they are not those of the configuration. ``urls``: the
+    addresses of peers' clusters for clients, as reported; else as the members' records have them.
     """
     log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max

@@ -49,7 +49,7 @@ TAKEN: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 def head(path: str, secret: str) -> bytes:
-    """Return how each request begins; the host and the length of the body follow."""
+    """Return the beginning of each request; the host and the length of the body follow."""
     return (
         f"POST {path} HTTP/1.1\r\nAuthorization: Bearer {secret}\r\n"
         "Content-Type: application/json\r\n"
@@ -197,13 +197,13 @@ class _Link(asyncio.Protocol):
 
 
 class PeerDoors:
-    """Where the HAProc ``me`` asks the others, under the ring's secret; close with ``aclose``."""
+    """The HAProc ``me``'s requests to its peers, under the ring's secret; close with ``aclose``."""
 
     def __init__(self, config: Config, me: str) -> None:
         self._me = me
         self.follow(config.clusters)
         self.connect_s = config.timeouts.peer_s
-        """What a connection may take."""
+        """The time allowed for a connection."""
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
 
@@ -217,7 +217,7 @@ class PeerDoors:
         return tuple(self._urls)
 
     def url(self, peer: str, path: str) -> str:
-        """Return where to ask a peer; raises PeerUnavailableError for one that left the ring."""
+        """Return a peer's address; raises PeerUnavailableError for one that left the ring."""
         if peer not in self._urls:
             raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
         return self._urls[peer] + path
@@ -247,7 +247,7 @@ class PeerDoors:
 
 
 _ANSWER_MARGIN_S: Final = 0.5
-"""What an answer may take on its way beyond the time that the peer was given for its work."""
+"""The time for an answer on its way, beside the peer's time for its work."""
 _ANSWER_BYTES_MAX: Final = 16 << 20
 COPY_PATH: Final = "/ha/v1/copy"
 COPY_BYTES_MAX: Final = 64 << 20
@@ -255,7 +255,7 @@ COPY_BYTES_MAX: Final = 64 << 20
 
 
 class HttpPeers:
-    """The peers of one HAProc. ``given_up``: whom the view of the ring has given up."""
+    """The peers of one HAProc. ``given_up``: True for a peer that the view has given up."""
 
     def __init__(
         self, doors: PeerDoors, given_up: Callable[[str], bool] = lambda peer: False
@@ -277,20 +277,20 @@ class HttpPeers:
     ) -> PeerOutcome:
         """Ask a peer to run a synchronous operation now; returns its outcome."""
         body, wait_s = ApplyNow(offset, operation_id, timeout_s), timeout_s + _ANSWER_MARGIN_S
-        return await self._ask(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
+        return await self._request(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
         """Ask what became of an operation on a peer's cluster."""
-        return await self._ask(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
+        return await self._request(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        """Return what a peer has applied, once that differs from what was ``seen``."""
         path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
-        return await self._ask(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
+        return await self._request(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
         """Ask a peer for its state, cursor and lag."""
-        return await self._ask(PeerStatus, peer, "/ha/v1/status", timeout_s)
+        return await self._request(PeerStatus, peer, "/ha/v1/status", timeout_s)
 
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
@@ -304,19 +304,19 @@ class HttpPeers:
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
         """Ask a peer how its Spark server is set."""
-        return await self._ask(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
+        return await self._request(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
         """Ask how long each operation of a range took until it was done on a peer's cluster."""
         path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
-        return await self._ask(dict[int, int], peer, path, timeout_s)
+        return await self._request(dict[int, int], peer, path, timeout_s)
 
-    async def _ask(
+    async def _request(
         self, of: type[T], peer: str, path: str, timeout_s: float, body: ApplyNow | None = None
     ) -> T:
-        """Return what a peer answers, which is ``of`` this type; with a body it is a POST."""
+        """Return a peer's answer, which is ``of`` this type; with a body it is a POST."""
         return _read(peer, *await self._send(peer, path, timeout_s, body), of)
 
     async def _send(
@@ -364,8 +364,8 @@ def _read(peer: str, status: int, data: bytes, of: type[T]) -> T:
     try:
         if status == 200:
             return msgspec.json.decode(data, type=of)
-        told = msgspec.json.decode(data, type=_Refusal).message
+        message = msgspec.json.decode(data, type=_Refusal).message
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        said = f"peer {peer} answered {status} with something else: {error}"
-        raise PeerUnavailableError(said) from error
-    raise PeerUnavailableError(f"peer {peer} answered {status}: {told}")
+        problem = f"peer {peer} answered {status} with something else: {error}"
+        raise PeerUnavailableError(problem) from error
+    raise PeerUnavailableError(f"peer {peer} answered {status}: {message}")

@@ -1,12 +1,12 @@
-"""Whether the Spark servers of a ring are set alike: their values in, differences out.
+"""Differences between the settings of a ring's Spark servers.
 
-Two servers of other versions, or with other settings, may run one statement and come to different
-rows. So every HAProc tells its server's versions and all settings of Spark SQL and of Delta but
-those that are known not to matter: what nobody thought of is compared.
+Two servers with other versions or settings may compute different rows for one statement. So every
+HAProc reports its server's versions and all settings of Spark SQL and of Delta, except those that
+are known not to matter. A setting that nobody thought of is compared, too.
 
-A name with None has no value on that server. A name that a server does not tell at all was not
-asked for there yet: one may have a default where the other was given a value. So each looks up the
-names that any other one tells, and only what both have looked up is compared.
+A name with None has no value on that server. A name that is not reported was not looked up there:
+one server may have a default where another has a value. So each HAProc looks up the names that any
+other reports, and a name is compared once both have looked it up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias
 
 from haproc.engine.interface import SETTINGS_OF_RESULTS, VERSION
 
-Told: TypeAlias = Mapping[str, str | None]
-"""What a HAProc tells of its server: a value as it is or its digest, or None."""
+Values: TypeAlias = Mapping[str, str | None]
+"""The values of a server that its HAProc reports: each as it is, as a digest, or None."""
 
 DEFAULTS: Final = "haproc.session_defaults"
 """Stands among the settings for those that sessions begin with, by HAProc's configuration."""
@@ -38,7 +38,7 @@ _HARMLESS: Final = re.compile(
         |inMemoryColumnarStorage\..*|files\.(maxPartitionBytes|openCostInBytes|(min|max)PartitionNum)
         |sources\.parallelPartitionDiscovery\..*|artifact\..*|codegen\.cache\..*)
     |databricks\.delta\.(snapshotPartitions|snapshotCache\..*)
-    # How to get in: never told.
+    # Credentials: never reported.
     |.*(secret|password|passwd|credential|token|(access|account|private)[._-]?key)
     |.*\.(secret|password|credential|oauth2?|sas)\..*
     )""",
@@ -46,7 +46,7 @@ _HARMLESS: Final = re.compile(
 )
 _OF_CATALOG: Final = re.compile(r"spark\.sql\.catalog\.[^.]+\..+")
 _PLAIN: Final = re.compile(r"(?!.*://)[\w.,:;+*%/ ()-]{0,200}")
-"""No URL with a user in it, no options of a connection: the others are told as digests."""
+"""No URL with a user in it, no options of a connection: other values are reported as digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Overridden:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``unknown``: clusters that have told nothing, being down or of an older version."""
+    """``unknown``: clusters without a report, because they are down or of an older version."""
 
     differences: tuple[Difference, ...] = ()
     unfit: tuple[Unfit, ...] = ()
@@ -124,12 +124,12 @@ class Findings:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many settings differ, and how many are unfit."""
+        """The number of settings that differ, and of those that are unfit."""
         return len(self.differences), len(self.unfit)
 
 
-def overridden(values: Told, defaults: Mapping[str, str]) -> tuple[Overridden, ...]:
-    """Return what the server was given otherwise than sessions begin with."""
+def overridden(values: Values, defaults: Mapping[str, str]) -> tuple[Overridden, ...]:
+    """Return the server's values that differ from the values of new sessions."""
     return tuple(
         Overridden(name, own, default)
         for name, default in sorted(defaults.items())
@@ -138,20 +138,20 @@ def overridden(values: Told, defaults: Mapping[str, str]) -> tuple[Overridden, .
 
 
 def text_of(defaults: Mapping[str, str]) -> str:
-    """Return what sessions begin with as one text: the same for the same settings."""
+    """Return the values of new sessions as one text: the same for the same settings."""
     return "; ".join(f"{name}: {value}" for name, value in sorted(defaults.items()))
 
 
-def tellable(values: Told, key: str) -> dict[str, str | None]:
-    """Return what is told of a server's values; ``key``: the ring's secret, for digests."""
+def as_reported(values: Values, key: str) -> dict[str, str | None]:
+    """Return a server's values as they are reported; ``key``: the ring's secret, for digests."""
     return {
-        name: value if value is None else _as_told(name, value, key)
+        name: value if value is None else _shown(name, value, key)
         for name, value in sorted(values.items())
         if _matters(name)
     }
 
 
-def to_look_up(others: Iterable[Told]) -> list[str]:
+def to_look_up(others: Iterable[Values]) -> list[str]:
     """Return the names of settings that have to be looked up, whether they are set here or not."""
     names = {requirement.name for requirement in REQUIRED}
     for reported in others:
@@ -161,8 +161,8 @@ def to_look_up(others: Iterable[Told]) -> list[str]:
     return sorted(names)[:NAMES_MAX]
 
 
-def compare(mine: Told, others: Mapping[str, Told | None]) -> Findings:
-    """Compare what the own server has with what the others told; None: nothing."""
+def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
+    """Compare the own server's values with the others' reports; None: nothing."""
     differences = []
     for name, here in mine.items():
         there = tuple(
@@ -181,8 +181,8 @@ def compare(mine: Told, others: Mapping[str, Told | None]) -> Findings:
     return Findings(tuple(differences), tuple(unfit), unknown)
 
 
-def read(body: Mapping[str, Any]) -> Told | None:
-    """Return what a peer's answer tells; None if it is none."""
+def read(body: Mapping[str, Any]) -> Values | None:
+    """Return the values in a peer's answer; None if it is none."""
     reported = body.get("settings")
     if not isinstance(reported, dict) or not 0 < len(reported) <= NAMES_MAX:
         return None
@@ -200,11 +200,11 @@ def _matters(name: str) -> bool:
     return len(name) <= _NAME_LENGTH_MAX and _HARMLESS.fullmatch(name) is None
 
 
-def _as_told(name: str, value: str, key: str) -> str:
+def _shown(name: str, value: str, key: str) -> str:
     if name.startswith(VERSION) or (_PLAIN.fullmatch(value) and not _OF_CATALOG.fullmatch(name)):
         return value
-    said = f"haproc setting\0{name}\0{value}".encode()
-    return "digest=" + hmac.digest(key.encode(), said, "sha256").hex()[:16]
+    keyed = f"haproc setting\0{name}\0{value}".encode()
+    return "digest=" + hmac.digest(key.encode(), keyed, "sha256").hex()[:16]
 
 
 def _fits(requirement: Requirement, value: str | None) -> bool:

@@ -15,12 +15,12 @@ import msgspec
 from haproc.config.model import Membership
 from haproc.membership.state import Beat, ClusterReport
 
-# What HAProcs tell each other, as Redis carries it: one line of JSON that ends with its signature.
+# HAProcs' messages through Redis: one line of JSON that ends with its signature.
 #
-# Whoever may use the Redis could write anything into its channels and keys, so nothing there
-# counts that is not signed with the ring's secret. The key is derived from it and from the ring's
-# name: two rings on one Redis, even with one secret, don't take each other's messages. A signature
-# does not tell when something was said; `exchange` judges that.
+# Any user of the Redis could write anything into its channels and keys, so nothing there counts
+# that is not signed with the ring's secret. The key is derived from it and from the ring's name:
+# two rings on one Redis, even with one secret, don't take each other's messages. A signature does
+# not prove when a message was sent; `exchange` judges that.
 
 
 BYTES_MAX: Final = 64 << 10
@@ -32,11 +32,11 @@ _END_LENGTH: Final = len(_MAC_FIELD) + _MAC_LENGTH + len(b'"}')
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What one HAProc published at once.
+    """One message of a HAProc through Redis.
 
-    ``number``: one more than that of its message before. ``heard``: the incarnation and the number
-    of the last message from each peer that it received through Redis. ``url``: where clients reach
-    its cluster.
+    ``number``: one more than that of its message before. ``heard``: for each peer, the incarnation
+    and number of the last message that was received from it through Redis. ``url``: the address of
+    its cluster for clients.
     """
 
     cluster: str
@@ -61,45 +61,45 @@ class Seal:
 
     def close(self, envelope: Envelope) -> bytes:
         """Return the signed text."""
-        said = msgspec.json.encode(envelope)[:-1]
-        return said + _MAC_FIELD + self._mac(said) + b'"}'
+        content = msgspec.json.encode(envelope)[:-1]
+        return content + _MAC_FIELD + self._mac(content) + b'"}'
 
     def open(self, data: bytes) -> Envelope | None:
-        """Return what was signed; None if it is not the message of a HAProc of this ring."""
+        """Return the signed content; None if it is not the message of a HAProc of this ring."""
         if not _END_LENGTH < len(data) <= BYTES_MAX:
             return None
-        said, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
-        if not hmac.compare_digest(end, _MAC_FIELD + self._mac(said) + b'"}'):
+        content, end = data[:-_END_LENGTH], data[-_END_LENGTH:]
+        if not hmac.compare_digest(end, _MAC_FIELD + self._mac(content) + b'"}'):
             return None
         try:
-            return _ENVELOPE.decode(said + b"}")
+            return _ENVELOPE.decode(content + b"}")
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None  # signed, but of another version
 
-    def _mac(self, said: bytes) -> bytes:
-        return hmac.digest(self._key, said, hashlib.sha256).hex().encode()
+    def _mac(self, content: bytes) -> bytes:
+        return hmac.digest(self._key, content, hashlib.sha256).hex().encode()
 
 
 PROVEN_INTERVALS_MAX = 2.0
 """Peers send at moments of their own, so the message that one names half an interval after ours was
 sent up to one and a half intervals ago. Half an interval more is for timers that are late."""
 SETTLE_INTERVALS = 0.5
-"""When, after a message, it is looked at who received it."""
+"""The time after a message at which its receipt by the peers is checked."""
 
 
 class Way(StrEnum):
-    """What carries heartbeats and reports."""
+    """The transport of heartbeats and reports."""
 
     MESH = "mesh"
     REDIS = "redis"
 
 
 class Receipt(StrEnum):
-    """What became of a message that came through Redis."""
+    """The result of checking a message that came through Redis."""
 
     TAKEN = "taken"
     UNPROVEN = "unproven"
-    """Nothing shows that it was said just now; usual when somebody starts."""
+    """Nothing proves that it was sent just now; usual when a HAProc starts."""
     REPEATED = "repeated"
     STRANGE = "strange"
     """Nobody of this ring signed it."""
@@ -107,39 +107,38 @@ class Receipt(StrEnum):
 
 @dataclass(slots=True)
 class _Peer:
-    """What is known of a peer through Redis."""
+    """The known facts about a peer through Redis."""
 
     incarnation: str = ""
     number: int = 0
     proven_at: float = float("-inf")
-    """When a message came that counts."""
+    """The time at which the last message that counts was received."""
     received_at: float = float("-inf")
-    """When the newest message of ours was sent that it names."""
+    """The time at which our newest message was sent that the peer names."""
     mesh_since: float = float("-inf")
     """Since when, without a break, the mesh is used."""
 
 
 class Exchange:
-    """Which way messages to each peer go, Redis or the mesh, and what of Redis counts. Time is
-    given.
+    """The transport to each peer (Redis or the mesh), and the check of Redis. Time is given.
 
-    Every message through Redis has a number, and says which message of each peer its sender
-    received last. From this both ends know what they need to:
+    Every message through Redis has a number, and names the last message that its sender received
+    from each peer. Both ends conclude from this:
 
-    - *The own message comes back* through the subscription: Redis works, for this HAProc.
+    - *The own message comes back* through the subscription: Redis works for this HAProc.
     - *A peer names a message of the last two intervals*: Redis works for that peer, too, and in
-      this direction. Else what is told goes to it over the mesh as well. This is looked at half
-      an interval after each message, so a peer misses at most two in a row, whatever part of
-      Redis fails: one less than make it count as silent.
-    - *A peer names a message of the last window*: what it says was said just now. Nothing else
-      counts, so whoever can write to the Redis cannot pass off what a HAProc said earlier as its
-      heartbeat. Nor can he say it twice: a peer's numbers only grow.
+      this direction. Otherwise messages to it go over the mesh as well. This is checked half an
+      interval after each message, so a peer misses at most two in a row, whatever part of Redis
+      fails: one less than make it count as silent.
+    - *A peer names a message of the last window*: its message is fresh. Nothing else counts, so a
+      process that can write to the Redis cannot repeat an earlier message as a heartbeat. It cannot
+      repeat a fresh one either: a peer's numbers only grow.
 
-    An incarnation replaces one that is there only by naming a newer message than that one did.
-    The way back to Redis is the same: the peer names a recent message, and needs no mesh any
-    more.
+    An incarnation replaces a known one only by naming a newer message than that one did. The way
+    back to Redis is the same: the peer names a recent message, and needs no mesh any more.
 
-    ``identity``: the own cluster and incarnation."""
+    ``identity``: the own cluster and incarnation.
+    """
 
     def __init__(self, rules: Membership, identity: tuple[str, str], peers: Iterable[str]) -> None:
         self._rules = rules
@@ -152,12 +151,12 @@ class Exchange:
         self._connected = False
         self._good = self._bad = 0
         self.way = Way.MESH
-        """What carries, for people: it does not follow single messages that are late."""
+        """The transport in use, for people: single late messages do not change it."""
         self.by_mesh = frozenset(self._peers)
         """The peers to which the mesh is used."""
 
     def follow(self, peers: Iterable[str], now_s: float) -> None:
-        """Go by these peers from now on: the mesh tells new ones until Redis is seen to."""
+        """Use these peers from now on: new ones get the mesh until Redis is proven."""
         known, self._peers = self._peers, {}
         for name in peers:
             self._peers[name] = known.get(name) or _Peer(mesh_since=now_s)
@@ -174,7 +173,7 @@ class Exchange:
         return self._number, {name: (p.incarnation, p.number) for name, p in peers if p.number}
 
     def settle(self, now_s: float) -> frozenset[str]:
-        """Half an interval later, judge who received it; return whom the mesh must tell, too."""
+        """Half an interval later, check its receipt; return the peers that need the mesh."""
         echoed = self._connected and self._echoed == self._number
         self._count(echoed)
         limit_s = PROVEN_INTERVALS_MAX * self._rules.heartbeat_interval_s

@@ -1,9 +1,9 @@
-"""Whether the cluster answers, found out by running a statement on it.
+"""The health check of the cluster: a statement that runs on it.
 
-A refused connection, storage that is away and a missing plugin mean down at once; a slow answer
-only after several in a row. One that is slow because what was given up still holds the cluster's
-cores leaves its clients to the others, and stays if there are none. Anybody who meets an
-availability error calls `suspect`, and the next probe runs immediately.
+A refused connection, unreachable storage and a missing plugin mean down at once. A slow answer
+means down only after several in a row. A cluster that is slow because abandoned statements still
+hold its cores leaves its clients to the others, and stays in service if there are none. Any caller
+that gets an availability error calls `suspect`, and the next probe runs immediately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FOR_CERTAIN: Final = (REFUSED, ErrorClass.STORAGE_AWAY, ErrorClass.PLUGIN_MISSI
 
 
 class Probed(Protocol):
-    """What can be asked whether it lives."""
+    """A cluster that can be probed."""
 
     async def probe(self, *, timeout_s: float) -> None:
         """Raise EngineError if the cluster cannot run a statement."""
@@ -29,7 +29,7 @@ class Probed(Protocol):
 class Health:
     """Probes one cluster for ever; ``up`` is set while it answers.
 
-    ``on_change`` hears whether it does, and if not, why.
+    ``on_change`` receives True if it does, otherwise the reason.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Health:
         self._missed = 0
         self._suspected = asyncio.Event()
         self.on_answer: Callable[[float], None] = lambda seconds: None
-        """Hears after how many seconds the cluster has answered a probe."""
+        """Receives the seconds until the cluster answered a probe."""
         self.on_gone: Callable[[], None] = lambda: None
-        """Hears that nothing listens there."""
+        """Is called if nothing listens there."""
         self.is_last: Callable[[], bool] = lambda: False
-        """Whether no other cluster serves."""
+        """True if no other cluster serves."""
         self.up = asyncio.Event()
         self.error = ""
 

@@ -1,4 +1,4 @@
-"""Keeps the view of the ring: tells peers that this HAProc lives and how far it is, judges them.
+"""Keeps the view of the ring: sends heartbeats and progress to the peers, judges theirs.
 
 One timer does everything: it sends a heartbeat at every tick, and at some of them looks at the
 peers' windows and sends a report. Ticks are multiples of the interval by the wall clock, so that
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class Subject(Protocol):
-    """The HAProc of which the peers are told."""
+    """The HAProc that is reported to the peers."""
 
     def own(self) -> Own:
-        """Return what is told of it; asked at every tick."""
+        """Return its report; called at every tick."""
         ...
 
     def isolate(self, why: str) -> None:
@@ -37,7 +37,7 @@ class Subject(Protocol):
 
 
 class Lines(Protocol):
-    """How messages go to all peers."""
+    """Sends messages to all peers."""
 
     def send(self, message: PeerMessage) -> None:
         """Send it to every peer, now or never."""
@@ -53,7 +53,7 @@ class Lines(Protocol):
 
 
 class Members:
-    """See the module. Until a subject is attached, the HAProc is one that starts."""
+    """The members of the ring, as this HAProc sees them. Without a subject it is STARTING."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Members:
         self._subject: Subject | None = None
         self._unix_ms = unix_ms
         self.since = self._now_text()
-        """When the state began."""
+        """The time at which the state began."""
         self.ring: tuple[Neighbour, ...] = ()
         """The ring's clusters, once they are not those of the configuration any more."""
         self._clock = asyncio.get_running_loop().time
@@ -80,31 +80,31 @@ class Members:
         self._check_at = self._report_at = 0.0
 
     def attach(self, subject: Subject) -> None:
-        """Tell of this one from now on."""
+        """Report this one from now on."""
         self._subject = subject
 
     # -- what is asked -----------------------------------------------------------------------
 
     def own(self) -> Own:
-        """Return what is told of this HAProc."""
+        """Return this HAProc's report."""
         return self._subject.own() if self._subject else Own(State.STARTING, self.since)
 
     def places(self) -> dict[str, ClusterProgress]:
-        """Return how every cluster stands, as far as writes may have to wait for it."""
+        """Return the progress of every cluster, as far as writes may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
-        told, unheard = self.judged(), self.unheard()
-        return places(self.cluster, own, told, unheard, limit)
+        judged, unheard = self.judged(), self.unheard()
+        return places(self.cluster, own, judged, unheard, limit)
 
     def peers(self) -> Mapping[str, Peer]:
-        """Return what is known of the peers at this moment."""
+        """Return the known facts about the peers at this moment."""
         self._check()
         return self._view.peers
 
     def judged(self) -> Mapping[str, Peer]:
-        """Return what was known of the peers at the last regular check.
+        """Return the facts about the peers that were known at the last regular check.
 
-        For whoever does something if a peer is down: between the checks, what a busy loop has not
-        read yet could look like silence.
+        For callers that act if a peer is down: between the checks, messages that a busy loop has
+        not read yet could look like silence.
         """
         return self._view.peers
 
@@ -113,11 +113,11 @@ class Members:
         return self._view.unheard(self._clock())
 
     def given_up(self, peer: str) -> bool:
-        """Return whether nobody has heard of a peer for a whole window."""
+        """Return whether no HAProc has received anything from a peer for a whole window."""
         return self._view.given_up(peer, self._clock())
 
     def ready(self) -> frozenset[str]:
-        """Return the peers that somebody hears and that are READY by their own word."""
+        """Return the live peers that report READY."""
         return frozenset(
             name
             for name, peer in self.peers().items()
@@ -125,10 +125,10 @@ class Members:
         )
 
     def age_s(self, at: float) -> float:
-        """Return how long ago one of the view's times was."""
+        """Return the time since one of the view's times."""
         return self._clock() - at
 
-    # -- what peers tell ---------------------------------------------------------------------
+    # -- peers' messages --------------------------------------------------------------------
 
     def knows(self, peer: str) -> bool:
         """Return whether the ring has such a peer."""
@@ -148,30 +148,30 @@ class Members:
         before = self._view.peers[beat.cluster].beat
         taken = self._view.heartbeat(beat, self._clock())
         if taken and (before is None or before.hears != beat.hears):
-            self._tell(self._view.confirm(self._clock()))
+            self._log(self._view.confirm(self._clock()))
         if taken and (before is None or before.state is not beat.state):
             self.on_change()
 
     def report(self, report: ClusterReport) -> None:
-        """A peer tells how far it is."""
+        """Take in a peer's progress."""
         if self.knows(report.cluster):
             self._view.report(report, self._clock())
 
     # -- its life ----------------------------------------------------------------------------
 
     def state_changed(self) -> None:
-        """This HAProc's state changed: tell it at the next tick."""
+        """Report this HAProc's new state at the next tick."""
         self.since = self._now_text()
         self._report_at = 0.0
         self.on_change()
 
     def report_now(self) -> None:
-        """Tell state and progress at once."""
+        """Report state and progress at once."""
         self._report_at = 0.0
         self._send(self._clock())
 
     async def run(self) -> None:
-        """Tell and judge until cancelled."""
+        """Report and judge until cancelled."""
         interval_s = self._rules.heartbeat_interval_s
         next_at = self._clock()
         while True:
@@ -206,7 +206,7 @@ class Members:
             self._lines.send(ClusterReport(cluster, incarnation, own.epoch, *state))
 
     def _check(self) -> None:
-        self._tell(self._view.check(self._clock()))
+        self._log(self._view.check(self._clock()))
         log_lost = self.own().log_lost
         found = isolated(self._view.evidence(log_lost, self._lines.silent())) if log_lost else ""
         if found != self._isolated:
@@ -217,7 +217,7 @@ class Members:
     def _now_text(self) -> str:
         return time_text(datetime.fromtimestamp(self._unix_ms() / 1000, UTC))
 
-    def _tell(self, changed: list[str]) -> None:
+    def _log(self, changed: list[str]) -> None:
         for name in changed:
             logger.info("%s: %s is %s", self.cluster, name, self._view.peers[name].standing)
         if changed:

@@ -12,16 +12,16 @@ from haproc.membership.state import HOPELESS, Offset, Seconds, State, Undecided
 
 # Which clusters a ring has, and where their HAProcs are. Values only.
 #
-# Until the log says something, a ring's members are those that the configuration names. The first
-# record about them (`replicate.records.members`) makes the log the one that says it, for every
-# HAProc alike, whatever its own file names.
+# Until the log has a record about them, a ring's members are those of the configuration. The first
+# record about them (`replicate.records.members`) makes the log decide, for every HAProc, whatever
+# its own file names.
 #
 # Addresses are the file's where it names a cluster, so that one can be moved by changing the
 # files; those of a cluster that was added since a HAProc started come from the log.
 
 
 class Neighbour(Protocol):
-    """What the others need to know of a cluster."""
+    """The facts about a cluster that its peers need."""
 
     @property
     def name(self) -> str: ...
@@ -42,9 +42,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """What the log says so far: the members, by the record at ``offset``.
+    """The members according to the log, by the record at ``offset``.
 
-    -1: it says nothing, and the configuration counts. ``members`` is None where the record was
+    -1: the log has none, and the configuration counts. ``members`` is None where the record was
     trimmed away: then a newer one stands farther on.
     """
 
@@ -71,7 +71,7 @@ def with_own_addresses(
 
 
 def disagreement(configured: Iterable[str], enrolled: Enrolled) -> str:
-    """Return what a configuration says differently from the log, for people; empty if nothing."""
+    """Return the differences of a configuration from the log, for people; may be empty."""
     if enrolled.names is None:
         return ""
     mine = frozenset(configured)
@@ -112,7 +112,7 @@ class ApplyNow:
 
 @dataclass(frozen=True, slots=True)
 class PeerOutcome:
-    """What became of an operation on a cluster.
+    """The outcome of an operation on a cluster.
 
     ``status``: a status of outcomes, or that there is none yet. ``assumed``: it may change.
     """
@@ -126,7 +126,7 @@ class PeerOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PeerProgress:
-    """What a peer has applied: everything below ``known_to`` but what is ``unfinished``."""
+    """The operations that a peer has applied: all below ``known_to`` except ``unfinished``."""
 
     seen: str
     state: State
@@ -135,7 +135,7 @@ class PeerProgress:
 
     @property
     def sound(self) -> bool:
-        """Whether its tables were no others'."""
+        """True if the copied tables were no other cluster's."""
         return self.state not in HOPELESS
 
     def applied(self, offset: int) -> bool:
@@ -145,7 +145,7 @@ class PeerProgress:
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus:
-    """How far a copy is, in tables and bytes, after so many seconds."""
+    """The progress of a copy in tables and bytes, after so many seconds."""
 
     donor: str
     marker: int
@@ -158,7 +158,7 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailure:
-    """Why tables were not copied at an offset; the newest one since the process began."""
+    """The reason why tables were not copied at an offset: the newest since the process began."""
 
     offset: int
     message: str
@@ -187,7 +187,8 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class CopyQuestion:
-    """What a copy asks its donor, see `replicate.agree.donating`. ``marker``: its record's offset.
+    """A request of a copy to its donor, see `replicate.agree.donating`. ``marker``: its record's
+    offset.
 
     ``note``: the id of the notes that the other fields refer to. ``table``: its number in the
     inventory; ``after``: the last path known; ``path``, ``offset``, ``length``: a part of a file.
@@ -205,7 +206,7 @@ class CopyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CopyAnswer:
-    """What a donor answers; bytes of a file stand beside it.
+    """A donor's answer; bytes of a file stand beside it.
 
     ``state``: ``ok``; ``pending``: there are no notes yet; ``gone``: they are not there any more;
     ``failed``: its Spark failed, ``final``: and will again. ``note``: the notes' id. ``size``: of
@@ -233,7 +234,7 @@ class Peers(Protocol):
     """
 
     def given_up(self, peer: str) -> bool:
-        """Return whether nobody has heard of a peer for so long that it need not be asked."""
+        """Return whether a peer has been silent for so long that a request to it is useless."""
         ...
 
     async def apply_now(
@@ -247,7 +248,7 @@ class Peers(Protocol):
         ...
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        """Return what a peer has applied, once that differs from what was ``seen``."""
         ...
 
     async def copy(

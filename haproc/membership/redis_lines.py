@@ -30,7 +30,7 @@ from haproc.membership.state import Beat, ClusterReport, PeerMessage
 #
 # It speaks RESP3, in which one connection may both publish and be subscribed. What is published is
 # answered before more is: a Redis that is frozen holds one message, not a queue of old heartbeats.
-# Answers and messages come in the order of the connection, so a count tells what is still owed.
+# Answers and messages come in the order of the connection, so a count gives the number still owed.
 
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def channel_of(ring: str) -> str:
 
 
 def key_of(ring: str, cluster: str) -> str:
-    """Return the key under which a HAProc keeps what it told last."""
+    """Return the key under which a HAProc keeps its last message."""
     return f"{_PREFIX}:{ring}:{cluster}"
 
 
@@ -53,7 +53,7 @@ class RedisChannel:
     """The connection of one HAProc; `run` is its life.
 
     ``on_message`` is given what anybody publishes; ``on_kept`` what a peer's key holds, once for
-    each connection; ``on_change`` is told "" when the channel is there, else why it is not.
+    each connection; ``on_change`` receives "" when the channel is there, else the reason.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RedisChannel:
 
     @property
     def ready(self) -> bool:
-        """Whether a message can be published now."""
+        """True if a message can be published now."""
         return self._connection is not None and not self._owed
 
     def publish(self, data: bytes, keep: bool) -> None:
@@ -183,9 +183,9 @@ class RedisChannel:
         return host.decode() if isinstance(host, bytes) else str(host), int(port)
 
     def _reason(self, error: Exception) -> str:
-        said = str(error) or ("no answer" if isinstance(error, TimeoutError) else repr(error))
+        reason = str(error) or ("no answer" if isinstance(error, TimeoutError) else repr(error))
         where = f"the sentinels at {self._url.shown}" if self._url.master else self._url.shown
-        return f"Redis ({where}): {said[:_REASON_LENGTH_MAX]}"
+        return f"Redis ({where}): {reason[:_REASON_LENGTH_MAX]}"
 
 
 async def _write(connection: Connection, packed: bytes, before: asyncio.Task[None] | None) -> None:
@@ -241,7 +241,7 @@ def _sentinel(url: RedisUrl, settings: Settings, patience_s: float) -> Sentinel 
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted for a while; ``refused`` is what did not count, and why."""
+    """Counts of received messages for a while; ``refused``: those that did not count, by reason."""
 
     published: int = 0
     fallbacks: int = 0
@@ -251,11 +251,11 @@ class Tally:
 class RedisLines:
     """Lines through Redis, over those of the mesh: every message goes whichever way it arrives.
 
-    What a tick tells is published as one message. Half an interval later `Exchange` says who
-    cannot have received it; they get it over the mesh, and what follows at once, until Redis is
-    seen to carry again. When the connection is lost, that happens in the same moment. A
-    heartbeat or two in every window go over the mesh in any case: they keep its connections open
-    for that moment.
+    The messages of a tick are published as one. Half an interval later `Exchange` names the peers
+    that cannot have received it. They get it over the mesh, and later ones at once, until Redis is
+    proven to work again. When the connection is lost, that happens in the same moment. A heartbeat
+    or two in every window go over the mesh in any case: they keep its connections open for that
+    moment.
 
     ``identity``: cluster and incarnation.
 
@@ -280,11 +280,11 @@ class RedisLines:
         self._warned_at = float("-inf")
         self._published = b""
         self.urls: dict[str, str] = {}
-        """Where clients reach the peers' clusters, as these told."""
+        """The addresses of the peers' clusters for clients, as reported."""
         self.reason = "Redis is not connected yet"
-        """Why Redis does not carry; for people."""
+        """The reason why Redis is not in use; for people."""
         self.changed_at = self._loop.time()
-        """When what carries changed last."""
+        """The time of the last change of the transport in use."""
         self._tally = Tally()
         self._shown: Way | None = None
         self._channel = RedisChannel(
@@ -300,9 +300,9 @@ class RedisLines:
         deliver: Callable[[PeerMessage], None],
         recall: Callable[[ClusterReport], None],
     ) -> None:
-        """Begin; once, with whoever is told what peers say, who need these lines to be made.
+        """Begin; once, with the receiver of peers' messages, which needs these lines to be made.
 
-        ``deliver`` takes in what a peer said; ``recall`` is given the report that a peer left
+        ``deliver`` takes in a peer's message; ``recall`` is given the report that a peer left
         behind, which may be some seconds old.
         """
         self._deliver, self._recall = deliver, recall
@@ -321,15 +321,15 @@ class RedisLines:
 
     @property
     def way(self) -> Way:
-        """What carries at the moment."""
+        """The transport in use: Redis or direct HTTP."""
         return self._exchange.way
 
     def way_to(self, peer: str) -> Way:
-        """Return what carries to this peer."""
+        """Return the transport to this peer."""
         return Way.MESH if peer in self._exchange.by_mesh else Way.REDIS
 
     def take_tally(self) -> Tally:
-        """Return what was counted since the last call."""
+        """Return the counts since the last call."""
         tally, self._tally = self._tally, Tally()
         return tally
 
@@ -340,10 +340,10 @@ class RedisLines:
             name for name in self._mesh.silent() if self._exchange.meshed_s(name, now) >= window_s
         )
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------
 
     def send(self, message: PeerMessage) -> None:
-        """Tell every peer; a heartbeat begins what goes out together."""
+        """Send to every peer; a heartbeat begins the part that goes out together."""
         if isinstance(message, Beat):
             self._begin()
             self._beat = message
@@ -371,8 +371,8 @@ class RedisLines:
             return
         number, heard = self._exchange.publish(self._loop.time())
         identity = (self._cluster, self._incarnation)
-        said = Envelope(*identity, number, heard, self._url, self._beat, self._report)
-        self._published = self._seal.close(said)
+        envelope = Envelope(*identity, number, heard, self._url, self._beat, self._report)
+        self._published = self._seal.close(envelope)
         self._channel.publish(self._published, keep=self._report is not None)
         self._tally.published += 1
 
@@ -390,7 +390,7 @@ class RedisLines:
                 if message is not None:
                     self._mesh.send(message, to=late)
 
-    # -- being told --------------------------------------------------------------------------
+    # -- receiving --------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
         if data == self._published:
@@ -443,11 +443,11 @@ class RedisLines:
         self.reason = reason
         self._exchange.lost(self._loop.time())
         self._catch_up(self._peers)
-        self._shown = self._shown or Way.REDIS  # that it was never there is told, too
+        self._shown = self._shown or Way.REDIS  # its absence from the start is reported, too
         self._show()
 
     def _show(self) -> None:
-        """Say when something else carries."""
+        """Log a change of the transport."""
         way = self._exchange.way
         if way is (self._shown or Way.MESH):
             return

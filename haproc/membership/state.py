@@ -1,4 +1,4 @@
-"""The states of a HAProc, what HAProcs tell of them unasked, and whether one may be drained."""
+"""The states of a HAProc, its messages about them, and the check before a drain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from msgspec import Meta
 
 
 class State(StrEnum):
-    """What a HAProc may do now; the order of the checks is the order of `state_of`."""
+    """What a HAProc may do now. `state_of` checks in this order."""
 
     STOPPED = "STOPPED"
     FENCED = "FENCED"
@@ -50,8 +50,8 @@ SERVING: Final = frozenset({State.READY, State.READ_ONLY})
 """States in which clients' requests are taken."""
 
 ANSWERING: Final = SERVING | {State.DRAINING}
-"""States in which the client door is open; while draining it gives what is there, and refuses what
-is new with a word that says so."""
+"""States in which the client door is open; while draining it finishes accepted requests, and
+refuses new ones with an error that states it."""
 
 HOPELESS: Final = frozenset({State.FENCED, State.REMOVED, State.TOO_FAR_BEHIND, State.DIVERGED})
 """States that no waiting ends."""
@@ -61,7 +61,7 @@ PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, 
 
 
 class Cause(StrEnum):
-    """Why a cluster counts as different from the others."""
+    """The reason why a cluster counts as different from the others."""
 
     OUTCOME = "outcome"
     """An operation ended differently here."""
@@ -77,12 +77,12 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """What is wrong with a cluster that differs; kept with the cursor until it is verified.
+    """A cluster's difference from the others, kept with the cursor until the cluster is verified.
 
-    ``offset``: of the newest operation (or verification) concerned. ``applies``: whether it goes on
-    applying. An odd outcome stops it, so that it can be looked at as it was; a failed copy does, as
-    tables may be missing; what an operator passed over, and what a verification found, goes on: it
-    is to be mended and verified again.
+    ``offset``: of the newest operation (or verification) concerned. ``applies``: True if the
+    cluster goes on applying. An odd outcome stops it, so that its tables can be examined as they
+    were. A failed copy stops it, because tables may be missing. After a skipped operation or a
+    failed verification it goes on, until it is repaired and verified again.
     """
 
     offset: int
@@ -92,7 +92,7 @@ class Divergence:
     """Names for people, for Cause.TABLES and Cause.REPAIR."""
 
     def joined(self, earlier: Divergence | None) -> Divergence:
-        """Return what is wrong after this, too, was found."""
+        """Return the divergence after this one was found, too."""
         if earlier is None:
             return self
         half_made = [each for each in (self, earlier) if each.cause is Cause.REPAIR]
@@ -130,7 +130,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is known of one HAProc; each ``*_at`` names the log offset concerned."""
+    """The known facts about one HAProc; each ``*_at`` names the log offset concerned."""
 
     started: bool = False
     cluster_up: bool = False
@@ -147,18 +147,18 @@ class Condition:
     stuck_at: int | None = None
     diverged: Divergence | None = None
     isolated: str = ""
-    """Why this HAProc counts as cut off from the ring; empty if it does not."""
+    """The reason why this HAProc counts as cut off from the ring; empty if it does not."""
     undecided: Undecided | None = None
     behind: str = ""
-    """Why the log cannot bring this cluster up to date, and what to do; empty if it can."""
+    """Why the log cannot bring this cluster up to date, and the remedy; empty if it can."""
     copying: str = ""
-    """How far the copy of another cluster's tables is; empty if there is none."""
+    """The progress of the copy of another cluster's tables; empty if there is none."""
     cluster_error: str = ""
     log_error: str = ""
 
 
 def state_of(condition: Condition) -> tuple[State, str]:
-    """Return the state and, where there is something to say, the reason and what to do."""
+    """Return the state and, where there is one, the reason with the remedy."""
     c = condition
     if c.stopped:
         return State.STOPPED, ""
@@ -251,7 +251,7 @@ def _stuck(c: Condition) -> str:
     )
 
 
-# What HAProcs tell each other unasked: that they live, and how far they are.
+# The messages that HAProcs send each other unasked: heartbeats and progress.
 
 
 Identifier: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]+\Z", max_length=128)]
@@ -261,7 +261,8 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat. ``hears``: whom the sender hears. ``log_up``: the log answered it a moment ago.
+    """A heartbeat. ``hears``: the peers whose heartbeats the sender receives. ``log_up``: the log
+    answered it a moment ago.
 
     ``epoch``: one more than the log offset of the sender's claim; 0 before it has one.
     """
@@ -291,20 +292,20 @@ class ClusterReport:
     lag: Offset
 
     def lag_at(self, end: int) -> int:
-        """Return how many records below an end of the log it lacks, as far as it told."""
+        """Return the number of records that it lacks below an end, by its last report."""
         return max(0, self.lag + end - self.log_end)
 
 
 PeerMessage: TypeAlias = Beat | ClusterReport
-"""What a HAProc tells its peers of itself, as JSON. Readers ignore fields that they don't know."""
+"""A HAProc's message about itself, as JSON. Readers ignore fields that they don't know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a HAProc tells of itself; see `Beat` and `ClusterReport`.
+    """The facts that a HAProc reports about itself; see `Beat` and `ClusterReport`.
 
-    ``lag``: how many records below ``log_end`` are not applied. ``log_lost``: the log has not
-    answered for longer than that could go unnoticed by a peer.
+    ``lag``: the number of records below ``log_end`` that are not applied. ``log_lost``: the log has
+    not answered for so long that a peer must have noticed it, too.
     """
 
     state: State
@@ -324,9 +325,8 @@ def time_text(at: datetime) -> str:
 
 # Whether an operator may take a cluster from its clients now. Values in, decision out.
 #
-# The last cluster that serves stays, unless forced. What is known of the others is what they told
-# at most a heartbeat ago, so two drains asked for at the same moment can pass each other: drain
-# one cluster after another.
+# The last cluster that serves stays, unless forced. The others' states are those of their last
+# heartbeat, so two drains at the same moment can both be allowed: drain one cluster after another.
 
 
 def refusal(me: str, own: State, others: Mapping[str, str], *, force: bool) -> str:

@@ -1,4 +1,4 @@
-"""What one HAProc knows of its ring: peers that are heard, peers that are down. Time is given."""
+"""A HAProc's knowledge of its ring: which peers are up, which are down. Time is given."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from enum import StrEnum
 from haproc.config.model import Membership
 from haproc.membership.state import Beat, ClusterReport
 
-# Whether a peer is heard, from the times at which its heartbeats came.
+# The judgement if a peer is up, from the times at which its heartbeats were received.
 #
 # The last ``window_s`` are cut into intervals of the length at which heartbeats are sent, the
 # newest one ending now. Each either holds a heartbeat or missed one. At a check the window is
-# walked from its oldest interval to its newest: ``missed_in_a_row`` empty ones at its end mean
-# that the peer is not heard; ``received_in_a_row`` full ones with no such silence after them mean
-# that it is; otherwise it is as it was at the last check.
+# walked from its oldest interval to its newest: ``missed_in_a_row`` empty ones at its end mean that
+# the peer is not up; ``received_in_a_row`` full ones with no such silence after them mean that it
+# is; otherwise it is as it was at the last check.
 #
 # HAProcs tick together, so a heartbeat is mostly a moment short of whole intervals old when it is
 # judged. Therefore the newest interval ends a little after now (`_EARLY_INTERVALS`): three
@@ -32,41 +32,41 @@ _EARLY_INTERVALS = 0.2
 
 
 class Detector:
-    """One peer's heartbeats and the judgement on them; begins with a peer that is not heard."""
+    """One peer's heartbeats and the judgement on them; begins with a peer that is not up."""
 
-    __slots__ = ("_heard_at", "_rules", "_watched_since", "up")
+    __slots__ = ("_received_at", "_rules", "_watched_since", "up")
 
     def __init__(self, rules: Membership, now_s: float) -> None:
         self._rules = rules
-        self._heard_at: deque[float] = deque(maxlen=4 * _intervals(rules))
+        self._received_at: deque[float] = deque(maxlen=4 * _intervals(rules))
         self._watched_since = now_s
         self.up = False
-        """Whether the peer is heard, by the last check."""
+        """True if the peer was up at the last check."""
 
-    def heard(self, now_s: float) -> None:
+    def received(self, now_s: float) -> None:
         """A heartbeat came."""
-        self._heard_at.append(now_s)
+        self._received_at.append(now_s)
 
     def resumed(self, now_s: float) -> None:
         """Nobody listened for a while until now."""
         self._watched_since = now_s
 
     def check(self, now_s: float) -> bool:
-        """Walk the window; return whether the peer is heard."""
+        """Walk the window; return whether the peer is up."""
         if self.hears(now_s):
-            return True  # the walk could say nothing else, and is dearer
+            return True  # the walk would give the same, and costs more
         ahead_s = now_s + _EARLY_INTERVALS * self._rules.heartbeat_interval_s
         was_up = self.up
-        self.up = judged(was_up, self._heard_at, self._watched_since, ahead_s, self._rules)
+        self.up = judged(was_up, self._received_at, self._watched_since, ahead_s, self._rules)
         if was_up and not self.up:
-            # What came before the silence is no sign that it is over; the last tells its length.
-            last = self._heard_at[-1]
-            self._heard_at.clear()
-            self._heard_at.append(last)
+            # Heartbeats before the silence do not show its end; the last one gives its length.
+            last = self._received_at[-1]
+            self._received_at.clear()
+            self._received_at.append(last)
         return self.up
 
     def hears(self, now_s: float) -> bool:
-        """Return whether the peer is heard this very moment: fresher than the last check."""
+        """Return whether the peer is up at this moment: fresher than the last check."""
         rules = self._rules
         limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
         return self.up and self.silent_s(now_s) < limit_s
@@ -77,17 +77,17 @@ class Detector:
 
     def silent_s(self, now_s: float) -> float:
         """Return for how long the peer has been silent while somebody listened."""
-        last = self._heard_at[-1] if self._heard_at else self._watched_since
+        last = self._received_at[-1] if self._received_at else self._watched_since
         return now_s - max(last, self._watched_since)
 
 
 def judged(
-    up: bool, heard_at: Iterable[float], watched_since: float, now_s: float, rules: Membership
+    up: bool, received_at: Iterable[float], watched_since: float, now_s: float, rules: Membership
 ) -> bool:
-    """Return whether a peer is heard, given whether it was and when heartbeats came."""
+    """Return whether a peer is up, given its last state and the times of its heartbeats."""
     interval_s, count = rules.heartbeat_interval_s, _intervals(rules)
     full = bytearray(count)
-    for at in heard_at:
+    for at in received_at:
         age = int(max(0.0, now_s - at) / interval_s)
         if age < count:
             full[age] = 1
@@ -109,31 +109,33 @@ def _intervals(rules: Membership) -> int:
     return max(1, round(rules.window_s / rules.heartbeat_interval_s))
 
 
-# Who is down, and whether it is oneself who is cut off. Values in, decisions out.
+# The peers that are down, and the case that this HAProc itself is cut off. Values in, decisions
+# out.
 #
-# A peer is called down only if nobody hears it: neither this HAProc nor any that this one hears.
-# So a broken line between two of them takes nobody out, and one that is cut off does not talk
-# others into it.
+# A peer is called down only if neither this HAProc nor any of its live peers receives its
+# heartbeats. So a broken line between two of them takes nobody out, and one that is cut off does
+# not talk others into it.
 #
-# Isolation needs evidence. Hearing nobody is none: two peers may be dead, and whoever reaches the
-# log has the ring's truth and serves on. Not reaching the log is none either: it may be away for
-# all, and then queries are still answered everywhere. Both together, or somebody else for whom the
-# log is there, are.
+# Isolation needs evidence. The silence of all peers is none: two peers may be dead, and a HAProc
+# that reaches the log has the ring's truth and serves on. Not reaching the log is none either: it
+# may be away for all, and then queries are still answered everywhere. Both together are evidence,
+# or a peer that reaches the log.
 
 
 class PeerStatus(StrEnum):
-    """What a HAProc knows of a peer."""
+    """A HAProc's knowledge of a peer."""
 
     HEARD = "heard"
     UNREACHABLE = "unreachable"
-    """Not heard here, but by another one that is."""
+    """No heartbeats arrive here, but at a live peer."""
     DOWN = "down"
 
 
 def standing_of(
     peer: str, heard: Collection[str], hears: Mapping[str, Collection[str]]
 ) -> PeerStatus:
-    """Return a peer's standing. ``heard``: by this HAProc; ``hears``: what peers say they hear."""
+    """Return a peer's standing. ``heard``: the peers up for this HAProc; ``hears``: for each peer,
+    the HAProcs that it reports as up."""
     if peer in heard:
         return PeerStatus.HEARD
     if any(peer in hears.get(other, ()) for other in heard):
@@ -143,22 +145,22 @@ def standing_of(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for being cut off."""
+    """The evidence that this HAProc is cut off."""
 
     log_lost: bool
     """The log has not answered for longer than it can have been away unnoticed by others."""
     heard: frozenset[str] = frozenset()
-    """Peers that are heard."""
+    """Peers that are up."""
     log_seen_by: frozenset[str] = frozenset()
-    """Peers to whom the log answers, by their own word."""
+    """Peers that report that the log answers."""
     silent: frozenset[str] = frozenset()
     """Peers that give no sign: they neither answer nor refuse connections."""
     unheard: frozenset[str] = frozenset()
-    """Configured peers that are not heard."""
+    """Configured peers that are not up."""
 
 
 def isolated(evidence: Evidence) -> str:
-    """Return why this HAProc counts as cut off, for people; empty if it does not."""
+    """Return the reason why this HAProc counts as cut off, for people; empty if it does not."""
     e = evidence
     if not e.log_lost:
         return ""
@@ -181,26 +183,26 @@ class Peer:
     detector: Detector
     standing: PeerStatus = PeerStatus.DOWN
     changed_at: float = 0.0
-    """When it became alive, or was called down."""
+    """The time at which it became alive, or down."""
     updated_at: float | None = None
-    """When it last told its state and progress."""
+    """The time of its last report of state and progress."""
     beat: Beat | None = None
     report: ClusterReport | None = None
     met: bool = False
-    """Whether it was alive at any time, as far as this process knows."""
+    """True if it was alive at any time since this process began."""
 
     @property
     def alive(self) -> bool:
-        """Whether anybody hears it."""
+        """True if any HAProc receives its heartbeats."""
         return self.standing is not PeerStatus.DOWN
 
 
 class RingView:
-    """What one HAProc knows of its ring, from what its peers tell it. Time is an argument.
+    """The ring as one HAProc knows it from its peers' messages. Time is an argument.
 
-    Heartbeats and reports of an older incarnation are passed over: one whose claim stands before
-    that of the incarnation known. While the known one is heard, another without a later claim
-    does not count either; once it is not heard, whoever speaks for the cluster does.
+    Messages of an older incarnation do not count: one whose claim stands before that of the known
+    incarnation. While heartbeats of the known one arrive, another without a later claim does not
+    count either. When they stop, any incarnation of the cluster counts.
     """
 
     def __init__(self, rules: Membership, peers: Iterable[str], now_s: float) -> None:
@@ -222,9 +224,9 @@ class RingView:
         if not self._counts(peer, beat.incarnation, beat.epoch, now_s):
             return False
         if peer.beat is not None and peer.beat.incarnation != beat.incarnation:
-            peer.report = None  # another process: what the earlier one told is history
+            peer.report = None  # another process: the earlier one's reports are out of date
         peer.beat = beat
-        peer.detector.heard(now_s)
+        peer.detector.received(now_s)
         return True
 
     def report(self, report: ClusterReport, now_s: float) -> bool:
@@ -252,7 +254,7 @@ class RingView:
         return self.confirm(now_s)
 
     def confirm(self, now_s: float) -> list[str]:
-        """Draw conclusions from what peers say they hear; return who changed."""
+        """Judge all peers by their reports about each other; return those that changed."""
         heard = {name for name, peer in self.peers.items() if peer.detector.up}
         hears = {name: peer.beat.hears for name, peer in self.peers.items() if peer.beat}
         changed = []
@@ -267,11 +269,11 @@ class RingView:
         return changed
 
     def hears(self, now_s: float) -> tuple[str, ...]:
-        """Return whom this HAProc hears now, for its own heartbeats."""
+        """Return the peers that are up now, for this HAProc's own heartbeats."""
         return tuple(name for name, peer in self.peers.items() if peer.detector.hears(now_s))
 
     def given_up(self, name: str, now_s: float) -> bool:
-        """Return whether a peer is down and has been silent for a whole window: don't ask it.
+        """Return whether a peer is down and was silent for a window: requests are useless.
 
         So is one that the ring no longer has.
         """
@@ -283,7 +285,7 @@ class RingView:
     def unheard(self, now_s: float) -> frozenset[str]:
         """Return the peers that were never alive here, and were not listened to for a window.
 
-        One heartbeat makes no peer alive, so whoever just began cannot call it gone.
+        One heartbeat makes no peer alive, so a HAProc that just began cannot call it gone.
         """
         return frozenset(
             name
@@ -292,7 +294,7 @@ class RingView:
         )
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:
-        """Return what speaks for this HAProc's own isolation."""
+        """Return the evidence of this HAProc's own isolation."""
         heard = frozenset(name for name, peer in self.peers.items() if peer.detector.up)
         seen = (name for name, peer in self.peers.items() if peer.beat and peer.beat.log_up)
         return Evidence(

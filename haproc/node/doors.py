@@ -29,7 +29,7 @@ from haproc.doors.http.access import Admission, Credentials
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.clients import attend, supervise
 from haproc.doors.operators.clusters import admit
-from haproc.doors.operators.peers import Forwarded, tell
+from haproc.doors.operators.peers import Forwarded, add_settings
 from haproc.doors.status import Readiness
 from haproc.doors.ui.broadcast import Broadcaster
 from haproc.doors.ui.door import show
@@ -199,7 +199,7 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
         Forwarded(service, registry.request_admission, texts),
     )
     admit(operators, config, replica.admission)
-    tell(operators, config, behind.drift)
+    add_settings(operators, config, behind.drift)
     attend(operators, config, behind.listing)
     supervise(operators, config, jobs.service if jobs else None)
     watching = Watching(

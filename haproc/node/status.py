@@ -77,8 +77,8 @@ class DriftWatch:
         self._peers = peers
         self._up = up
         self._defaults = defaults
-        self._reported: dict[str, drift.Told] = {}
-        self._mine: drift.Told = {}
+        self._reported: dict[str, drift.Values] = {}
+        self._mine: drift.Values = {}
         self.findings = drift.Findings()
 
     async def run(self) -> None:
@@ -104,11 +104,11 @@ class DriftWatch:
         wanted = {*drift.to_look_up(self._reported.values()), *self._defaults}
         values = await self._server.server_settings(sorted(wanted))
         own = {drift.DEFAULTS: drift.text_of(self._defaults)} if self._defaults else {}
-        self._mine = drift.tellable({**values, **own}, self._secret)
+        self._mine = drift.as_reported({**values, **own}, self._secret)
         found = drift.compare(self._mine, {name: self._reported.get(name) for name in names})
         self._note(replace(found, overridden=drift.overridden(values, self._defaults)))
 
-    async def _ask(self, peer: str) -> drift.Told | None:
+    async def _ask(self, peer: str) -> drift.Values | None:
         try:
             return drift.read(await self._peers.settings(peer, _ANSWER_S))
         except PeerUnavailableError:
@@ -226,7 +226,7 @@ class NodeStatus:
                 "ring": self._upkeep.total,
                 "adopted": self._service.sessions.adopted,
             },
-            **({"connect": self._connect().told()} if self._connect is not None else {}),
+            **({"connect": self._connect().fields()} if self._connect is not None else {}),
         }
 
     async def measure(self, metrics: Metrics) -> NoReturn:

@@ -22,7 +22,7 @@ from haproc.pin.sqltypes import DAY_TIME_UNITS, DECIMAL_DIGITS_MAX, SqlType
 
 
 class Treatment(StrEnum):
-    """What has to be done with a statement before it may be replicated."""
+    """The treatment that a statement needs before it may be replicated."""
 
     REPLICATE = "replicate"
     """Its text means the same everywhere."""
@@ -33,7 +33,7 @@ class Treatment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a statement's nondeterministic parts are fixed to. All given from outside.
+    """The values that replace a statement's nondeterministic parts. All are arguments.
 
     ``now`` is aware (UTC).
     """
@@ -45,7 +45,7 @@ class Moment:
     schema: str
 
 
-# A `Moment` as literals: what the clock and the session say for one statement.
+# A `Moment` as literals: the values of the clock and the session for one statement.
 #
 # Instants are written in the session's time zone with their offset, so that they mean the same in
 # any zone.
@@ -104,7 +104,7 @@ def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = Fa
 
 
 def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
-    """Return what a function of the clock, without arguments, gives; ``plain`` as above."""
+    """Return the value of a function of the clock, without arguments; ``plain`` as above."""
     now = local_time(moment)
     if name in ("current_date", "curdate"):
         return date_text(now.date())
@@ -118,7 +118,7 @@ def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
 
 
 def identity_literal(name: str, moment: Moment) -> str:
-    """Return what current_user() and its like give."""
+    """Return the value of current_user() and its like."""
     if name in ("current_user", "user", "session_user"):
         return string_literal(moment.user)
     if name == "current_catalog":
@@ -129,7 +129,8 @@ def identity_literal(name: str, moment: Moment) -> str:
 
 
 def special_datetime_literal(text: str, type_name: str, moment: Moment) -> str | None:
-    """Return what ``'now'``, ``'today'`` … are as the type; None if the text is not one of them.
+    """Return the value of ``'now'``, ``'today'`` … as the type; None if the text is not one of
+    them.
 
     A text with a zone behind the word is not resolved here either.
     """
@@ -311,7 +312,7 @@ def time_literal(micros: int, kind: SqlType) -> str:
 
 
 def interval_literal(value: int, kind: SqlType) -> str:
-    """Return months or microseconds, as the type's units say, as a literal of INTERVAL."""
+    """Return months or microseconds, by the type's units, as a literal of INTERVAL."""
     assert kind.units is not None
     sign = "-" if value < 0 else ""
     if kind.units[0] in DAY_TIME_UNITS:

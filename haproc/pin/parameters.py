@@ -244,7 +244,7 @@ def _named_literals(names: Sequence[str], given: Sequence[Parameter], place: str
 
 
 def _row_template(sql: str) -> tuple[int, int]:
-    """Return where the one row of an ``INSERT … VALUES (…)`` begins and ends."""
+    """Return the begin and end of the one row of an ``INSERT … VALUES (…)``."""
     hint = "rows of parameters go with INSERT INTO … VALUES (…) that ends after its one row"
     wrong = _refused("the statement cannot be repeated for rows of parameters", hint)
     depth, start, end, seen_values = 0, -1, -1, False

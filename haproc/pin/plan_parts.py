@@ -23,8 +23,8 @@ from haproc.pin.sqltypes import quote_name
 # that hand columns on. What such a step makes anew has no name in front. So rows are put below the
 # same alias, and the columns that have none are made anew above it, each as itself.
 #
-# Where columns of several names come together (a join, a SQL text), rows get none: what names one
-# of them is not resolved, and Spark says so before anything is written.
+# Where columns of several names come together (a join, a SQL text), rows get none: a reference to
+# one of them is not resolved, and Spark reports it before anything is written.
 
 
 _HANDING_ON: Final = members(
@@ -33,7 +33,7 @@ _HANDING_ON: Final = members(
     drop_na collect_metrics with_watermark
     """
 )
-"""What comes out of these are columns that came in, under the same names."""
+"""Relations whose columns are columns of their input, under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Called:
 
 
 def called(source: Any, context: Context) -> Called | None:
-    """Return what a relation's columns are called; None if they have no name, or several."""
+    """Return the names of a relation's columns; None if they have no name, or several."""
     anew = frozenset[str]()
     while (kind := source.WhichOneof("rel_type")) is not None:
         message = getattr(source, kind)
@@ -97,7 +97,7 @@ def _renamed(message: Any) -> Iterator[str | None]:
 
 
 def _selected(message: Any) -> Iterator[str | None]:
-    """Yield what has a name of its own; what only computes gets one that nobody says."""
+    """Yield the expressions with names of their own; others get a generated one."""
     for each in message.expressions:
         kind = each.WhichOneof("expr_type")
         if kind == "alias":

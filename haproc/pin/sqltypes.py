@@ -1,8 +1,8 @@
 """Spark's SQL types, read from their text.
 
 Parameters name their type in text, and so do a query's columns. `parse_type` turns either into a
-`SqlType`, which says how a literal of exactly that type is written. Type text comes from clients
-and ends up inside SQL, so only what is understood here is ever written back.
+`SqlType`, which writes a literal of exactly that type. Type text comes from clients and ends up
+inside SQL, so only what is understood here is ever written back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 DECIMAL_DIGITS_MAX = 38
 TYPE_DEPTH_MAX = 32
-"""How deeply types may be nested; chosen, not measured (Spark's own limit is its stack)."""
+"""The limit of the nesting of types; chosen, not measured (Spark's own limit is its stack)."""
 FIELD_NAME_WORDS_MAX = 64
 TYPE_CHARS_MAX = 100_000
 """A type's text; chosen, not measured."""

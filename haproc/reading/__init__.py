@@ -1,1 +1,1 @@
-"""What a statement is, and how it travels: Spark reads it, pure code judges what Spark read."""
+"""The reading of a statement, and its way: Spark reads it, pure code judges the reading."""

@@ -1,9 +1,9 @@
-"""What a statement is: its kind, what it writes and reads, and which part of it gives the rows.
+"""The anatomy of a statement: its kind, the tables it writes and reads, and its source of rows.
 
-Two trees say it: the parsed one, which is the text, and the analyzed one, in which every name is
-resolved. The kind is told by the class of the root (`haproc.reading.limits`); both trees have to
-agree on it and on the table that is written. Names are those that Spark resolved: a temporary view
-is one because Spark says so. Nothing here knows whether a statement does the same everywhere.
+It comes from two trees: the parsed one, which is the text, and the analyzed one, in which every
+name is resolved. The class of the root gives the kind (`haproc.reading.limits`); both trees must
+agree on it and on the written table. Names are those that Spark resolved: a temporary view is one
+because Spark reports it. Nothing here decides if a statement does the same on every cluster.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _STRUCTURE: Final = frozenset(
     {"ColumnDefinition", "QualifiedColType", "DefaultValueExpression", "OptionList"}
     | {"AttributeReference", "DeltaMergeAction", "Assignment"}
 )
-"""What is an expression for Spark, but only holds some, or none."""
+"""Classes that are expressions for Spark, but only hold expressions, or none."""
 _HINT: Final = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"
 
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """What a statement is made of.
+    """The parts of a statement.
 
     ``writes``, ``reads``: full names, as `Classified` has them; views are named and seen through.
     ``known``: nothing is missing from these. ``rests_on``: both, and the catalog's functions that
@@ -90,7 +90,7 @@ class Anatomy:
 
 
 def anatomy(reading: Reading, context: Context) -> Anatomy:
-    """Return what the statement of a reading is made of; raises RefusedError.
+    """Return the anatomy of a reading's statement; raises RefusedError.
 
     ``context`` is where the session's unqualified names belong.
     """
@@ -116,14 +116,14 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
         limits.check_partition(reading.text, parsed)
     elif kind in (Kind.SET, Kind.RESET):
         limits.check_setting(parsed)
-    return _told(kind, parsed, reading.parsed, analyzed, reading.text, context)
+    return _given(kind, parsed, reading.parsed, analyzed, reading.text, context)
 
 
 def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
-    """Return what DDL is made of, told by its text alone; None if the analyzer has to tell.
+    """Return the anatomy of DDL, by its text alone; None if the analyzer is needed.
 
     ``reading`` is of a session that holds nothing temporary: what has a name there is in the
-    catalog. What DDL reads (views, above all) the analyzer tells. Raises RefusedError.
+    catalog. The analyzer gives what DDL reads (views, above all). Raises RefusedError.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     refuse_variables(reading.text)
@@ -207,7 +207,7 @@ def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> Refused
 
 
 def _nested(root: Node, own: Node) -> RefusedError | None:
-    """Return why something in a tree must not be there; raises for several INSERTs in one."""
+    """Return the reason why a part of a tree is forbidden; raises for several INSERTs in one."""
     nodes = list(root.walk())
     found = [each for each in nodes if each is not own and _has_effect(each.cls)]
     if own.cls in ("ExplainCommand", "DescribeQueryCommand"):
@@ -277,7 +277,7 @@ def _dropped(kind: Kind, analyzed: Node) -> Anatomy:
     return _made(Kind.TEMPORARY_VIEW, uses, frozenset(), None)
 
 
-def _told(
+def _given(
     kind: Kind, parsed: Node, whole: Node, analyzed: Node, text: str, context: Context
 ) -> Anatomy:
     uses = Uses()
@@ -340,9 +340,9 @@ def _written(
     if len(full) == 1 and kind in (Kind.ALTER_VIEW, Kind.ALTER_TABLE):
         return Kind.TEMPORARY_VIEW, frozenset(), ()
     if held is not None and parts(held):
-        said = target(parts(held), context)
-        if said != joined(full):
-            raise _differs(f"{said} was analyzed as {joined(full) or 'no table'}")
+        names = target(parts(held), context)
+        if names != joined(full):
+            raise _differs(f"{names} was analyzed as {joined(full) or 'no table'}")
     return kind, written_names(parsed, full, context), fields
 
 

@@ -1,8 +1,8 @@
-"""Where the query stands in the text of a statement, and what is left of the text without it.
+"""The place of the query in a statement's text, and the rest of the text without it.
 
-The parsed tree says where the parts stand, in characters: the place of an INSERT ends in front of
-its query, and begins behind a WITH or FROM clause that stands first. Places of queries are no help
-alone: they leave out parentheses, FROM in front, ORDER BY. So tokens tell the rest.
+The parsed tree gives the places of the parts, in characters: the place of an INSERT ends in front
+of its query, and begins behind a WITH or FROM clause that stands first. Places of queries alone are
+no help: they leave out parentheses, FROM in front, ORDER BY. So tokens give the rest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Cut:
 
 
 def _order(literal: tuple[TextRange, str]) -> tuple[int, bool, int]:
-    """What is put in between characters comes before what takes their place, the longest first."""
+    """The order of replacements: insertions first, then the longest."""
     place, _ = literal
     return place.start, place.end > place.start, -place.end
 
@@ -66,7 +66,7 @@ class Spliced:
 
 
 def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] = ()) -> Cut | None:
-    """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they cannot be told.
+    """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they are unknown.
 
     With ``literals`` in their places, so that only ``start`` and ``end`` are of the text as it was.
     """
@@ -92,7 +92,7 @@ def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] 
 
 
 def _is_default(node: Node) -> bool:
-    """Whether the node may be DEFAULT, which stands for a value in an INSERT alone."""
+    """True if the node may be DEFAULT, which stands for a value in an INSERT only."""
     name = node["nameParts"] if node.cls == "UnresolvedAttribute" else None
     return name is not None and len(name) == 1 and str(name[0]).upper() == "DEFAULT"
 
@@ -191,14 +191,14 @@ def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> 
 
 
 def _place_of_name(node: Node) -> int | None:
-    """Return where the name of a relation ends, whatever alias stands around it."""
+    """Return the end of a relation's name, with any alias around it."""
     while node.cls == "SubqueryAlias" and (child := node.node("child")) is not None:
         node = child
     return node.place.end if node.place is not None else None
 
 
 def _first(query: Node, outer: Node | None = None) -> int | None:
-    """Return where the first of what stands in a query begins; ``outer`` is not its own place."""
+    """Return the begin of the first part of a query; ``outer`` is not its own place."""
     own = outer.place if outer is not None else None
     places = [node.place for node in below([query]) if node.place not in (None, own)]
     return min((place.start for place in places if place is not None), default=None)

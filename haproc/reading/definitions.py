@@ -1,10 +1,10 @@
-"""What DDL computes later: defaults, generated columns, checks, and the bodies of functions.
+"""The expressions that DDL stores: defaults, generated columns, checks, functions' bodies.
 
-Every cluster computes them anew whenever rows are written or the function is called, so nothing in
+Every cluster computes them anew whenever rows are written or the function is called. So nothing in
 them may differ, and nothing can become a literal now. Spark keeps them as texts, or has made
-constants of them while it read the statement. So each is read once more, as a query: over columns
-of its table's or its function's names and types, of whose values nothing is known. There a column
-is a column, as in the definition.
+constants of them while it read the statement. So each is read once more, as a query over columns of
+its table's or its function's names and types, whose values are unknown. There a column is a column,
+as in the definition.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def queries(reading: Reading) -> list[str]:
 
 
 def is_numbered(parsed: Node) -> bool:
-    """Whether a table has a column whose values each cluster counts for itself."""
+    """True if a table has a column whose values each cluster counts for itself."""
     return any(node.cls in _NUMBERED for node in parsed.walk())
 
 
@@ -123,7 +123,7 @@ def _columns_of(analyzed: Node) -> Columns:
 
 
 def function_of(reading: Reading) -> Node | None:
-    """Return what makes a function of SQL, the session's own or one of the catalog."""
+    """Return the definition of a SQL function, the session's own or one of the catalog."""
     root = reading.parsed
     return root if root is not None and root.cls in FUNCTIONS else None
 

@@ -1,14 +1,15 @@
-"""Whether a part of a statement comes out the same on every cluster.
+"""The check that a part of a statement gives the same on every cluster.
 
 Theory of operation. Spark has analyzed the statement: each operator and expression has a class,
-each expression a type, and what is a column is one. A closed list says which classes give the same
-everywhere (`known`); sums, limits and windows do under a condition on types and orders (`order`);
-texts that Spark reads by the clock are followed to where they are written (`moving`). Everything
-else is a finding. What is one value for the whole statement becomes a literal at its place; for
-the rest, rows that are computed once stand for the query that it stands in.
+each expression a type, and columns are resolved. A closed list names the classes that give the same
+everywhere (`known`). Sums, limits and windows do so under a condition on types and orders
+(`order`). Texts that Spark reads by the clock are followed to where they are written (`moving`).
+Everything else is a finding. A finding that is one value for the whole statement becomes a literal
+at its place. For any other, rows that are computed once replace its query.
 
 Spark computes some things while it reads: rows in the text, typed literals, a MERGE's clock. Those
-are found in the parsed tree and in what the plugin has analyzed beside it (`examine_words`).
+are found in the parsed tree and in the plans that the plugin has analyzed beside it
+(`examine_words`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _ROWS_IN_TEXT: Final = frozenset({"LocalRelation", "Range", "ResolvedInlineTable
 
 
 def examine(reading: Reading, part: Node, facts: Facts, moment: Moment) -> list[Finding]:
-    """Return what in an analyzed part could differ from cluster to cluster.
+    """Return the findings of an analyzed part that could differ from cluster to cluster.
 
     ``part``: a query's plan, a condition, an assigned value, any expression.
     """
@@ -78,7 +79,7 @@ class Examination(Statement):
     """Windows that an operator computes."""
 
     def part(self, part: Node) -> list[Finding]:
-        """Return what in a part could differ, each once."""
+        """Return the findings of a part, each once."""
         self.index(part)
         found = [finding for node in self.nodes(part) for finding in self._look(node)]
         return list(dict.fromkeys(found))
@@ -155,9 +156,9 @@ class Examination(Statement):
 
     def literal(self, node: Node) -> Iterator[Finding]:
         """Typed literals may be read by the clock, and in a MERGE the clock is a literal."""
-        word_said = typed(tokens_of(self.moving.cut(node.place)))
-        if word_said is not None and node.type in TYPED:
-            literal = self.moving.written(*word_said, node)
+        word_text = typed(tokens_of(self.moving.cut(node.place)))
+        if word_text is not None and node.type in TYPED:
+            literal = self.moving.written(*word_text, node)
             if literal is not None and node.place is not None:
                 yield from self.read_by_clock(node, literal, node.place)
         elif is_moment_type(node) and self._is_merge:
@@ -176,7 +177,7 @@ class Examination(Statement):
             if not texts:
                 yield self.finding(node, "may be the clock of a DataFrame")
         elif self.reading.analyzed is None or node.place == self.reading.analyzed.place:
-            return  # one for all calls: what it stands for, the parsed tree tells
+            return  # one for all calls: the parsed tree shows what it stands for
         elif literal := self.moving.folded(node):
             yield from self.value(node, literal, "reads the clock", node.place)
         elif names_clock(self.moving.cut(node.place)) and not self.is_below(node, "UnixTimestamp"):
@@ -241,15 +242,15 @@ class Examination(Statement):
         if shown and keys >= set(shown):
             yield from self._by_value(node)
         else:
-            said = "keeps any one of the rows that are equal in some of the columns"
-            yield Finding(f"dropDuplicates() {said}", node.place)
+            reason = "keeps any one of the rows that are equal in some of the columns"
+            yield Finding(f"dropDuplicates() {reason}", node.place)
 
     def _limit(self, node: Node) -> Iterator[Finding]:
         if not limit_is_total(node):
             text = self.moving.cut(node.place)
             shown = text if 0 < len(text) <= SHOWN_MAX else "LIMIT"
-            said = "takes any rows, as a LIMIT does, unless their order is total: order by every"
-            yield Finding(f"{shown} {said} column of the select list", node.place)
+            reason = "takes any rows, as a LIMIT does, unless their order is total: order by every"
+            yield Finding(f"{shown} {reason} column of the select list", node.place)
 
     def _window(self, node: Node) -> Iterator[Finding]:
         for each in node.nodes("windowExpressions"):
@@ -310,7 +311,7 @@ class Examination(Statement):
         )
 
     def _reads(self, node: Node) -> Iterator[Finding]:
-        """from_json() and its like, which make values of the type that they are told."""
+        """from_json() and its like, which make values of the type that they are given."""
         if not known.holds_timestamp(node.type):
             return
         options = {str(key).lower() for key in node["options"] or ()}
@@ -324,8 +325,8 @@ class Examination(Statement):
         """PIVOT … FOR moment IN ('12:00')."""
         column = node.node("pivotColumn")
         if column is None or known.holds_timestamp(column.type):
-            said = "compares TIMESTAMPs with values that may be times of day, of today's date"
-            yield Finding(f"PIVOT {said}", node.place)
+            reason = "compares TIMESTAMPs with values that may be times of day, of today's date"
+            yield Finding(f"PIVOT {reason}", node.place)
 
     def _converts(self, node: Node) -> Iterator[Finding]:
         if node["format"] is not None:
@@ -349,7 +350,7 @@ class Examination(Statement):
         return self.moving.texts(node, self.owners.get(id(node)))
 
     def _converted(self, node: Node, text: Text, kind: str) -> Iterator[Finding]:
-        if text.said is None:
+        if text.text is None:
             if not columns_in(node):
                 yield self.finding(node, f"may be read as a moment: {self.shown(node)} {COMPLETED}")
             else:
@@ -357,58 +358,58 @@ class Examination(Statement):
                 shown = self.shown(child)
                 yield Finding(f"{shown}, which may be a time of day, {COMPLETED}", node.place)
         elif text.literal is not None:
-            yield from self._moves(node, text.literal, text.said, kind)
-        elif is_time_of_day(text.said):
-            said = string_literal(text.said)
+            yield from self._moves(node, text.literal, text.text, kind)
+        elif is_time_of_day(text.text):
+            said = string_literal(text.text)
             yield Finding(f"{said} is a time of day: as a moment {COMPLETED}", node.place)
 
     def _constant(self, node: Node, child: Node, text: Text, kind: str) -> Iterator[Finding]:
         """Of constants alone, words become a DATE or a moment without a zone."""
         if text.literal is not None:
-            yield from self._moves(node, text.literal, text.said or "", kind)
+            yield from self._moves(node, text.literal, text.text or "", kind)
         elif child.cls != "CommonExpressionRef" and not columns_in(child):
-            is_special = text.said is None or SPECIAL_DATETIME.fullmatch(text.said)
+            is_special = text.text is None or SPECIAL_DATETIME.fullmatch(text.text)
             said = "may be read as a moment, such as 'today', by the clock"
             yield from [self.finding(node, said)] if is_special else []
 
-    def _moves(self, node: Node, literal: Node, said: str, kind: str) -> Iterator[Finding]:
+    def _moves(self, node: Node, literal: Node, text: str, kind: str) -> Iterator[Finding]:
         """Yield what a literal is that is cast just so."""
-        special = SPECIAL_DATETIME.fullmatch(said) is not None
-        if not special and not (kind == "TIMESTAMP" and is_time_of_day(said)):
+        special = SPECIAL_DATETIME.fullmatch(text) is not None
+        if not special and not (kind == "TIMESTAMP" and is_time_of_day(text)):
             return
-        whole = self.moving.completed(said, kind)
-        place = self._string_at(literal, said)
-        shown = string_literal(said)
+        whole = self.moving.completed(text, kind)
+        place = self._string_at(literal, text)
+        shown = string_literal(text)
         if whole is None or place is None:
             yield Finding(f"{shown} is read as a moment by the clock", literal.place)
             return
         reason = f"{shown} is read as a moment by the clock"
-        if is_time_of_day(said):
+        if is_time_of_day(text):
             reason += ": a time of day is completed by today's date"
         yield Finding(reason, place, Remedy.VALUE, string_literal(whole))
         yield from self.names(node, place)
 
-    def _string_at(self, literal: Node, said: str) -> TextRange | None:
-        """Return where a text is written; what it is given by may stand around it."""
+    def _string_at(self, literal: Node, text: str) -> TextRange | None:
+        """Return the place where a text is written; the literal may have parts around it."""
         if literal.place is None or self.inside.get(id(literal)):
             return None
         start = literal.place.start
         found = [
             TextRange(start + each.start, start + each.end)
             for each in tokens_of(self.moving.cut(literal.place))
-            if each.kind is TokenKind.STRING and decoded(each.text) == said
+            if each.kind is TokenKind.STRING and decoded(each.text) == text
         ]
         return found[0] if len(found) == 1 else None
 
 
 def _kinds(node: Node) -> list[str | None]:
-    """Return the types of the columns that an operator shows, if it says so itself."""
+    """Return the types of an operator's columns, if it has them itself."""
     names = ("projectList", "aggregateExpressions", "output")
     return next(([e.type for e in node.nodes(each)] for each in names if node.nodes(each)), [])
 
 
 def _same(left: Node, right: Node) -> bool:
-    """Whether two expressions are the same one."""
+    """True if two expressions are the same one."""
     if left is right:
         return True
     if (left.cls, left.type, left.value) != (right.cls, right.type, right.value):
@@ -455,4 +456,4 @@ _RULES: Final[dict[str, _Rule]] = {
     "Window": _E._window,
     "WindowExpression": _E._framing,
 }
-"""What is exact under a condition; what has no rule is in a list of `known`, or is a finding."""
+"""Classes that are exact under a condition; the others are in a list of `known`, or findings."""

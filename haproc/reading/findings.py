@@ -1,4 +1,4 @@
-"""One statement's trees, and how what is found in them is said.
+"""One statement's trees, and the words of findings in them.
 
 Each node is known with what stands above it: the operator that it is a part of, and the view or
 function of SQL in whose text it stands.
@@ -32,7 +32,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def is_within(place: TextRange | None, outer: TextRange) -> bool:
-    """Whether a place, if it is known, lies in another."""
+    """True if a place, if it is known, lies in another."""
     return place is None or (outer.start <= place.start and place.end <= outer.end)
 
 
@@ -97,7 +97,7 @@ class Statement:
                     self.inside.setdefault(id(each), inside)
 
     def shown(self, node: Node) -> str:
-        """Return what to call a node: its own text, or its function, and where that is."""
+        """Return a name for a node: its own text, or its function with its place."""
         text = " ".join(self.moving.cut(node.place).split())
         if text and node.cls not in ("AttributeReference", *OPERATORS):
             return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
@@ -106,14 +106,14 @@ class Statement:
         inside = self.inside.get(id(node))
         return f"{called} in {inside}" if inside else called
 
-    def finding(self, node: Node, said: str, remedy: Remedy = Remedy.ROWS) -> Finding:
-        """Return a finding about a node; ``said``: the end of the sentence."""
+    def finding(self, node: Node, reason: str, remedy: Remedy = Remedy.ROWS) -> Finding:
+        """Return a finding about a node; ``reason``: the end of the sentence."""
         name = known.called(node.cls)
         shown = self.shown(node)
         hidden = node.cls in known.NATURE and name.split("_")[0] not in shown.lower()
         shown = f"{shown} ({name}())" if hidden else shown
         place = None if node.cls == "AttributeReference" else node.place
-        return Finding(f"{shown} {said}", place, remedy)
+        return Finding(f"{shown} {reason}", place, remedy)
 
     def read_by_clock(self, node: Node, literal: str, place: TextRange) -> Iterator[Finding]:
         """Yield what a typed literal is; ``literal``: what takes its place, empty if unknown."""
@@ -122,8 +122,8 @@ class Statement:
         else:
             yield self.finding(node, "is read by the clock, as a moment that cannot be written")
 
-    def value(self, node: Node, literal: str, said: str, place: TextRange) -> Iterator[Finding]:
-        yield Finding(f"{self.shown(node)} {said}", place, Remedy.VALUE, literal)
+    def value(self, node: Node, literal: str, reason: str, place: TextRange) -> Iterator[Finding]:
+        yield Finding(f"{self.shown(node)} {reason}", place, Remedy.VALUE, literal)
         yield from self.names(node, place)
 
     def names(self, node: Node, place: TextRange) -> Iterator[Finding]:
@@ -158,7 +158,7 @@ class Statement:
                     yield Finding(f"{name} keeps its name", end, Remedy.VALUE, literal)
 
     def _unnamed(self) -> list[TextRange]:
-        """Return where the items of select lists stand that have no names of their own."""
+        """Return the places of select lists' items without names of their own."""
         if self._items is None:
             parsed = self.reading.parsed
             nodes = () if parsed is None else parsed.walk()
@@ -169,7 +169,7 @@ class Statement:
         return self._items
 
     def _aliases(self) -> dict[TextRange, Node]:
-        """Return what the analyzer calls expressions, by their places."""
+        """Return the analyzer's names of expressions, by their places."""
         analyzed = self.reading.analyzed
         if not self._called and analyzed is not None:
             for node in analyzed.walk():
@@ -179,7 +179,7 @@ class Statement:
         return self._called
 
     def _is_inserted(self, alias: Node) -> bool:
-        """Whether nobody asks what a column is called: an INSERT takes it by its position."""
+        """True if the name of a column does not matter: an INSERT takes it by its position."""
         parsed, owner = self.reading.parsed, self.owners.get(id(alias))
         if parsed is None or parsed.cls != "InsertIntoStatement" or parsed["byName"]:
             return False

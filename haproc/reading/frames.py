@@ -1,9 +1,8 @@
-"""What the analyzed tree of a DataFrame hides, and only the client's plan shows.
+"""The parts of a DataFrame that its analyzed tree hides, and only the client's plan shows.
 
-Some relations Spark computes while it reads them (``transpose()``, ``summary()``), so that nothing
-but their rows is left. Of the SQL texts in a plan that is true for typed literals
-(``DATE 'today'``), for rows that are computed (``VALUES (now())``, ``range(…)``) and for names
-(``IDENTIFIER(…)``).
+Spark computes some relations while it reads them (``transpose()``, ``summary()``), so that only
+their rows are left. The same holds for some parts of SQL texts in a plan: typed literals (``DATE
+'today'``), computed rows (``VALUES (now())``, ``range(…)``) and names (``IDENTIFIER(…)``).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def hidden_in(root: Any) -> tuple[str, ...]:
-    """Return why a relation could differ from cluster to cluster, by what its reading hides."""
+    """Return why a relation could differ from cluster to cluster, by its hidden parts."""
     found = PlanFindings()
     walk(root, found)
     expressions.take(root, found)
@@ -99,7 +98,7 @@ def _short(text: str) -> str:
 
 
 def _computes_names(text: str, *, are_literals: bool) -> bool:
-    """Whether IDENTIFIER(…) is given more than a string or an argument that is one."""
+    """True if IDENTIFIER(…) contains more than a string or an argument that is one."""
     plain = {TokenKind.STRING, *([TokenKind.PARAMETER] if are_literals else [])}
     tokens = tokens_of(text)
     return any(

@@ -34,7 +34,7 @@ _NAMING: Final = frozenset(
     | {"AlterColumnSpec", "UnresolvedTableSpec", "OptionList", "SerdeInfo", "ClusterBySpec"}
     | {"IdentityTransform", "FieldReference", "First", "After"}
 )
-"""What says columns and their places in DDL, and computes nothing."""
+"""Classes that name columns and their places in DDL, and compute nothing."""
 _HINT_SESSION: Final = "name tables, views and functions of the catalog alone"
 _HINT_LATER: Final = (
     "every cluster computes it anew whenever rows are written or the function is called: write "
@@ -42,7 +42,7 @@ _HINT_LATER: Final = (
 )
 _CLONE: Final = "CloneTableStatement"
 _HINT_CLONE: Final = "write CREATE TABLE … AS SELECT * FROM the table"
-_SAID: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
+_PLAIN: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
 _NAMED: Final = frozenset({"ResolvedIdentifier"})
 _HINT: Final = (
     "compute the values first (INSERT … SELECT into a table is replicated as rows) and change the "
@@ -52,10 +52,10 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a write is for Spark, and what becomes of it.
+    """Spark's reading of a write, and its judgement.
 
-    ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and what is
-    around that, if it has one that can be told apart. ``reads``: tables and views; ``rests_on``:
+    ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and the text
+    around that, if it has one that can be separated. ``reads``: tables and views; ``rests_on``:
     these, what is written, and the functions of the catalog; ``known``: nothing is missing from
     these. ``expressions``: as `Touched` has them. ``of_session``: the query means something in its
     client's session only. ``computes``: beside a query each cluster computes something of it.
@@ -78,18 +78,18 @@ class Judged:
 
     @property
     def touched(self) -> Touched:
-        """What rules are asked about."""
+        """The names that rules are matched with."""
         return Touched(self.reads | self.writes, self.known, expressions=self.expressions)
 
     @property
     def moved(self) -> bool:
-        """Whether the next sending may come to another text."""
+        """True if the next sending may give another text."""
         return bool(self.literals)
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The verdict on DDL and the like, as far as its own reading tells.
+    """The verdict on DDL and the like, as far as its own reading allows.
 
     ``queries``: what it computes later, to be read and judged, too (`with_part`). ``function``:
     what makes a function, whose body is to be read (`haproc.reading.definitions`).
@@ -194,8 +194,8 @@ def judge_definition(
         return Definition(_vouched(reading, whole, facts, moment))
     if whole.refusal is not None:
         raise whole.refusal
-    said = {each.cls for node in whole.parsed_fixed for each in node.walk()}
-    computes = bool(whole.source or whole.fixed or whole.texts) or not said <= _NAMING
+    classes = {each.cls for node in whole.parsed_fixed for each in node.walk()}
+    computes = bool(whole.source or whole.fixed or whole.texts) or not classes <= _NAMING
     if computes and by_text:
         return None
     judged = replace(_as_it_stands(reading, whole), computes=computes)
@@ -270,29 +270,29 @@ def confirm_query(reading: Reading, context: Context) -> None:
 
 
 def _expressions(node: Node) -> list[Node]:
-    """Return what computes something in a part of a statement; a table's own words do not."""
-    if node.is_tree and node.cls not in _SAID:
+    """Return the computing expressions in a part of a statement; a table's own words are none."""
+    if node.is_tree and node.cls not in _PLAIN:
         return [node]
     return [each for child in node.children for each in _expressions(child)]
 
 
 def _of_session(nodes: Iterable[Node]) -> list[str]:
-    """Return what only the client's session has; variables are not it, as their values are said."""
+    """Return the objects that only the client's session has; variables become values."""
     uses = Uses()
     uses.take_analyzed(nodes)
     return [each for each in uses.session if not each.startswith(VARIABLE)]
 
 
 def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
-    """Return what becomes of a write that can't run everywhere as it stands, for these reasons."""
-    said = tuple(dict.fromkeys((*judged.reasons, *reasons)))
+    """Return the judgement of a write that can't run everywhere as it stands, for these reasons."""
+    distinct = tuple(dict.fromkeys((*judged.reasons, *reasons)))
     if judged.cut is None:
-        return replace(judged, treatment=Treatment.REFUSE, reasons=said, hint=_HINT)
-    return replace(judged, treatment=Treatment.MATERIALISE, reasons=said)
+        return replace(judged, treatment=Treatment.REFUSE, reasons=distinct, hint=_HINT)
+    return replace(judged, treatment=Treatment.MATERIALISE, reasons=distinct)
 
 
 def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
-    """Return what a query or a DataFrame would give elsewhere; raises RefusedError."""
+    """Return the judgement of a query or a DataFrame; raises RefusedError."""
     assert reading.analyzed is not None
     found = examine(reading, reading.analyzed, facts, moment)
     found += examine_computed(reading, facts, moment)
@@ -324,16 +324,16 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
 def _elsewhere(root: Node) -> Iterator[str]:
     for node in root.walk():
         if node.cls == "CatalogTable":
-            told = node.attributes
-            managed = told.get("kind") == "MANAGED" and told.get("provider") == "delta"
-            if not managed and told.get("kind") != "VIEW":
+            attributes = node.attributes
+            managed = attributes.get("kind") == "MANAGED" and attributes.get("provider") == "delta"
+            if not managed and attributes.get("kind") != "VIEW":
                 yield joined(parts(node))
         elif node.cls in ("DataSourceV2Relation", "StreamingRelationV2"):
             yield joined(parts(node)) or node.cls
 
 
 def _literals(findings: Sequence[Finding]) -> list[tuple[TextRange, str]]:
-    """Return what is put where; of places in each other the outer one."""
+    """Return the texts by their places; of nested places the outer one."""
     found: dict[TextRange, str] = {}
     for each in findings:
         if each.remedy is Remedy.VALUE and each.place is not None:
@@ -342,8 +342,8 @@ def _literals(findings: Sequence[Finding]) -> list[tuple[TextRange, str]]:
 
 
 def _refused(judged: Judged, reasons: list[str], hint: str) -> Judged:
-    said = tuple(dict.fromkeys(reasons))
-    return replace(judged, treatment=Treatment.REFUSE, reasons=said, hint=hint)
+    distinct = tuple(dict.fromkeys(reasons))
+    return replace(judged, treatment=Treatment.REFUSE, reasons=distinct, hint=hint)
 
 
 def _reasons(findings: Iterable[Finding]) -> list[str]:

@@ -33,7 +33,7 @@ WRITING: Final = _names(
     DeltaMergeIntoNotMatchedInsertClause DeltaMergeAction ResolvedIdentifier
     """
 )
-"""What writes the rows, with its clauses: examined are the expressions and queries in it."""
+"""Classes that write the rows, with their clauses: their expressions and queries are examined."""
 SIDE: Final[dict[str, frozenset[str]]] = {
     each: _names(
         "catalogTable tahoeFileIndex targetFileIndex table name writeOptions tableSpec partitioning"
@@ -47,7 +47,7 @@ SIDE: Final[dict[str, frozenset[str]]] = {
     | {"ResolvedHint", "UnresolvedHint", "LateralJoin"}
     | {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF"}
 }
-"""Fields that say where and under what name, or hold code: no expression."""
+"""Fields with a place, a name or code: no expression."""
 OBJECTS: Final = _names(
     """
     AliasIdentifier CommonExpressionId HintInfo JoinHint NumericEvalContext ScriptInputOutputSchema
@@ -66,7 +66,7 @@ COUNTING: Final = _names(
     """
 )
 READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
-"""They make TIMESTAMPs of parts of a text or a variant, as their type says."""
+"""They make TIMESTAMPs of parts of a text or a variant, by their type."""
 COMPARING: Final = _names("PivotFirst")
 """It makes values of the type of a column of what is given, while it is analyzed."""
 CONDITIONS: Final = {
@@ -124,8 +124,8 @@ REASONS: Final = {
         """
     ),
 }
-"""Why a class gives something else on every cluster, each as the end of a sentence."""
-NATURE: Final = {each: said for said, classes in REASONS.items() for each in classes}
+"""The reason why a class gives something else on every cluster, each as the end of a sentence."""
+NATURE: Final = {each: reason for reason, classes in REASONS.items() for each in classes}
 FOREIGN: Final = _names(
     """
     CallMethodViaReflection PythonWorkerLogs ScriptTransformation TryReflect
@@ -160,7 +160,7 @@ INVOKED: Final = frozenset(
     ("org.apache.spark.sql.catalyst.util.CharVarcharCodegenUtils", method)
     for method in _names("charTypeWriteSideCheck readSidePadding varcharTypeWriteSideCheck")
 )
-"""What StaticInvoke may invoke: how Spark reads and writes CHAR and VARCHAR."""
+"""The methods that StaticInvoke may invoke: Spark's reading and writing of CHAR and VARCHAR."""
 KEEPING: Final = _names(
     """
     AggregateExpression Alias AnyValue CaseWhen Coalesce Collate CommonExpressionDef First Greatest
@@ -168,7 +168,7 @@ KEEPING: Final = _names(
     SQLScalarFunction ScalarSubquery With
     """
 )
-"""What they give is one of the values that they are given."""
+"""Classes whose result is one of their arguments."""
 
 EXPRESSIONS: Final = _names(
     """
@@ -264,40 +264,41 @@ def words_of(kind: str) -> frozenset[str]:
 
 
 def is_firm(kind: str | None) -> bool:
-    """Whether equal values of a type are the same value.
+    """True if equal values of a type are the same value.
 
-    Floats are not (0.0 and -0.0), nor collated strings, variants, maps, and what holds such.
+    Floats are not (0.0 and -0.0), nor collated strings, variants, maps, and types that contain
+    these.
     """
     return kind is not None and words_of(kind) <= _FIRM
 
 
 def is_collated(kind: str | None) -> bool:
-    """Whether strings in a type are compared by a collation."""
+    """True if strings in a type are compared by a collation."""
     return kind is None or "COLLATE" in words_of(kind)
 
 
 def is_integer(kind: str | None) -> bool:
-    """Whether a type counts in whole units: an integer, or an interval of months or seconds."""
+    """True if a type counts in whole units: an integer, or an interval of months or seconds."""
     return kind is not None and (kind in _INTEGERS or kind.startswith("INTERVAL "))
 
 
 def is_decimal(kind: str | None) -> bool:
-    """Whether a type is a DECIMAL."""
+    """True if a type is a DECIMAL."""
     return kind is not None and kind.startswith("DECIMAL")
 
 
 def holds_text(kind: str | None) -> bool:
-    """Whether values of a type are texts, or hold such."""
+    """True if values of a type are texts, or contain texts."""
     return kind is None or bool(words_of(kind) & {"STRING", "CHAR", "VARCHAR", "VARIANT"})
 
 
 def is_text(kind: str | None) -> bool:
-    """Whether a type is one of texts, of any collation."""
+    """True if a type is one of texts, of any collation."""
     return kind is not None and kind.startswith(("STRING", "CHAR", "VARCHAR"))
 
 
 def holds_timestamp(kind: str | None) -> bool:
-    """Whether values of a type are TIMESTAMPs of a time zone, or hold such."""
+    """True if values of a type are TIMESTAMPs of a time zone, or contain such."""
     return kind is None or "TIMESTAMP" in words_of(kind)
 
 

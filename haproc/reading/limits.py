@@ -17,8 +17,8 @@ from haproc.reading.tree import Node
 
 # Which class of operator is which kind of statement: a closed table.
 #
-# A statement is told by the class of its root, once as parsed and once as analyzed; what stands in
-# no line here is `Kind.UNKNOWN`. Classes are of Spark 4.2 and Delta 4.4.
+# A statement is recognised by the class of its root, once as parsed and once as analyzed; what
+# stands in no line here is `Kind.UNKNOWN`. Classes are of Spark 4.2 and Delta 4.4.
 
 
 _TABLE: Final = """
@@ -108,7 +108,7 @@ QUERIES: Final = frozenset(_QUERIES.split())
 """Operators that can be the root of what only gives rows."""
 
 RUN_BY_ANALYZER: Final = frozenset({"UnresolvedExecuteImmediate", "CompoundBody"})
-"""What hides the statements that it runs; the reader does not analyze it."""
+"""Classes that hide the statements that they run; the reader does not analyze them."""
 
 REASONS: Final = {
     "InsertIntoDir": ("this INSERT writes files, or names no table", ""),
@@ -132,7 +132,7 @@ REASONS: Final = {
         ("the function runs code that HAProc cannot look into", ""),
     ),
 }
-"""Why what has one of these classes is refused, and what to do instead, where that can be said."""
+"""The reason for refusing each of these classes, with the remedy if there is one."""
 
 PARSED: Final[dict[str, Kind]] = {}
 """The kind of a statement by its root's class as it is parsed; not of queries."""
@@ -160,10 +160,10 @@ EFFECTS: Final = (
     | RUN_BY_ANALYZER
     | {"InsertIntoDataSourceDirCommand", "InsertIntoHiveDirCommand"}
 )
-"""What does something, and so stands in no query."""
+"""Classes with an effect, which no query may contain."""
 
 
-# What a statement may not hold, whatever it is: told by its parsed and its analyzed tree.
+# The parts that no statement may contain, by its parsed and its analyzed tree.
 #
 # Options and properties that could cost a table HAProc's marks, sources and classes that nobody
 # knows, and settings that no session may change. Files are refused in Spark, by the plugin.
@@ -214,7 +214,7 @@ def hiding_call(nodes: Iterable[Node]) -> str:
 
 
 def foreign_code(root: Node) -> str:
-    """Say which code or source of unknown effect a definition names; empty if none."""
+    """Return the code or source of unknown effect that a definition names; empty if none."""
     for node in root.walk():
         provider = node["provider"]
         if isinstance(provider, str) and provider.lower() not in FILE_SOURCES:
@@ -234,7 +234,7 @@ def foreign_code(root: Node) -> str:
 
 
 def _hidden_in(function: Node) -> str:
-    """Return what in the text of a function's body may run code, which EXPLAIN would not show."""
+    """Return the part of a function's body that may run code, which EXPLAIN would not show."""
     text = f"{function['exprText'] or ''} {function['queryText'] or ''}"
     for token, following in pairwise(tokenize(text)):
         name = plain(token).lower()
@@ -298,5 +298,5 @@ def check_setting(root: Node) -> None:
 
 
 def is_placed(root: Node) -> bool:
-    """Whether a definition says where its data lies."""
+    """True if a definition names the place of its data."""
     return any(isinstance(node["location"], str) for node in root.walk())

@@ -1,8 +1,8 @@
-"""What moves: texts that Spark reads by the clock, and the one value that a statement takes.
+"""The moving parts of a statement: texts that Spark reads by the clock, and the value of each.
 
 A constant text ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` becomes a moment where it
-is cast to a date or a timestamp; any text at all that is a time of day becomes a TIMESTAMP of the
-day on which it is read. Where such a text comes from is followed through columns to the literals.
+is cast to a date or a timestamp. Any text that is a time of day becomes a TIMESTAMP of the day on
+which it is read. Such a text is followed from the cast through columns to the literals.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _COMPLETE = re.compile(
     rf"{_DAY}(?:[ T][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,9}})?)?"
     r"(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:[0-9]{2}|[A-Za-z]+(?:/[A-Za-z_]+)+))?)?"
 )
-"""How a literal is written that asks no clock: with its whole day."""
+"""The form of a literal that does not depend on the clock: with its whole day."""
 _TIME = re.compile(
     r"[\s\x00-\x20\x7f]*T?([0-9]{1,2}(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]{1,9})?)?)?)[\s\x7f]*"
 )
 _CALL = re.compile(r"(?:[\w`]+\s*\.\s*)*`?(\w+)`?\s*(?:\(\s*\d?\s*\))?")
-_SAID = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _FIRM_SOURCE: Final = re.compile(
     r"TINYINT|SMALLINT|INT|BIGINT|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN|DATE|TIMESTAMP|TIMESTAMP_NTZ|VOID"
 )
@@ -69,7 +69,7 @@ class Text:
     ``literal``: where it is written, if it is given as it stands there, and not by a column.
     """
 
-    said: str | None
+    text: str | None
     literal: Node | None = None
 
 
@@ -81,9 +81,9 @@ def tokens_of(text: str) -> list[Token]:
         return []
 
 
-def said_by(literal: Node) -> str | None:
+def text_of(literal: Node) -> str | None:
     """Return the text that a literal of a STRING is; None if it is NULL or no text."""
-    match = _SAID.match(literal.value or "")
+    match = _QUOTED.match(literal.value or "")
     return None if match is None else re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL)
 
 
@@ -91,17 +91,17 @@ def typed(tokens: list[Token]) -> tuple[str, str] | None:
     """Return word and text of ``DATE '…'``, ``TIMESTAMP '…'`` if the tokens are one of these."""
     if len(tokens) < 2 or tokens[0].upper not in TYPED or tokens[1].kind is not TokenKind.STRING:
         return None
-    said, behind = adjacent(tokens, 1)
-    return (tokens[0].upper, said) if behind == len(tokens) else None
+    text, behind = adjacent(tokens, 1)
+    return (tokens[0].upper, text) if behind == len(tokens) else None
 
 
 def is_moment_type(node: Node) -> bool:
-    """Whether a literal is a date, a time or a moment, and not NULL."""
+    """True if a literal is a date, a time or a moment, and not NULL."""
     return (node.type or "").partition("(")[0] in MOMENTS and "'" in (node.value or "")
 
 
 def names_clock(text: str) -> bool:
-    """Whether a text has the name of a function of the clock in it."""
+    """True if a text contains the name of a function of the clock."""
     return any(token.upper in CLOCK_WORDS for token in tokens_of(text))
 
 
@@ -110,14 +110,14 @@ def moving_in(text: str) -> str:
     tokens = tokens_of(text)
     for nth, token in enumerate(tokens[:-1]):
         if token.upper in TYPED and tokens[nth + 1].kind is TokenKind.STRING:
-            said, behind = adjacent(tokens, nth + 1)
-            if is_moment(said):
+            value, behind = adjacent(tokens, nth + 1)
+            if is_moment(value):
                 return text[token.start : tokens[behind - 1].end]
     return ""
 
 
 def computes_rows(text: str) -> bool:
-    """Whether rows in a text, of a view or the like, may be computed, and are not literals."""
+    """True if rows in a text, of a view or the like, may be computed, and are not literals."""
     tokens = tokens_of(text)
     ranges, values = [], []
     for token, behind in pairwise(tokens):
@@ -174,7 +174,7 @@ def _depths(tokens: list[Token]) -> Iterator[int]:
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
-    """Return what stands between the commas outside parentheses."""
+    """Return the items between the commas outside parentheses."""
     parts: list[list[Token]] = [[]]
     for token, depth in zip(tokens, _depths(tokens), strict=True):
         if token.is_symbol(",") and not depth:
@@ -185,7 +185,7 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
 
 
 def is_constant(item: list[Token]) -> bool:
-    """Whether an item of a row is a literal as it stands: no text is made in it."""
+    """True if an item of a row is a literal as it stands: no text is made in it."""
     plain = item[1:] if item and item[0].text in ("-", "+") else item
     if typed(plain) is not None or all(each.kind is TokenKind.STRING for each in plain):
         return True
@@ -196,19 +196,19 @@ def is_constant(item: list[Token]) -> bool:
 
 @dataclass(slots=True)
 class Moving:
-    """What moves in one reading."""
+    """The moving parts of one reading."""
 
     reading: Reading
     moment: Moment
     defined: dict[int, Node] = field(default_factory=dict)
-    """What CommonExpressionRef stands for, by its number."""
+    """The definition of each CommonExpressionRef, by its number."""
 
     def cut(self, place: TextRange | None) -> str:
         """Return the text at a place."""
         return "" if place is None else self.reading.text[place.start : place.end]
 
     def is_call(self, node: Node, names: Collection[str]) -> bool:
-        """Whether at a node's place stands a call of one of the functions, and nothing else."""
+        """True if the text at a node's place is just a call of one of the functions."""
         match = _CALL.fullmatch(self.cut(node.place))
         return match is not None and match[1].lower() in names
 
@@ -221,7 +221,7 @@ class Moving:
         return None
 
     def clock(self, name: str, kind: str) -> str:
-        """Return what a function of the clock gives, as a type."""
+        """Return the value of a function of the clock, as a type."""
         literal = clock_literal(name, self.moment)
         is_short = kind.startswith("TIME(") and kind != "TIME(6)"
         return f"CAST({literal} AS {kind})" if is_short else literal
@@ -233,52 +233,52 @@ class Moving:
         return self.clock(name, node.type or "") if name in _CLOCKS else None
 
     def name_of_call(self, place: TextRange) -> str:
-        """Return what Spark calls a column that is a call of the clock; empty if it is none."""
+        """Return Spark's name for a column that is a call of the clock; empty if it is none."""
         match = _CALL.fullmatch(self.cut(place))
         name = "" if match is None else match[1].lower()
         return f"{name}()" if name in ("current_timestamp", "now") else ""
 
-    def completed(self, said: str, kind: str) -> str | None:
+    def completed(self, text: str, kind: str) -> str | None:
         """Return a text of the whole moment that a moving text is as a type; None if unknown."""
-        special = SPECIAL_DATETIME.fullmatch(said)
+        special = SPECIAL_DATETIME.fullmatch(text)
         try:
             if special is not None:
                 zone = special[2].strip()
                 moment = replace(self.moment, time_zone=zone) if zone else self.moment
                 literal = special_datetime_literal(special[1], kind, moment)
-                match = None if literal is None else _SAID.search(literal)
+                match = None if literal is None else _QUOTED.search(literal)
                 return None if match is None else match[1]
-            time = _TIME.fullmatch(said)
+            time = _TIME.fullmatch(text)
             return time and f"{local_time(self.moment).date().isoformat()} {time[1]}"
         except RefusedError:  # a time zone that is spelt as only Spark reads it
             return None
 
-    def written(self, word: str, said: str, literal: Node | None) -> str | None:
-        """Return what takes the place of a typed literal; None if it stays as it is.
+    def written(self, word: str, text: str, literal: Node | None) -> str | None:
+        """Return the replacement of a typed literal; None if it stays as it is.
 
         Empty if it moves, and its value is not known.
         """
-        if _COMPLETE.fullmatch(said):
+        if _COMPLETE.fullmatch(text):
             return None
         kind = (literal.type if literal is not None else None) or word
-        whole = self.completed(said, "TIMESTAMP" if kind == "TIMESTAMP_LTZ" else kind)
+        whole = self.completed(text, "TIMESTAMP" if kind == "TIMESTAMP_LTZ" else kind)
         if whole is not None:
             return f"{word} '{whole}'"
         if literal is None or literal.value is None:
-            return "" if is_moment(said) else None
+            return "" if is_moment(text) else None
         return self.constant(literal) or ""
 
     def constant(self, literal: Node) -> str | None:
         """Return a literal of the reading as SQL that means the same anywhere; None if unclear."""
         value = literal.value or ""
-        if literal.type == "TIMESTAMP" and (match := _SAID.search(value)):
+        if literal.type == "TIMESTAMP" and (match := _QUOTED.search(value)):
             wall = _wall(match[1])
             zoned = None if wall is None else wall.replace(tzinfo=local_time(self.moment).tzinfo)
             if zoned is None or zoned.utcoffset() != zoned.replace(fold=1).utcoffset():
                 return None
             return instant_text(zoned)
-        if literal.type == "STRING" and (said := said_by(literal)) is not None:
-            return string_literal(said)
+        if literal.type == "STRING" and (text := text_of(literal)) is not None:
+            return string_literal(text)
         return None if "${" in value else value
 
     # Where texts come from
@@ -295,8 +295,8 @@ class Moving:
             yield Text(None)
             return
         if node.cls == "Literal":
-            if (said := said_by(node)) is not None:
-                yield Text(said, None if through else node)
+            if (text := text_of(node)) is not None:
+                yield Text(text, None if through else node)
         elif node.cls == "Cast":
             inner = node.node("child")
             if inner is not None and is_text(inner.type):
@@ -419,7 +419,7 @@ def outputs(node: Node | None) -> list[int | None]:
 
 
 def inline_table(reading: Reading, plan: Node) -> Node | None:
-    """Return how rows of an analyzed plan were written, from the parsed tree."""
+    """Return the rows of an analyzed plan as written, from the parsed tree."""
     if plan.place is None or reading.parsed is None:
         return None
     for node in reading.parsed.walk():

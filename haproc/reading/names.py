@@ -29,7 +29,7 @@ _HOLDING: Final = {
     "SubqueryAlias": ("child",),
     "View": ("desc",),
 }
-"""What has the name of a node that it holds, and the fields in which that may be."""
+"""Classes that repeat the name of a node that they hold, and the fields in which that may be."""
 UNRESOLVED: Final = {
     **dict.fromkeys(
         ("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView"),
@@ -37,7 +37,7 @@ UNRESOLVED: Final = {
     ),
     "UnresolvedIdentifier": "nameParts",
 }
-"""What names a table, a view or the like in a parsed tree, and the field with the parts."""
+"""Classes that name a table, a view or the like in a parsed tree, and the field with the parts."""
 
 
 def parts(node: Node) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def in_field(value: Any) -> Iterator[Node]:
 
 
 def without(node: Node, fields: Iterable[str]) -> list[Node]:
-    """Return what a node holds in other fields than these, and not what stands in those, too."""
+    """Return a node's parts in other fields than these, without those that stand in these, too."""
     left_out = {id(each) for name in fields for each in in_field(node[name])}
     found = [
         each
@@ -109,7 +109,7 @@ def without(node: Node, fields: Iterable[str]) -> list[Node]:
 
 @dataclass(slots=True)
 class Uses:
-    """What trees read: tables, functions, and what only the session has; ``known``: no files."""
+    """The objects that trees read: tables, functions, the session's; ``known``: no files."""
 
     reads: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

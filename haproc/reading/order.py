@@ -1,4 +1,4 @@
-"""Whether an order is total: rows that tie in it are equal, so it does not matter how they fall."""
+"""The totality of an order: rows that tie in it are equal, so their order does not matter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def child_of(node: Node) -> Node | None:
 
 
 def items_of(node: Node) -> list[Node]:
-    """Return what an operator shows: expressions of a Project or an Aggregate."""
+    """Return an operator's output: expressions of a Project or an Aggregate."""
     return node.nodes("projectList" if node.cls == "Project" else "aggregateExpressions")
 
 
@@ -62,7 +62,7 @@ def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
 
 
 def settles(keys: frozenset[int], node: Node | None) -> bool:
-    """Whether rows of an operator's that have equal keys are equal; equal keys are the same."""
+    """True if rows of an operator that have equal keys are equal; equal keys are the same."""
     while node is not None and (node.cls in _PASSING or node.cls == "WithCTE"):
         node = child_of(node)
     if node is None:
@@ -98,7 +98,7 @@ def _source(item: Node, keys: frozenset[int]) -> int | None:
 
 
 def limit_is_total(node: Node) -> bool:
-    """Whether a limit or an offset cuts a total order."""
+    """True if a limit or an offset cuts a total order."""
     below = child_of(node)
     while below is not None and below.cls in _CUTTING:
         below = child_of(below)
@@ -112,7 +112,7 @@ def limit_is_total(node: Node) -> bool:
 
 
 def function_of(window: Node) -> Node | None:
-    """Return what a window expression computes, without the wrapping of an aggregate."""
+    """Return the function of a window expression, without the wrapping of an aggregate."""
     function = window.node("windowFunction")
     if function is not None and function.cls == "AggregateExpression":
         return function.node("aggregateFunction")
@@ -120,7 +120,7 @@ def function_of(window: Node) -> Node | None:
 
 
 def is_settled(window: Node, operator: Node) -> bool:
-    """Whether it does not matter to a window expression of an operator how ties fall."""
+    """True if the order of ties does not matter to an operator's window expression."""
     function, frame = function_of(window), at(window, "windowSpec", "frameSpecification")
     if function is None or frame is None:
         return False

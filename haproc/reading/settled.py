@@ -1,4 +1,4 @@
-"""What the analyzer settles: words that become constants, and settings that do not matter."""
+"""The parts that the analyzer settles: words that become constants, and settings without effect."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
 
 
 def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
-    """Return what of the text became constants while it was parsed or analyzed."""
+    """Return the parts of the text that became constants while it was parsed or analyzed."""
     examination = Examination(reading, moment)
     found = list(_rows_written(examination))
     found += _names_computed(examination)
@@ -52,16 +52,16 @@ def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
 
 
 def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Finding]:
-    """Return what could differ in what the analyzer has computed itself."""
+    """Return the findings in the parts that the analyzer has computed itself."""
     examination = Examination(reading, moment, facts)
     found = [each for plan in reading.computed for each in examination.part(plan)]
-    said = "is computed while Spark reads the statement, and cannot be read by itself"
-    found += [examination.finding(each, said) for each in reading.unread]
+    reason = "is computed while Spark reads the statement, and cannot be read by itself"
+    found += [examination.finding(each, reason) for each in reading.unread]
     return list(dict.fromkeys(found))
 
 
 def is_beside(reading: Reading, whole: Anatomy) -> Callable[[Finding], bool]:
-    """Return what tells whether a finding of `examine_computed` is of what no rows stand for.
+    """Return a test for findings of `examine_computed` in parts that no rows replace.
 
     What has no place stands in the body of a view or a function, and is, if such is used there.
     """
@@ -107,15 +107,15 @@ def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:
         behind = at + 1
         while behind < len(item) and item[behind].kind is TokenKind.STRING:
             behind += 1
-        word_said = typed(item[at:behind])
+        word_text = typed(item[at:behind])
         place = TextRange(token.start, item[behind - 1].end)
         node = Node("Literal", place=place)
-        if word_said is None:  # the type of a cast
+        if word_text is None:  # the type of a cast
             strings = [each for each in item if each.kind is TokenKind.STRING]
             if len(strings) != 1 or is_moment(decoded(strings[0].text)):
                 whole = Node("Cast", place=TextRange(item[0].start, item[-1].end))
                 yield examination.finding(whole, "may be read as a moment, by the clock")
-        elif (literal := examination.moving.written(*word_said, None)) is not None:
+        elif (literal := examination.moving.written(*word_text, None)) is not None:
             yield from examination.read_by_clock(node, literal, place)
 
 
@@ -127,8 +127,8 @@ def _names_computed(examination: Examination) -> Iterator[Finding]:
             names = each["nameParts"]
             is_plain = each.cls == "UnresolvedFunction" and names[-1].lower() in _NAMING
             if not is_plain and each.cls not in ("Literal", "Concat"):
-                said = "computes a name, which may be another one on every cluster"
-                yield Finding(f"{examination.shown(each)} {said}", each.place)
+                reason = "computes a name, which may be another one on every cluster"
+                yield Finding(f"{examination.shown(each)} {reason}", each.place)
                 break
 
 
@@ -180,7 +180,7 @@ def _of_merge(examination: Examination) -> Iterator[Finding]:
 
 
 def _scopes(merge: Node, analyzed: Node) -> dict[int, set[str]]:
-    """Return what each node of a MERGE's clauses takes for a column, by the node's id."""
+    """Return the column of each node of a MERGE's clauses, by the node's id."""
     source, target = (_columns_shown(analyzed.node(each)) for each in ("source", "target"))
     of_fields = {
         "mergeCondition": source | target,
@@ -209,9 +209,8 @@ def _columns_shown(side: Node | None) -> set[str]:
 # Whether what each cluster computes of a statement is the same without some of its settings.
 #
 # Lanes run a write under the settings that travel with it, not under those of its client's session
-# alone. Two readings tell whether these matter: one under all settings, one as the lanes have
-# them. Where both are alike, and hold nothing but what no setting changes as it is computed, they
-# do not.
+# alone. Two readings show if these matter: one under all settings, one with the lanes' settings.
+# Where both are alike, and hold nothing but what no setting changes as it is computed, they do not.
 
 
 _PLAIN: Final = frozenset(
@@ -220,14 +219,14 @@ _PLAIN: Final = frozenset(
 )
 """Expressions that come to the same under all settings, if they are alike."""
 _ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract", "UnaryMinus"})
-"""Likewise over numbers: ANSI mode says what they do, and travels."""
+"""The same for numbers: ANSI mode decides about them, and travels."""
 _FITTING: Final = frozenset({"Cast", "CheckOverflowInTableInsert", "CheckOverflowInTableWrite"})
-"""What makes values those of a table's columns, where it has the place of the whole statement."""
+"""Classes that make values those of a table's columns, in the place of the whole statement."""
 _NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(")
 _HOLDERS: Final = frozenset({"NumericEvalContext"})
 """No expressions: how one is computed."""
 _OF_COLUMNS: Final = ("name", "dataType")
-"""What counts of a column: what stands for a query's rows may have NULLs in it."""
+"""The facts of a column that count: rows that replace a query may have NULLs in it."""
 
 
 def unsettled(
@@ -283,7 +282,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _alike(mine: Any, other: Any, values: Sequence[TextRange]) -> bool:
-    """Tell whether two trees are the same but for numbers and places."""
+    """Return whether two trees are the same but for numbers and places."""
     if isinstance(mine, Node) and isinstance(other, Node):
         if mine.place is not None and mine.place in values:
             return True
@@ -308,7 +307,7 @@ _NUMBERING: Final = frozenset({"exprId", "resultId"})
 
 
 def alike(own: Reading, lanes: Reading) -> bool:
-    """Tell whether the whole of a statement is the same in both readings."""
+    """Return whether the whole of a statement is the same in both readings."""
     trees: Iterable[tuple[Node | None, Node | None]] = (
         (own.parsed, lanes.parsed),
         (own.analyzed, lanes.analyzed),
@@ -318,5 +317,5 @@ def alike(own: Reading, lanes: Reading) -> bool:
 
 def _shown(node: Node, text: str) -> str:
     place = node.place
-    said = " ".join(text[place.start : place.end].split()) if place is not None else ""
-    return said or node.cls
+    shown = " ".join(text[place.start : place.end].split()) if place is not None else ""
+    return shown or node.cls

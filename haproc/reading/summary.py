@@ -30,9 +30,8 @@ from haproc.reading.tree import Node, Reading
 
 # What a statement is and writes, by what Spark's parser makes of its text: see `Recognised`.
 #
-# No catalog is asked: names are completed from where the session is, and may mean a temporary
-# view. What it reads, the analyzer tells later; that it writes what the analyzer says, too, is
-# confirmed.
+# No catalog is asked: names are completed from where the session is, and may mean a temporary view.
+# The analyzer gives its reads later, and confirms its writes.
 
 
 _NEW: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS, Kind.CREATE_VIEW})
@@ -42,7 +41,7 @@ _NOTHING: Final = UNBOUND | QUERY_KINDS | SESSION_KINDS
 
 
 def recognise(reading: Reading, context: Context) -> Recognised:
-    """Return what a statement is, by its parsed tree; raises RefusedError."""
+    """Return the kind of a statement, by its parsed tree; raises RefusedError."""
     assert reading.parsed is not None, "a DataFrame has no kind"
     root = proper(reading.parsed)
     kind = kind_of(root)
@@ -96,7 +95,7 @@ DESCRIBING: Final = "DescribeQueryCommand"
 
 @dataclass(frozen=True, slots=True)
 class Touches:
-    """What a reading shows. ``rests_on``: what decides which tables these are.
+    """The tables that a reading shows. ``rests_on``: the names that decide which tables these are.
 
     ``function``: what makes a function, whose body is to be read (`haproc.reading.definitions`).
     ``inner``: a query of which the reading has but the names: it is to be read in its place.
@@ -110,7 +109,7 @@ class Touches:
     refusal: RefusedError | None = None
 
     def __or__(self, other: Touches) -> Touches:
-        """Return what both touch."""
+        """Return the names that both touch."""
         return Touches(self.touched | other.touched, self.rests_on | other.rests_on)
 
 
@@ -118,7 +117,7 @@ NOTHING: Final = Touches(Touched())
 
 
 def touches(reading: Reading, context: Context) -> Touches:
-    """Return what a statement touches; raises RefusedError."""
+    """Return the names that a statement touches; raises RefusedError."""
     if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
         return Touches(Touched(), inner=explained(reading.text))
     whole = anatomy(reading, context)
@@ -130,7 +129,7 @@ def touches(reading: Reading, context: Context) -> Touches:
 
 
 def _shown(parsed: Node | None, context: Context) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the tables, or the schema, of which SHOW TABLE EXTENDED tells more than names."""
+    """Return the tables, or the schema, of which SHOW TABLE EXTENDED shows more than names."""
     nothing = frozenset[str]()
     if parsed is None or parsed.cls not in _SHOWING:
         return nothing, nothing
@@ -148,7 +147,7 @@ def _shown(parsed: Node | None, context: Context) -> tuple[frozenset[str], froze
 
 
 def explained(text: str) -> str:
-    """Return what follows EXPLAIN, or DESCRIBE [QUERY]."""
+    """Return the statement behind EXPLAIN, or DESCRIBE [QUERY]."""
     _, *tokens = tokenize(text)
     if len(tokens) > 1 and tokens[0].upper in _FURTHER:
         del tokens[0]
@@ -162,14 +161,14 @@ LINES_MAX: Final = 200
 SHOWN_MAX: Final = 60
 """Characters of the text that a line shows. Chosen."""
 _TABLES: Final = frozenset({"LogicalRelation", "ResolvedTable", "DataSourceV2Relation"})
-"""Whose columns are not shown."""
+"""Classes whose columns are not shown."""
 
 
 def outline(reading: Reading) -> list[str]:
     """Return a line for each operator and expression, indented by two spaces for each level.
 
     A line has the class, a name, a literal's value, the type, and the place with its text. Of more
-    than LINES_MAX lines the last says how many are missing.
+    than LINES_MAX lines the last one has the number of those left out.
     """
     root = reading.analyzed or reading.parsed
     assert root is not None, "a reading has a tree"
@@ -184,7 +183,7 @@ def _lines(node: Node, text: str, depth: int, seen: set[int]) -> Iterator[str]:
         return
     seen.add(id(node))
     if node.is_tree:
-        yield "  " * depth + " ".join(_said(node, text))
+        yield "  " * depth + " ".join(_words(node, text))
         depth += 1
     if node.cls in _TABLES:
         return
@@ -192,7 +191,7 @@ def _lines(node: Node, text: str, depth: int, seen: set[int]) -> Iterator[str]:
         yield from _lines(child, text, depth, seen)
 
 
-def _said(node: Node, text: str) -> Iterator[str]:
+def _words(node: Node, text: str) -> Iterator[str]:
     yield node.cls
     name: Any = ".".join(parts(node)) or node["name"]
     if isinstance(name, str) and name:

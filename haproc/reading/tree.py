@@ -1,4 +1,4 @@
-"""A reading: a statement as Spark's parser and analyzer have it, and what the judge says."""
+"""A reading: a statement's trees from Spark's parser and analyzer, and the judge's verdict."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass
 from haproc.pin.literals import Treatment
 
-# What the judge says of a statement, part by part.
+# The judge's verdict on a statement, part by part.
 
 
 class Remedy(StrEnum):
-    """What can be done about a part that would not be the same on every cluster."""
+    """The remedy for a part that would not be the same on every cluster."""
 
     VALUE = "value"
     """One value for the whole statement: a literal stands in its place."""
@@ -45,9 +45,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the session says that the trees do not.
+    """The facts of the session that the trees lack.
 
-    ``legacy``: its time parser is the legacy one, in whose formats the clock has a say.
+    ``legacy``: its time parser is the legacy one, some of whose formats depend on the clock.
     ``vouched``: a rule of the operator's vouches for classes that are in no list.
     """
 
@@ -57,7 +57,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """What becomes of a write.
+    """The judgement of a write.
 
     ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
     writes, and the functions that it calls; changing the definition of any of them may change the
@@ -81,7 +81,7 @@ class WriteVerdict:
 
 
 UNASKED: Final = "unasked"
-"""Why the analyzer has said nothing."""
+"""The reason for a missing analysis: it was not requested."""
 RECURSION_MAX: Final = 6_000
 """Calls inside each other, for trees that are deep: Spark's own stack ends before. Chosen: so many
 of the JSON reader's own take half of a thread's stack."""
@@ -94,7 +94,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TextRange:
-    """Where something stands in the statement's text: characters from ``start`` up to ``end``."""
+    """A range in the statement's text: characters from ``start`` up to ``end``."""
 
     start: int
     end: int
@@ -106,12 +106,12 @@ class Node:
 
     ``cls``: its class, without the package if it is Spark's or Delta's. ``fields``: its fields by
     their names, each a Node, a list, a dict, or something simple; empty ones are left out.
-    ``place``: where it stands in the text; none for what comes from a view or a function. It is
-    not reliable for columns. ``type``: an expression's, as SQL; None if it is not resolved.
+    ``place``: where it stands in the text; none for what comes from a view or a function. It is not
+    reliable for columns. ``type``: an expression's, as SQL; None if it is not resolved.
     ``deterministic``: whether Spark calls it so. ``id``: the number of a column or alias in its
     plan. ``value``: a literal, as SQL. ``names``: of a table, function or identifier, in parts.
-    ``more``: children that are in no field. ``attributes``: what else the plugin says.
-    ``is_tree``: whether it is an operator or an expression.
+    ``more``: children that are in no field. ``attributes``: the plugin's other facts. ``is_tree``:
+    whether it is an operator or an expression.
     """
 
     cls: str
@@ -160,7 +160,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What Spark made of a text or a DataFrame.
+    """Spark's reading of a text or a DataFrame.
 
     ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
     None if the analyzer was not asked, for the reason ``unseen``: it would run something
@@ -200,22 +200,22 @@ def readable() -> Iterator[None]:
         with deep():
             yield
     except (UnreadableError, RecursionError) as error:
-        said = f"it cannot be judged: {error}"
-        raise RefusedError(ErrorClass.NONDETERMINISTIC, said, PLAINER) from error
+        message = f"it cannot be judged: {error}"
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, message, PLAINER) from error
 
 
 def read(data: str, text: str = "") -> Reading:
     """Return the reading in the server's answer about ``text``; raises UnreadableError."""
     try:
-        said = json.loads(data)
+        document = json.loads(data)
         numbered: list[Node] = []
         trees = ("parsed", "analyzed", "computed", "unread")
-        parsed, analyzed, computed, unread = (_made(said.get(each), numbered) for each in trees)
-        columns = tuple((str(name), str(kind)) for name, kind in said.get("columns", ()))
-        metadata = frozenset(_metadata(json.loads(said.get("schema", "{}"))))
+        parsed, analyzed, computed, unread = (_made(document.get(each), numbered) for each in trees)
+        columns = tuple((str(name), str(kind)) for name, kind in document.get("columns", ()))
+        metadata = frozenset(_metadata(json.loads(document.get("schema", "{}"))))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableError(f"the server's answer is no reading: {error!r}") from error
-    unseen = str(said.get("unseen", ""))
+    unseen = str(document.get("unseen", ""))
     if (parsed is None and text) or (analyzed is None and not unseen):
         raise UnreadableError("the server's answer lacks a tree")
     many = tuple(computed or ()), tuple(unread or ())

@@ -84,7 +84,7 @@ class Beginning:
     async def _all_heard(self, end: int) -> None:
         """Wait until all is heard that may say what became of what is done: its record is there."""
         await self._core.watermarks.heard(end)
-        self._core.outcomes.all_heard()
+        self._core.outcomes.presumed_applied()
 
     async def _load(self) -> Progress:
         log = self._core.own_log
@@ -115,7 +115,7 @@ class Beginning:
         begun = [each.op for each in waiting if each.offset < log_end and not each.op.unmarked]
         tables = sorted({table for op in begun for table in op.writes})
         if not tables:
-            core.schedule.asked(read_to)
+            core.schedule.looked_up(read_to)
             return
         applied = await core.asking(lambda: core.engine.offsets_applied(tables, application))
         if any(offset >= log_end for offset in applied.values()):
@@ -124,7 +124,7 @@ class Beginning:
                 "older copy: bring the newest one back"
             )
             return
-        core.schedule.asked(read_to)
+        core.schedule.looked_up(read_to)
         found = core.schedule.restore(applied)
         self._poison_rejection.applied(found)
         for offset in found:

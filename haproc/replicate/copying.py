@@ -31,7 +31,7 @@ from haproc.membership.peers import CopyFailure, Enrolled
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.rebuilding import standing_of
 from haproc.replicate.copying_ahead import AheadCopy, UnfitError
-from haproc.replicate.log_state.members import heard
+from haproc.replicate.log_state.members import enrolled_after
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.copy import Copy
@@ -172,7 +172,7 @@ class Receiver:
                 if isinstance(roster, Roster):
                     first = enrolled.offset < 0
                     known = Enrolled(entry.offset, roster.members)
-                    enrolled = known if first else heard(enrolled, entry.offset, roster)
+                    enrolled = known if first else enrolled_after(enrolled, entry.offset, roster)
                     joins = roster.change is Change.JOIN and roster.cluster == core.me
                     founded = founded and not joins
             start = entries[-1].offset + 1

@@ -1,4 +1,4 @@
-"""What a client is told of what this cluster did, and of whatever else went wrong."""
+"""Answers and errors for clients, made from this cluster's results and from other failures."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from haproc.route.model import Answer, HaReport
 from haproc.route.streams import Collected, request_error
 from haproc.spark_error import NO_DETAILS
 
-# What a client is told of whatever went wrong, at every door.
+# Clients' errors for all failures, at every door.
 #
-# An exception that nobody foresaw is logged under an id and told with that id. Of what may have
-# written it is an availability error: its outcome is unknown, and another HAProc may tell. What
+# An unforeseen exception is logged under an id, and the client gets that id. If it may have
+# written, it is an availability error: its outcome is unknown, and another HAProc may know it. What
 # only reads has no outcome, and its error is its own, unless this host alone may be the reason.
 
 
@@ -29,8 +29,8 @@ _OF_THIS_HOST: Final = (OSError, MemoryError)
 """Another host may have the disk space, the memory or the file."""
 
 
-def as_told(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
-    """Turn whatever was raised while ``what`` was done into what the client is told.
+def to_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
+    """Turn any error that was raised while ``what`` was done into the client's error.
 
     ``only_reads``: that nothing could be applied by it is known.
     """
@@ -44,10 +44,10 @@ def as_told(error: BaseException, what: str, *, only_reads: bool = False) -> Req
 
 
 def of_query(error: Exception, what: str) -> Exception:
-    """Return what is raised in place of a query's error; Spark's own stays, in its own words."""
+    """Return the error to raise for a query's; Spark's own stays, in its own words."""
     if isinstance(error, EngineError | RefusedError):
         return error
-    return as_told(error, what, only_reads=True)
+    return to_request_error(error, what, only_reads=True)
 
 
 def _without_outcome(error: RequestError) -> RequestError:
@@ -57,7 +57,7 @@ def _without_outcome(error: RequestError) -> RequestError:
 
 
 def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestError:
-    """Log an exception that nobody foresaw and return what the client is told of it."""
+    """Log an unforeseen exception and return the client's error for it."""
     reference = uuid.uuid4().hex[:12]
     _LOG.error("%s failed unexpectedly, reference %s", what, reference, exc_info=error)
     elsewhere = not only_reads or isinstance(error, _OF_THIS_HOST)
@@ -85,11 +85,11 @@ def _of_engine(error: EngineError) -> RequestError:
     )
 
 
-# What a client is told of what this cluster did: a write's outcome, or an error.
+# The client's answer for this cluster's work: a write's outcome, or an error.
 
 
 def answer_of(attempt: WriteAttempt, core: Core) -> Answer:
-    """Return what the client of a write is told; raises RequestError if it had no effect."""
+    """Return the answer for the client of a write; raises RequestError if it had no effect."""
     facts, offset, outcome = attempt.facts, attempt.offset, attempt.outcome
     if outcome.status is not OutcomeStatus.APPLIED:
         raise rejected(outcome, offset)
@@ -113,7 +113,7 @@ def answer_of(attempt: WriteAttempt, core: Core) -> Answer:
 
 
 def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
-    """Return what a client is told whose write had no effect."""
+    """Return the client's error for a write without an effect."""
     failure = outcome.failure
     return RequestError(
         FailureKind.APPLICATION,
@@ -127,8 +127,8 @@ def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
 
 
 def failed(error: EngineError, core: Core, outcome: WriteOutcome) -> RequestError:
-    """Return what a client is told of this cluster's error, which may be one of its health."""
-    told = request_error(error, core.me, outcome)
-    if error.kind is ErrorKind.AVAILABILITY or told.error_class == ErrorClass.UNKNOWN_ERROR:
+    """Return the client's error for this cluster's, which may be one of its health."""
+    reported = request_error(error, core.me, outcome)
+    if error.kind is ErrorKind.AVAILABILITY or reported.error_class == ErrorClass.UNKNOWN_ERROR:
         core.health.suspect(error.message)
-    return told
+    return reported

@@ -27,9 +27,10 @@ from haproc.sessions.client import ClientSession
 
 
 class LogEnd:
-    """The log's end as it is after somebody asked for it; those who ask together share a call.
+    """The log's end as it is after the request for it; simultaneous requests share a call.
 
-    A call answers only those who asked before it began."""
+    A call answers only requests from before it began.
+    """
 
     def __init__(self, call: Callable[[], Awaitable[int]]) -> None:
         self._call = call
@@ -73,7 +74,7 @@ class Ground:
 
     @classmethod
     def now(cls, core: Core) -> Ground:
-        """Return what stands now."""
+        """Return the present values."""
         return cls(core, core.schedule.low, core.watermarks.definitions_applied)
 
     def below(self, names: frozenset[str]) -> int:
@@ -87,7 +88,7 @@ class Ground:
 
 
 def applied_to(core: Core, names: frozenset[str]) -> Callable[[], int]:
-    """Return what tells how far all is applied that may define one of these names anew."""
+    """Return a function for the offset below which redefinitions of these names are applied."""
     schedule = core.schedule
     if ANYTHING in names:
         return lambda: schedule.low
@@ -104,7 +105,8 @@ class AttachedResources:
     may end sooner: its client gets an answer after some time that the outcome is not known, and
     the operation still waits for its turn.
 
-    Keys are those of operations, if nothing else is said."""
+    Keys are those of operations, unless stated otherwise.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -183,17 +185,17 @@ class AttachedResources:
 
 
 def _may_hold(session: ClientSession, facts: Facts) -> bool:
-    """Whether a session may hold what an operation's query rests on."""
+    """True if a session may hold something that an operation's query rests on."""
     if (ref := facts.session) is not None:
         return (ref.begun, ref.entries) == (session.begun, session.next_ordinal)
     return session.holds_temporaries
 
 
 class Concerns:
-    """Which clusters are to have applied a write before it is answered: a request's wish, and
-    rules.
+    """The write concerns of requests: their own, the configured one, and those of rules.
 
-    ``asks_for_more``: whether any rule asks for a concern."""
+    ``asks_for_more``: True if any rule asks for a write concern.
+    """
 
     def __init__(
         self,
@@ -208,25 +210,24 @@ class Concerns:
         self._classifying = classifying
         self._asks_for_more = asks_for_more
 
-    def of(self, asked: WriteConcern | None, least: WriteConcern | None) -> WriteConcern:
-        """Return what a request asks for, or the configuration; a rule's if that is more."""
-        return (asked or self._assurance.default).at_least(least)
+    def of(self, requested: WriteConcern | None, least: WriteConcern | None) -> WriteConcern:
+        """Return the request's write concern, or the configured one; a rule's if that is more."""
+        return (requested or self._assurance.default).at_least(least)
 
-    async def again(self, asked: WriteConcern | None, offset: int) -> WriteConcern:
-        """Return the same for one that the log has already, whatever may be said of it by now."""
+    async def again(self, requested: WriteConcern | None, offset: int) -> WriteConcern:
+        """Return the same for a write that the log has already, even if it would be refused now."""
         least = None
         operation = await self._attempts.operation(offset) if self._asks_for_more else None
         if operation is not None:
             with suppress(RequestError):
                 least = await self._classifying.concern_of(operation)
-        return self.of(asked, least)
+        return self.of(requested, least)
 
 
 ATTEMPTS_MAX: Final = 8
 """Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
 PAUSE_S: Final = 0.1
-"""After n stale attempts, up to n times that: those who define the same thing at the same time must
-not go on in step."""
+"""After n stale attempts, up to n times that: concurrent definitions must get out of step."""
 
 Make: TypeAlias = Callable[[], Awaitable[Operation]]
 
@@ -245,10 +246,11 @@ class Attempts:
     looks again: for the id, and at the tables. Only then a failure is final. 3. *Append it.* If
     it turns out to be stale (`replicate.log_state.definitions`), it is made again.
 
-    Where the log cannot be asked, a request that is sent for the first time is told its error:
-    nobody can have applied it. A retry is told that its outcome is unknown.
+    If the log cannot be reached, a request that is sent for the first time gets the log's error: no
+    cluster can have applied it. A retry gets an unknown outcome.
 
-    The caller keeps the request's deadline."""
+    The caller keeps the request's deadline.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -356,7 +358,7 @@ class Attempts:
         return message
 
     async def ground(self, names: frozenset[str] = frozenset()) -> Ground:
-        """Return what stands here, for what is to be looked up now of tables of these names.
+        """Return the present offsets here, for a lookup of tables of these names.
 
         It is near enough to the log's end for the operation to find its place in time.
         """
@@ -390,19 +392,19 @@ class Attempts:
 
 
 def _again(outcome: OperationOutcome | None) -> bool:
-    """Whether a write had no effect and never will, and may be made again."""
+    """True if a write had no effect and never will have one, so it may be made again."""
     if outcome is None or outcome.status is not OutcomeStatus.REJECTED:
         return False
     return may_be_made_again(outcome.failure)
 
 
 def _is_final(error: RequestError) -> bool:
-    """Whether the client would take the request for one that is over."""
+    """True if the client would take the request for an ended one."""
     return error.kind is not FailureKind.AVAILABILITY
 
 
 def _of_attempt(request: Request, error: RequestError) -> RequestError:
-    """Return what is told of what stood in the way: the log may have an earlier attempt."""
+    """Return the client's error for an obstacle: the log may have an earlier attempt."""
     if request.age_s > 0 and error.outcome is WriteOutcome.NOT_SENT:
         error.outcome = WriteOutcome.UNKNOWN
     return error

@@ -1,4 +1,4 @@
-"""Which queries may be answered from what is kept, and the shell that keeps and gives it."""
+"""The queries that kept answers may serve, and the shell that keeps and gives these answers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ OURS: Final = f"{CATALOG}."
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a query comes to. ``reason``: why it is not repeatable; empty if it is.
+    """The reading of a query. ``reason``: why it is not repeatable; empty if it is.
 
-    ``since``: everything below that may change what a query is was applied when Spark was asked.
+    ``since``: all that may change the query and stands below was applied when Spark was asked.
     """
 
     since: int
@@ -46,23 +46,23 @@ class Reading:
 
 
 class Repeatable:
-    """Which queries give the same as long as their tables do, and which tables those are.
+    """Finds the queries whose answers stay the same as long as their tables do, and these tables.
 
-    What Spark reads in a query must say so, as for a write that is replicated as it stands, in a
-    session of HAProc's own in which nothing temporary is. It fails closed: what is not known to
-    depend on Delta tables of the catalog alone is not repeatable. Nor is what reads a table with
-    a LOCATION of its own, because a write to another table there would change it, too.
+    Spark's reading of the query must show it, as for a write that is replicated as it stands, in a
+    session of HAProc's own without temporary objects. It fails closed: a query that is not known to
+    depend on Delta tables of the catalog alone is not repeatable. Neither is one that reads a table
+    with a LOCATION of its own, because a write to another table there would change it, too.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
         self._core = core
-        self._asking = readings
+        self._readings = readings
 
     async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
-        """Return what a query comes to as of now; raises EngineError."""
+        """Return the present reading of a query; raises EngineError."""
         since = self._core.schedule.done_below(defines)
         try:
-            found = await self._asking.query(SqlText(statement.sql), settings, user)
+            found = await self._readings.query(SqlText(statement.sql), settings, user)
         except RefusedError as error:
             return Reading(since, reason=error.message)
         if found.reasons:
@@ -73,15 +73,15 @@ class Repeatable:
         return Reading(since, found.reads)
 
     def holds(self, reading: Reading) -> bool:
-        """Whether nothing may have been defined anew since."""
+        """True if nothing can have been redefined since."""
         return not self._core.log_state.written.defined(reading.since)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What a query reads: tables, and ``rests_on``, what else decides which these are.
+    """The tables that a query reads, and ``rests_on``: what else decides which these are.
 
-    ``since``: all below that may define any of it anew was applied by then.
+    ``since``: all that may redefine any of it and stands below was applied by then.
     """
 
     names: frozenset[str]
@@ -102,50 +102,51 @@ _SHOWN: Final = ("show_string", "html_string")
 
 
 class Narrowing:
-    """Which tables a query reads, so that it need not wait for what is still written to others.
+    """Finds the tables of a query, so that it need not wait for writes to others.
 
-    A query shows nothing but its tables. So it is fresh enough once all that may change these is
-    applied, whatever else still runs in front of it, be it a table that is computed for an hour.
-    Which tables they are is what Spark reads in it, in a session in which nothing temporary is.
-    It fails closed: a query in a session that holds something temporary, or one that reads
-    tables of another kind waits for everything, and so does one of which something may have been
-    defined anew since it was read: a table, a view, a function. If a statement changes the
-    session meanwhile, the names may mean something else by the time the query runs: whoever runs
-    it looks again once Spark has begun to answer.
+    A query shows only its tables. So it is fresh enough once everything that may change these is
+    applied, even while other operations before it still run, such as a table that is computed for
+    an hour. Its tables are those that Spark reads in it, in a session without temporary objects. It
+    fails closed. A query waits for everything if its session holds a temporary object, if it reads
+    tables of another kind, or if something it uses may have been redefined since it was read: a
+    table, a view, a function. If a statement changes the session meanwhile, the names may mean
+    something else by the time the query runs: the caller checks again once Spark has begun to
+    answer.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
         self._core = core
         self._readings = readings
 
-    async def applied(self, asked: Understood) -> Callable[[], int] | None:
-        """Return what tells how far all is applied that the query shows; None: not known."""
-        if asked.session is not None or unfit(asked):
+    async def applied(self, understood: Understood) -> Callable[[], int] | None:
+        """Return a function for the offset below which the query's tables are complete; None: not
+        known."""
+        if understood.session is not None or unfit(understood):
             return None
         try:
-            tables = await self._tables(asked)
+            tables = await self._tables(understood)
         except (EngineError, RefusedError):
-            return None  # running it tells what is wrong
+            return None  # running it shows the fault
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
         return lambda: schedule.applied_of(found.names) if self._hold(found) else schedule.low
 
     async def applied_in(
-        self, asked: Understood, session: ClientSession | None
+        self, understood: Understood, session: ClientSession | None
     ) -> Callable[[], int] | None:
-        """Say it of a query that its sender runs in its session; nothing is remembered of it."""
+        """Return the same for a query in its sender's session; nothing is remembered of it."""
         if session is None:
-            return await self.applied(asked)
+            return await self.applied(understood)
         if session.holds_temporaries or session.handles:
             return None
         unchanged = session.unchanged()
         try:
-            query = query_in(asked)
-            shown = query is not None or not unfit_text(asked)
-            tables = await self._tables(asked, query) if shown else None
+            query = query_in(understood)
+            shown = query is not None or not unfit_text(understood)
+            tables = await self._tables(understood, query) if shown else None
         except (EngineError, RefusedError):
-            return None  # running it tells what is wrong
+            return None  # running it shows the fault
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
@@ -156,16 +157,18 @@ class Narrowing:
     def _hold(self, tables: Tables) -> bool:
         return self._core.log_state.definitions.unchanged(tables.rests_on, tables.since)
 
-    async def _tables(self, asked: Understood, query: SparkPlan | None = None) -> Tables | None:
-        """Return what a query reads: its text, or a plan."""
-        core, user = self._core, asked.request.user
+    async def _tables(
+        self, understood: Understood, query: SparkPlan | None = None
+    ) -> Tables | None:
+        """Return the tables that a query reads: its text, or a plan."""
+        core, user = self._core, understood.request.user
         definitions = core.watermarks.definitions_applied
         found = await self._readings.query(
-            query or SqlText(asked.statement.sql), asked.settings, user
+            query or SqlText(understood.statement.sql), understood.settings, user
         )
         if not found.known or found.of_session or found.elsewhere:
             return None
-        if not (query is None or asked.statement.reads <= found.reads):
+        if not (query is None or understood.statement.reads <= found.reads):
             return None
         if not all(each.startswith(OURS) for each in found.reads):
             return None
@@ -175,12 +178,12 @@ class Narrowing:
         return Tables(found.reads, found.rests_on, applied)
 
 
-def query_in(asked: Understood) -> SparkPlan | None:
+def query_in(understood: Understood) -> SparkPlan | None:
     """Return a plan whose analysis shows all that a client's plan reads; None: there is none.
 
     Raises RefusedError.
     """
-    sent, settings = asked.request.statement, asked.settings
+    sent, settings = understood.request.statement, understood.settings
     if not isinstance(sent, SentPlan) or len(sent.plan) > TEXT_MAX:
         return None
     read = read_of(sent)
@@ -203,7 +206,7 @@ _WRITTEN: Final = "a table that it reads was being written"
 
 
 class Counts(Protocol):
-    """What is counted of the cache."""
+    """The metrics of the cache."""
 
     def cached(self, outcome: str) -> None:
         """A query was answered for which the cache counts: hit, kept, or not_kept."""
@@ -218,29 +221,32 @@ class NoCounts:
     """Counts nothing."""
 
     def cached(self, outcome: str) -> None:
-        """See Counts."""
+        """Count an answer by its outcome."""
 
     def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """See Counts."""
+        """Report the kept answers, their bytes, and the numbers given up by reason."""
 
 
 def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
-    """Whether the cache counts for a query: who says no is obeyed, whatever others say."""
-    said = {request.cache, statement.cache}
-    if False in said:
+    """True if a query may use the cache: one "no" decides, then one "yes", then the default."""
+    wishes = {request.cache, statement.cache}
+    if False in wishes:
         return False
-    return True in said or by_default
+    return True in wishes or by_default
 
 
-def unfit(asked: Understood) -> str:
-    """Say why a query's answer is never kept, by its form alone; empty if it may be."""
-    return "it runs in a session" if asked.session is not None else unfit_text(asked)
+def unfit(understood: Understood) -> str:
+    """Return why a query's answer is never kept, by its form alone; empty if it may be."""
+    return "it runs in a session" if understood.session is not None else unfit_text(understood)
 
 
-def unfit_text(asked: Understood) -> str:
-    """Say it of a query's text, wherever it runs."""
-    statement = asked.statement
-    if not isinstance(asked.request.statement, SentSql) or statement.kind not in CACHEABLE_KINDS:
+def unfit_text(understood: Understood) -> str:
+    """Return the same for a query's text, wherever it runs."""
+    statement = understood.statement
+    if (
+        not isinstance(understood.request.statement, SentSql)
+        or statement.kind not in CACHEABLE_KINDS
+    ):
         return "it is no SELECT"
     if len(statement.sql) > TEXT_MAX:
         return f"its text has more than {TEXT_MAX:,} characters"
@@ -255,7 +261,8 @@ class Caching:
     too large to be kept. While it runs, an equal one of its user waits for it, once; then it
     runs by itself.
 
-    ``repeatable`` says which answers may be kept, and what they rest on."""
+    ``repeatable`` decides which answers may be kept, and what they rest on.
+    """
 
     def __init__(self, core: Core, limits: Cache, repeatable: Repeatable, counts: Counts) -> None:
         self._core = core
@@ -265,22 +272,22 @@ class Caching:
         self._kept = KeptAnswers(core.log_state.written, limits.bytes_max)
         self._under_way: dict[tuple[str, Key], asyncio.Event] = {}
 
-    def held(self, asked: Understood, still: Callable[[], bool]) -> Answer | None:
+    def held(self, understood: Understood, still: Callable[[], bool]) -> Answer | None:
         """Return the kept answer, if it is the one that the query would get here now.
 
         ``still``: whether the rules would decide about the query as they have.
 
-        Whoever counts by the log's end sees to it that this HAProc has read so far. What the client
-        has seen counts even if it was here: a process that was replaced and does not know it must
-        not go behind what its successor showed.
+        A caller that counts by the log's end makes sure that this HAProc has read so far. What the
+        client has seen counts even if it was here: a process that was replaced and does not know it
+        must not go behind what its successor showed.
         """
         core = self._core
-        if not self._asked_for(asked) or unfit(asked) or core.condition.state not in SERVING:
+        if not self._wanted(understood) or unfit(understood) or core.condition.state not in SERVING:
             return None
-        seen = need(asked.request.freshness, EVERYBODY, log_end=0)
+        seen = need(understood.request.freshness, EVERYBODY, log_end=0)
         if core.schedule.read_to < seen or not core.own_log.seen:
             return None
-        answer = self._kept.find(_key(asked), core.condition.departures)
+        answer = self._kept.find(_key(understood), core.condition.departures)
         if answer is None or not still():
             return None
         cache_report = CacheReport(hit=True, age_s=self._now() - answer.at_s, kept=True)
@@ -291,24 +298,24 @@ class Caching:
 
     async def answer(
         self,
-        asked: Understood,
+        understood: Understood,
         run: Callable[[], Awaitable[Answer]],
         still: Callable[[], bool],
     ) -> Answer:
         """Run a query of which nothing is held, and keep its answer if that may be."""
-        if not self._asked_for(asked):
+        if not self._wanted(understood):
             return await run()
-        if reason := unfit(asked):
+        if reason := unfit(understood):
             return _with_report(await run(), reason)
-        key = _key(asked)
-        of_user = asked.request.user, key  # who waits in line waits for its own user's turn
+        key = _key(understood)
+        of_user = understood.request.user, key  # a waiting query waits for its own user's turn
         if (other := self._under_way.get(of_user)) is not None:
             await other.wait()
-        if (held := self.held(asked, still)) is not None:
+        if (held := self.held(understood, still)) is not None:
             return held
         ended = self._under_way[of_user] = asyncio.Event()
         try:
-            return await self._first(asked, key, run, ended)
+            return await self._first(understood, key, run, ended)
         finally:
             ended.set()
             if self._under_way.get(of_user) is ended:
@@ -324,34 +331,36 @@ class Caching:
             kept = self._kept
             self._counts.cache(len(kept), kept.bytes_used, kept.given_up)
 
-    def _asked_for(self, asked: Understood) -> bool:
-        return wanted(asked.request, asked.statement, self._limits.by_default)
+    def _wanted(self, understood: Understood) -> bool:
+        return wanted(understood.request, understood.statement, self._limits.by_default)
 
     async def _first(
         self,
-        asked: Understood,
+        understood: Understood,
         key: Key,
         run: Callable[[], Awaitable[Answer]],
         ended: asyncio.Event,
     ) -> Answer:
         """Run it; ``ended`` is set as soon as nobody has anything to wait for."""
-        begun = await self._begun(asked)
+        begun = await self._begun(understood)
         if isinstance(begun, str):
             ended.set()
             return _with_report(await run(), begun)
         answer = await run()
         return await self._taken(key, begun, answer)
 
-    async def _begun(self, asked: Understood) -> KeptAnswer | str:
-        """Return what is to be kept of a query that begins now, or why nothing is.
+    async def _begun(self, understood: Understood) -> KeptAnswer | str:
+        """Return the answer to keep of a query that begins now, or the reason why none is kept.
 
         Nothing is waited for between the last look and the query's start: what comes later is seen
         by its offset, and what the query reads is what it did when Spark was asked.
         """
-        core, user = self._core, asked.request.user
+        core, user = self._core, understood.request.user
         try:
-            reading = await self._repeatable.reading(asked.statement, asked.settings, user)
-        except EngineError as error:  # running it tells what is wrong
+            reading = await self._repeatable.reading(
+                understood.statement, understood.settings, user
+            )
+        except EngineError as error:  # running it shows the fault
             return f"Spark did not analyze it: {error.message}"
         if reading.reason:
             return reading.reason
@@ -395,7 +404,7 @@ class Caching:
         return _with_report(replace(answer, result=Replayed(chunks)), _WRITTEN * outdated)
 
     def _no_room(self, size: int, more: int) -> str:
-        """Reserve so much more for an answer of this size, or say why it cannot be kept."""
+        """Reserve so much more for an answer of this size, or return why it cannot be kept."""
         if size + more > self._limits.answer_bytes_max:
             return "it is larger than cache.answer_bytes_max"
         return "" if self._kept.reserve(more) else "answers on their way fill cache.bytes_max"
@@ -405,8 +414,8 @@ class Caching:
         return asyncio.get_running_loop().time()
 
 
-def _key(asked: Understood) -> Key:
-    return key_of(asked.statement.sql, asked.settings)
+def _key(understood: Understood) -> Key:
+    return key_of(understood.statement.sql, understood.settings)
 
 
 def _with_report(answer: Answer, reason: str) -> Answer:

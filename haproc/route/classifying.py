@@ -1,4 +1,4 @@
-"""What a request's statement is, whatever form it has: the first thing that is asked of it."""
+"""The classification of a request's statement, in any form: the first step of its way."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ a DataFrame is made of it, and when that is collected. Chosen."""
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """For whom Spark reads a statement, under which settings, and in whose session if need be."""
+    """The user, the settings and, if needed, the session for which Spark reads a statement."""
 
     settings: Settings
     session: ClientSession | None
@@ -60,12 +60,12 @@ class Asker:
 
     @property
     def context(self) -> Context:
-        """Where unqualified names belong."""
+        """The catalog and schema of unqualified names."""
         return Context(self.settings.catalog, self.settings.schema, self.user)
 
     @property
     def has_temporaries(self) -> bool:
-        """Whether names may mean something else in the session."""
+        """True if names may mean something else in the session."""
         return self.session is not None and self.session.holds_temporaries
 
 
@@ -80,7 +80,7 @@ class Understood:
 
     @property
     def asker(self) -> Asker:
-        """For whom Spark reads it."""
+        """The user, settings and session for which Spark reads it."""
         return Asker(self.settings, self.session, self.request.user)
 
 
@@ -100,24 +100,24 @@ async def with_bound(request: Request, texts: Texts) -> Request:
             assert_never(request.statement)
 
 
-def as_it_runs(asked: Understood) -> Statement:
-    """Return what a cluster is given of a statement that is not for the log."""
-    match asked.request.statement:
+def as_it_runs(understood: Understood) -> Statement:
+    """Return the form of a statement for a cluster, if it is not for the log."""
+    match understood.request.statement:
         case SentSql():
-            return SqlText(asked.statement.sql)
+            return SqlText(understood.statement.sql)
         case SentRows():
             raise AssertionError("rows are for the log")
         case SentPlan(data):
             return SparkPlan(data)
         case _:
-            assert_never(asked.request.statement)
+            assert_never(understood.request.statement)
 
 
 class Classifying:
     """Classifies by an operator's rules. Methods raise RequestError.
 
-    ``recognised`` asks Spark's parser what a text is (settings, user; raises RefusedError,
-    EngineError), ``failed`` says what a client is told of an EngineError.
+    ``recognised`` has Spark's parser classify a text (settings, user; raises RefusedError,
+    EngineError), ``failed`` returns the client's error for an EngineError.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Classifying:
             raise refused(error) from error
 
     async def request(self, request: Request, settings: Settings) -> Classified:
-        """Return what a request's statement is; its parameters are bound."""
+        """Return the classification of a request's statement; its parameters are bound."""
         match request.statement:
             case SentSql(text):
                 return await self.text(text, settings, request.user, request.operation_class)
@@ -190,7 +190,7 @@ class Classifying:
     async def text(
         self, sql: str, settings: Settings, user: str, override: OperationClass | None = None
     ) -> Classified:
-        """Return what a text is."""
+        """Return the classification of a text."""
         context = Context(settings.catalog, settings.schema, user)
         values = (sql, context, self._rules, override, self._bounds)
         try:
@@ -208,7 +208,7 @@ class Classifying:
     async def _parsed(
         self, texts: Sequence[str], settings: Settings, user: str
     ) -> dict[str, Recognised]:
-        """Return what Spark's parser makes of texts; raises RefusedError, too."""
+        """Return the classifications of texts by Spark's parser; raises RefusedError, too."""
         try:
             return {text: await self._recognised(text, settings, user) for text in texts}
         except EngineError as error:
@@ -223,7 +223,7 @@ class Classifying:
         *,
         there: bool = False,
     ) -> Classified:
-        """Return what a plan is; ``there``: what it writes exists."""
+        """Return the classification of a plan; ``there``: what it writes exists."""
         context = Context(settings.catalog, settings.schema, user)
         size, values = _texts_size(reading), (reading, context, self._rules, self._bounds, override)
         try:
@@ -238,7 +238,7 @@ class Classifying:
             raise refused(error) from error
 
     def _rows(self, table: str, settings: Settings, user: str) -> Classified:
-        """Return what rows for a table are: the rules see them as the INSERT that they are."""
+        """Return the classification of rows for a table: an INSERT for the rules."""
         context = Context(settings.catalog, settings.schema, user)
         try:
             found = classify(_as_insert(table), context, self._rules)
@@ -250,7 +250,7 @@ class Classifying:
 
 
 def _as_insert(table: str) -> str:
-    """Return what rules take rows for a table for; raises RequestError."""
+    """Return the statement that rules see for rows of a table; raises RequestError."""
     parts = parts_of(table)
     if parts is None:
         raise refusal(
@@ -263,7 +263,7 @@ def _as_insert(table: str) -> str:
 
 
 def only_selects(reading: PlanReading, settings: Settings) -> bool:
-    """Whether no SQL text in a plan is run by Spark as it reads the plan, such as SHOW."""
+    """True if Spark runs no SQL text, such as SHOW, while it reads the plan."""
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
     return all(gives_rows(classify(part.text, context, rules)) for part in reading.sqls)
 

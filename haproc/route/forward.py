@@ -29,7 +29,7 @@ from haproc.route.pieces import BrokenPiecesError, FrameKind
 PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
 _MARGIN_S: Final = 0.5
-"""What an answer may take on its way beyond the time that the peer was given."""
+"""The time allowed for an answer on its way, beside the time that the peer was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class HttpForwarding:
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """See Forwarding."""
         url = self._doors.url(peer, PATH)
-        body = msgspec.to_builtins(_asked(request, needed, timeout_s))
+        body = msgspec.to_builtins(_peer_query(request, needed, timeout_s))
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._doors.connect_s, sock_read=timeout_s + _MARGIN_S
         )
@@ -79,7 +79,7 @@ class HttpForwarding:
         return Answer(report, Relayed(peer, response))
 
 
-def _asked(request: Request, needed: int, timeout_s: float) -> PeerQuery:
+def _peer_query(request: Request, needed: int, timeout_s: float) -> PeerQuery:
     return PeerQuery(
         request.id,
         _text(request.statement),
@@ -103,7 +103,7 @@ def _text(statement: Sent) -> str:
 
 
 def _refusal(peer: str, data: bytes) -> Exception:
-    """Return what to raise for a peer's error: only the statement's own is everybody's."""
+    """Return the error to raise for a peer's: only the statement's own goes to the client."""
     try:
         error = pieces.read_error(data)
     except BrokenPiecesError as broken:

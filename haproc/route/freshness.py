@@ -1,16 +1,16 @@
-"""Where a query is fresh enough, and what to do while it is not.
+"""The choice of a place where a query is fresh enough.
 
 Every level comes down to one number, the *need*: so many records of the log, counted from its
 beginning, must be applied where the query runs before it starts. Applied means that every record
-below is; what runs out of order above that is not counted.
+below is; records that are applied out of order above it do not count.
 
 - ``session``: what the client wrote and saw before.
-- ``linearizable``: the log's end, read after the request came. Whatever was acknowledged to anybody
+- ``linearizable``: the log's end, read after the request came. Every write that was acknowledged
   before that stands below it.
-- ``bounded``: that end less ``lag_max``. So the bound never rests on an end that was known earlier,
-  nor on what a peer told of itself: a cluster that is asked by a peer waits for the same number.
+- ``bounded``: that end less ``lag_max``. The bound never rests on an end that was known earlier,
+  nor on a peer's report about itself: a cluster that runs a peer's query waits for the same number.
 
-A need never moves once it is known, so a cluster that goes on applying gets there.
+A need never moves once it is known, so a cluster that goes on applying reaches it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVERYBODY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Another cluster as its HAProc told last. ``applied``: what it had applied then, at least."""
+    """Another cluster by its last report. ``applied``: what it had applied then, at least."""
 
     name: str
     serving: bool
@@ -58,7 +58,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Nobody can; ``why`` tells how far each cluster is."""
+    """Nobody can; ``why`` contains each cluster's progress."""
 
     why: str
 
@@ -67,7 +67,8 @@ Decision: TypeAlias = Serve | Wait | Forward | Refuse
 
 
 def need(wanted: Freshness, cluster: str, log_end: int) -> int:
-    """Return what the cluster must have applied. ``log_end`` counts where the level asks for it.
+    """Return the number of records that the cluster must have applied. ``log_end`` counts where the
+    level asks for it.
 
     For `EVERYBODY` it is what any cluster must have applied.
     """
@@ -92,16 +93,16 @@ def decide(
     waited: bool,
     nearer: bool = False,
     may_forward: bool,
-    asked: Collection[str] = (),
+    tried: Collection[str] = (),
 ) -> Decision:
     """Decide what happens to a query next.
 
     ``waited``: it has waited for this cluster; ``nearer``: the cluster has come nearer meanwhile,
-    or is about to, and there is time left. ``asked``: peers that were asked in vain since.
+    or is about to, and there is time left. ``tried``: peers that were asked in vain since.
     """
     if applied >= need(wanted, me, log_end):
         return Serve()
-    fit = [p for p in peers if p.name not in asked and _fits(p, wanted, log_end)]
+    fit = [p for p in peers if p.name not in tried and _fits(p, wanted, log_end)]
     if fit and may_forward and (waited or wanted.level is Consistency.BOUNDED):
         return Forward(max(fit, key=_applied).name)
     # Where nobody is farther, its place here is as good as any: to ask elsewhere begins anew.

@@ -1,4 +1,4 @@
-"""What is kept to be given again: answers of queries, and what Spark said of definitions."""
+"""Kept answers: of queries, and of Spark about definitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Remembered(Generic[K, V]):
         self._as_of: int | None = None
 
     def find(self, key: K) -> V | None:
-        """Return what was said, if it would be said again."""
+        """Return the kept answer, if it would be given again."""
         self._forget_outdated()
         found = self._entries.get(key)
         if found is not None:
@@ -37,7 +37,7 @@ class Remembered(Generic[K, V]):
         return found
 
     def keep(self, key: K, value: V, epoch: int) -> None:
-        """Keep what was said, unless a definition has changed since it was asked for."""
+        """Keep an answer, unless a definition has changed since the question."""
         self._forget_outdated()
         if epoch != self._as_of:
             return
@@ -61,14 +61,14 @@ class Remembered(Generic[K, V]):
 
 
 OVERHEAD_BYTES: Final = 1024
-"""What an answer takes up beside its rows; chosen, so that small ones are bounded too."""
+"""The bytes of an answer beside its rows; chosen, so that small ones are bounded too."""
 
 
 Key: TypeAlias = bytes
 
 
 def key_of(sql: str, settings: Settings) -> Key:
-    """Return what a query is known again by: its text with its parameters, what it runs under.
+    """Return the key of a query: its text with its parameters, and its settings.
 
     Not its user, whom Spark never learns: rules have let him ask it, or this is not looked for.
     """
@@ -92,7 +92,7 @@ class KeptAnswer:
 
 
 class GivenUp(StrEnum):
-    """Why an answer is kept no longer."""
+    """The reason why an answer is kept no longer."""
 
     WRITTEN = "written"
     """One of its tables was, or this member was out of service."""
@@ -111,14 +111,14 @@ class KeptAnswers:
         self._answers: OrderedDict[Key, KeptAnswer] = OrderedDict()
         self._bytes = 0
         self.given_up: Counter[str] = Counter()
-        """How many so far, by `GivenUp`."""
+        """The number of answers given up so far, by `GivenUp`."""
 
     def __len__(self) -> int:
         return len(self._answers)
 
     @property
     def bytes_used(self) -> int:
-        """What is kept or on its way."""
+        """The bytes of answers that are kept or on their way."""
         return self._bytes
 
     def find(self, key: Key, departures: int) -> KeptAnswer | None:
@@ -134,7 +134,7 @@ class KeptAnswers:
         return answer
 
     def outdated(self, answer: KeptAnswer, departures: int) -> bool:
-        """Whether the query may get another answer now."""
+        """True if the query may get another answer now."""
         left = answer.departures != departures
         return left or self._written.changed(answer.tables, answer.since)
 
@@ -163,5 +163,5 @@ class KeptAnswers:
 
 
 def weight(chunks: tuple[Chunk, ...] = ()) -> int:
-    """Return what an answer takes up in memory."""
+    """Return the bytes of an answer in memory."""
     return OVERHEAD_BYTES + sum(len(chunk.data) for chunk in chunks)

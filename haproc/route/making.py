@@ -1,4 +1,4 @@
-"""Makes a statement an operation, ready for the log; or tells what would become of it."""
+"""Makes a statement an operation, ready for the log; or shows its classification."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ from haproc.route.streams import refused, timed_out
 
 
 class Showing:
-    """Tells what would become of a statement that is sent now, and runs nothing of it.
+    """Shows the classification of a statement that is sent now, and runs nothing of it.
 
-    ``understood`` says what a request is."""
+    ``understood`` returns a request's classification.
+    """
 
     def __init__(
         self,
@@ -61,9 +62,9 @@ class Showing:
         self._ruling = ruling
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
-        """Return what a SQL text is and what would become of it, with its ``tree`` if wanted.
+        """Return the kind of a SQL text and its classification, with its ``tree`` if wanted.
 
-        What would be refused is told, too. Raises RequestError, also for a text that is wrong.
+        A refusal is returned, too. Raises RequestError, also for a text that is wrong.
         """
         try:
             async with asyncio.timeout(request.timeout_s):
@@ -76,24 +77,24 @@ class Showing:
             raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error
 
     async def _shown(self, request: Request, tree: bool) -> Mapping[str, Json]:
-        asked = await self._understood(request)
-        if asked.statement.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
-            asked = (await self._ruling.settled(asked)).asked
-        said: dict[str, Json] = described(asked.statement)
+        understood = await self._understood(request)
+        if understood.statement.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
+            understood = (await self._ruling.settled(understood)).understood
+        fields: dict[str, Json] = described(understood.statement)
         try:
-            said |= await self._judged(asked)
+            fields |= await self._judged(understood)
             if tree:
-                lines = await self._readings.outline(asked.statement.sql, asked.asker)
-                said["tree"] = [*lines]
+                lines = await self._readings.outline(understood.statement.sql, understood.asker)
+                fields["tree"] = [*lines]
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:
-            return {**said, **_refused(refused(error))}
-        return said
+            return {**fields, **_refused(refused(error))}
+        return fields
 
-    async def _judged(self, asked: Understood) -> dict[str, Json]:
-        statement, settings = asked.statement, asked.settings
-        user, readings = asked.request.user, self._readings
+    async def _judged(self, understood: Understood) -> dict[str, Json]:
+        statement, settings = understood.statement, understood.settings
+        user, readings = understood.request.user, self._readings
         if statement.operation_class is OperationClass.QUERY:
             query = await readings.query(SqlText(statement.sql), settings, user)
             return {
@@ -109,9 +110,9 @@ class Showing:
         )
         of_rows = statement.kind in OF_ROWS
         judge = readings.judged if of_rows else readings.definition
-        found = await judge(statement, asked.asker, moment)
+        found = await judge(statement, understood.asker, moment)
         return {
-            **described(await self._ruling.written(asked, statement, found.touched)),
+            **described(await self._ruling.written(understood, statement, found.touched)),
             **_read(found.reads, statement.tables_known and found.known),
             "travels": found.treatment.value,
             "becomes": found.sql,
@@ -127,8 +128,8 @@ def _read(reads: frozenset[str], known: bool) -> dict[str, Json]:
 
 
 def _replaced(text: str, at: TextRange, literal: str) -> dict[str, Json]:
-    said = {"text": text[at.start : at.end], "literal": literal}
-    return {"start": at.start, "end": at.end, **said}
+    fields = {"text": text[at.start : at.end], "literal": literal}
+    return {"start": at.start, "end": at.end, **fields}
 
 
 def _refused(error: RequestError) -> dict[str, Json]:
@@ -163,7 +164,7 @@ class Making:
     It is taken before the look, by what is written: what is read is not known yet. If this cluster
     is far behind with that, the operation turns out stale, and is made again once it no longer is.
 
-    ``foresee`` is told of each statement, as far as it is known before Spark has looked at it.
+    ``foresee`` receives each statement, as far as it is known before Spark has read it.
     """
 
     def __init__(
@@ -199,11 +200,11 @@ class Making:
         self._ruling = ruling
         self._fanout_parallel = fanout_parallel
 
-    async def operation(self, asked: Understood) -> Made:
+    async def operation(self, understood: Understood) -> Made:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
-        made = await self._operation(asked)
+        made = await self._operation(understood)
         assert not made.statement.rules, "the rules decide before anything is appended"
-        standing, operation = asked.request.standing, made.operation
+        standing, operation = understood.request.standing, made.operation
         redefines = await by_size(
             operation.size_bytes,
             redefined_by,
@@ -223,98 +224,98 @@ class Making:
         operation = replace(operation, analyzed_to=analyzed_to, rests_on=rests_on)
         return replace(made, operation=operation)
 
-    async def _operation(self, asked: Understood) -> Made:
-        match asked.request.statement:
+    async def _operation(self, understood: Understood) -> Made:
+        match understood.request.statement:
             case SentSql():
-                return await self._of_text(asked)
+                return await self._of_text(understood)
             case SentRows() as rows:
-                return await self._of_rows(asked, rows)
-            case SentPlan(plan) if asked.statement.sql:
-                return await self._of_text_with_frames(asked, plan)
+                return await self._of_rows(understood, rows)
+            case SentPlan(plan) if understood.statement.sql:
+                return await self._of_text_with_frames(understood, plan)
             case SentPlan(plan):
-                return await self._of_plan(asked, plan)
+                return await self._of_plan(understood, plan)
             case _:
-                assert_never(asked.request.statement)
+                assert_never(understood.request.statement)
 
-    async def _of_rows(self, asked: Understood, rows: SentRows) -> Made:
-        (name,) = asked.statement.writes
+    async def _of_rows(self, understood: Understood, rows: SentRows) -> Made:
+        (name,) = understood.statement.writes
         columns = await self._engine.table_columns(name)
         if not isinstance(rows.stream, bytes):
             found = await rows.stream.fit(columns)
             write: Write = SpooledRows(rows.table, found.schema)
             if found.few is not None:
                 write = ArrowRows(rows.table, found.few)
-            return self._plain(asked, write)
+            return self._plain(understood, write)
         # However short it is: compressed, or with dictionaries, it may be a thousand times as long.
         stream = await self._texts.beside(fitted, rows.stream, columns, self._bytes_max, rows.form)
-        return self._plain(asked, ArrowRows(rows.table, stream))
+        return self._plain(understood, ArrowRows(rows.table, stream))
 
-    async def _of_text(self, asked: Understood) -> Made:
-        statement = asked.statement
+    async def _of_text(self, understood: Understood) -> Made:
+        statement = understood.statement
         # Literals are read by settings of the session's own, too.
-        if own_of(asked.settings):
+        if own_of(understood.settings):
             statement = replace(statement, insert=None)
-            asked = replace(asked, statement=statement)
+            understood = replace(understood, statement=statement)
         ground = None if statement.insert else await self._ground(statement.writes)
-        self._foresee(self._made(asked, statement, SqlText(statement.sql)))
+        self._foresee(self._made(understood, statement, SqlText(statement.sql)))
         if statement.insert is not None:  # of literals
             verdict = WriteVerdict(Treatment.REPLICATE)
-            return self._resting(asked, statement, SqlText(statement.sql), verdict, ground)
-        return await self._judged(asked, ground)
+            return self._resting(understood, statement, SqlText(statement.sql), verdict, ground)
+        return await self._judged(understood, ground)
 
-    async def _of_plan(self, asked: Understood, data: bytes) -> Made:
-        taken = await self._plans.taken(asked)
+    async def _of_plan(self, understood: Understood, data: bytes) -> Made:
+        taken = await self._plans.taken(understood)
         evolves = taken.reading.evolves
         if taken.stands_alone:
             write = SparkPlan(taken.plan.SerializeToString())
-            return self._plain(asked, write, evolves=evolves)
-        ground = await self._ground(asked.statement.writes)
-        statement, columns = await self._plans.target(asked, taken)
-        self._foresee(self._made(asked, statement, SparkPlan(data)))
-        found = await self._plans.examined(asked, taken, statement, columns)
+            return self._plain(understood, write, evolves=evolves)
+        ground = await self._ground(understood.statement.writes)
+        statement, columns = await self._plans.target(understood, taken)
+        self._foresee(self._made(understood, statement, SparkPlan(data)))
+        found = await self._plans.examined(understood, taken, statement, columns)
         verdict = found.verdict
         names = verdict.reads | statement.reads | statement.writes
         touched = Touched(names, verdict.known, expressions=verdict.expressions)
-        statement = await self._ruling.written(asked, statement, touched)
-        made = self._resting(asked, statement, found.write, verdict, ground)
+        statement = await self._ruling.written(understood, statement, touched)
+        made = self._resting(understood, statement, found.write, verdict, ground)
         return replace(made, evolves=evolves)
 
-    async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Made:
+    async def _of_text_with_frames(self, understood: Understood, data: bytes) -> Made:
         """A SQL text that reads DataFrames which came with it: judged like any other text."""
-        ground = await self._ground(asked.statement.writes)
-        self._foresee(self._made(asked, asked.statement, SparkPlan(data)))
-        return await self._judged(asked, ground, await self._plans.with_frames(asked))
+        ground = await self._ground(understood.statement.writes)
+        self._foresee(self._made(understood, understood.statement, SparkPlan(data)))
+        return await self._judged(understood, ground, await self._plans.with_frames(understood))
 
     async def _judged(
-        self, asked: Understood, ground: Ground | None, frames: Frames | None = None
+        self, understood: Understood, ground: Ground | None, frames: Frames | None = None
     ) -> Made:
         """Return a text as an operation, by what Spark reads in it."""
-        statement, session, moment = asked.statement, asked.session, _moment(asked)
+        statement, session, moment = understood.statement, understood.session, _moment(understood)
         if statement.kind is Kind.RESTORE:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, _RESTORED, _HINT_RESTORE)
         carried = None if frames is None else Carried(frames.sent, frames.rests, frames.hidden)
         of_rows = statement.kind in OF_ROWS
         judge = self.readings.judged if of_rows else self.readings.definition
-        found = await judge(statement, asked.asker, moment, carried)
+        found = await judge(statement, understood.asker, moment, carried)
         touched = found.touched
-        statement = await self._ruling.written(asked, statement, touched)
+        statement = await self._ruling.written(understood, statement, touched)
         if found.moved and frames is None:  # it may insert nothing but literals now
-            context = Context(asked.settings.catalog, asked.settings.schema)
-            user, size = asked.request.user, len(found.sql)
+            context = Context(understood.settings.catalog, understood.settings.schema)
+            user, size = understood.request.user, len(found.sql)
             now = await self._texts.run(user, size, plain_insert, found.sql, context)
             statement = replace(statement, sql=found.sql, insert=None if now is None else now.shape)
         if found.treatment is Treatment.MATERIALISE:  # whatever it inserts now, rows stand for it
             statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
-        write = as_written(found, ref, plan, own_of(asked.settings))
+        write = as_written(found, ref, plan, own_of(understood.settings))
         verdict = WriteVerdict(
             found.treatment, found.reasons, found.reads, found.rests_on, known=found.known
         )
-        return self._resting(asked, statement, write, verdict, ground)
+        return self._resting(understood, statement, write, verdict, ground)
 
     def _resting(
         self,
-        asked: Understood,
+        understood: Understood,
         statement: Classified,
         write: Write,
         verdict: WriteVerdict,
@@ -323,7 +324,7 @@ class Making:
         """Return the operation with what its analysis rests on."""
         rests_on = _rests_on(statement, verdict)
         operation = replace(
-            self._made(asked, statement, write),
+            self._made(understood, statement, write),
             reads=statement.reads | verdict.reads,
             tables_known=statement.tables_known and verdict.known,
             analyzed_to=ground.below(rests_on) if ground is not None and rests_on else None,
@@ -331,19 +332,19 @@ class Making:
         )
         return Made(operation, statement, writes_known=statement.tables_known)
 
-    def _plain(self, asked: Understood, write: Write, *, evolves: bool | None = None) -> Made:
+    def _plain(self, understood: Understood, write: Write, *, evolves: bool | None = None) -> Made:
         """Return the operation of rows that come with the request; raises RefusedError.
 
         Nobody reads them: their one table is in the request.
         """
-        statement = asked.statement
+        statement = understood.statement
         if statement.rules:
-            statement = ruled(statement, statement.touched, asked.request.operation_class)
-        operation = self._made(asked, statement, write)
+            statement = ruled(statement, statement.touched, understood.request.operation_class)
+        operation = self._made(understood, statement, write)
         return Made(operation, statement, evolves)
 
-    def _made(self, asked: Understood, statement: Classified, write: Write) -> Operation:
-        request = asked.request
+    def _made(self, understood: Understood, statement: Classified, write: Write) -> Operation:
+        request = understood.request
         return Operation(
             id=request.id,
             operation_class=self._class_of(request, statement),
@@ -351,7 +352,7 @@ class Making:
             origin=self._me,
             fingerprint=request.fingerprint,
             write=write,
-            settings=travelling(asked.settings),
+            settings=travelling(understood.settings),
             user=request.user,
             reads=statement.reads,
             writes=statement.writes,
@@ -370,19 +371,19 @@ class Making:
         return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
 
 
-def _moment(asked: Understood) -> Moment:
-    settings = asked.settings
+def _moment(understood: Understood) -> Moment:
+    settings = understood.settings
     return Moment(
         now=datetime.now(UTC),
         time_zone=settings.time_zone,
-        user=asked.request.user,
+        user=understood.request.user,
         catalog=settings.catalog,
         schema=settings.schema,
     )
 
 
 def _budget_s(*allowed: float | None) -> float | None:
-    """Return the least that anybody allows; None: nobody says."""
+    """Return the least that anybody allows; None: unknown."""
     return min((each for each in allowed if each is not None), default=None)
 
 

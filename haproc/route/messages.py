@@ -26,7 +26,7 @@ class _Writer(pickle.Pickler):
         self.apart: list[Text] = []
 
     def persistent_id(self, obj: Any) -> tuple[str, int] | None:
-        """Return where a large text is found; None has everything else pickled."""
+        """Return the place of a large text; None has everything else pickled."""
         if not isinstance(obj, str | bytes) or len(obj) < APART_MIN:
             return None
         for index, known in enumerate(self._sent):

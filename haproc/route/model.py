@@ -24,14 +24,14 @@ from haproc.route.rows.forms import ARROW, Form
 # its client brings back (its session, its rows) is made again when the request is sent again,
 # under another id that follows from its own: ``ID~2``, ``ID~3`` …
 #
-# Applied is at most one of them. Each id is made only by somebody who has read that the one before
+# Applied is at most one of them. Each id is made only by a HAProc that has read that the one before
 # it was *rejected*, which is final on every cluster; and of several operations of one id the first
-# in the log counts, whoever appended them. So whoever looks goes through the ids in turn, up to
-# the first that is not known, or was not rejected so.
+# in the log counts. So a lookup goes through the ids in turn, up to the first that is unknown, or
+# was not rejected so.
 
 
 IDS_MAX: Final = 8
-"""Chosen: sessions are not lost so often in a row; then the rejection is what its client hears."""
+"""Chosen: sessions are not lost so often in a row; then its client gets the rejection."""
 _AGAIN: Final = frozenset({ErrorClass.SESSION_GONE.value, ErrorClass.ROWS_GONE.value})
 
 
@@ -43,7 +43,7 @@ def retry_ids(request_id: str) -> Iterator[str]:
 
 
 def may_be_made_again(rejection: ApplicationFailure | None) -> bool:
-    """Whether the same request may have more luck, given why its write was rejected."""
+    """True if the same request may succeed, given the reason for which its write was rejected."""
     return rejection is not None and rejection.error_class in _AGAIN
 
 
@@ -58,7 +58,7 @@ class Service(Protocol):
         ...
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
-        """Return what waits for what became of this user's write; None if it is not here.
+        """Return the attempt that awaits the outcome of this user's write; None if it is not here.
 
         Here: read from the log by this HAProc, within the window of request ids.
         """
@@ -69,14 +69,14 @@ class Service(Protocol):
         ...
 
     async def is_final(self, offset: int) -> bool:
-        """Whether a write that was rejected here has no effect on any cluster, now or later.
+        """True if a write that was rejected here has no effect on any cluster, now or later.
 
         False also where that is not known.
         """
         ...
 
     async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
-        """Whether a write that is applied here has met this concern, by now or in a moment.
+        """True if a write that is applied here has met this concern, now or in a moment.
 
         None: the one that a request without any has. A rule may ask for more.
         """
@@ -92,7 +92,7 @@ class Service(Protocol):
         ...
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
-        """Return what would become of a SQL text that is sent now, which does not run."""
+        """Return the classification of a SQL text that is sent now; it does not run."""
         ...
 
     async def close_session(self, session_id: str, user: str) -> None:
@@ -100,7 +100,7 @@ class Service(Protocol):
         ...
 
     def only_reads(self, request: Request) -> bool | None:
-        """Whether a request under way reads and does nothing else.
+        """True if a request under way only reads.
 
         None while that is not known: then nothing of it is in the log.
         """
@@ -112,7 +112,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How fresh a query's answer must be, and what the client has seen.
+    """The freshness that a query's answer needs, and the offsets that the client has seen.
 
     ``lag_max``: records that may lack at level bounded. ``after_offset``: so many records, counted
     from the log's beginning, the answer must show at every level but any. ``seen``: such a number
@@ -127,7 +127,7 @@ class Freshness:
 
 
 class Fanout(StrEnum):
-    """How a synchronous operation reaches the other clusters."""
+    """The way of a synchronous operation to the other clusters."""
 
     SERIAL = "serial"
     PARALLEL = "parallel"
@@ -221,7 +221,7 @@ class Authorization(Protocol):
 
     @property
     def name(self) -> str:
-        """What the fence names."""
+        """The name in its fence."""
         ...
 
     async def check(self) -> None:
@@ -267,24 +267,24 @@ class Request:
     age_s: float = 0.0
     arrived_s: float | None = None
     standing: Authorization | None = None
-    """None for whoever was let in for good."""
+    """None for an admission that does not end."""
     cache: bool | None = None
-    """Whether an answer that is kept will do, and this one may be kept; None: not said."""
+    """True if a kept answer will do, and this one may be kept; None: not stated."""
     place: RunPermit | None = field(default=None, compare=False, repr=False)
-    """None by whom it was read, which may be another process."""
+    """None for the reader, which may be another process."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Whose request it is, and its id: another user's of the same id is another one."""
+        """The request's user and id. The same id of another user is another request."""
         return self.user, self.id
 
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """What the cache had to do with an answer, of a request for which it counts.
+    """The cache's part in an answer, for a request that may use the cache.
 
-    ``age_s``: seconds since the query of an answer that was kept began. ``kept``: whether this
-    answer is kept now; ``reason`` says why it is not.
+    ``age_s``: seconds since the query of a kept answer began. ``kept``: True if this answer is kept
+    now; otherwise ``reason``.
     """
 
     hit: bool
@@ -297,10 +297,10 @@ class CacheReport:
 class HaReport:
     """The ``ha`` block of an answer: where and how the request was carried out.
 
-    ``outcomes`` says for each cluster what is known when the answer leaves: ``applied``,
-    ``queued``, ``failed: …``. ``after_offset``: a cluster that has applied so many records of the
-    log shows whatever this answer may have shown; None if it showed nothing. ``cache``: None where
-    it was not asked for.
+    ``outcomes``: for each cluster the state known when the answer leaves: ``applied``, ``queued``,
+    ``failed: …``. ``after_offset``: a cluster that has applied so many records of the log shows
+    whatever this answer may have shown; None if it showed nothing. ``cache``: None where it was not
+    asked for.
     """
 
     cluster: str
@@ -336,7 +336,7 @@ class Answer:
     columns: tuple[Column, ...] | None = None
     affected_rows: int | None = None
     observed: tuple[bytes, ...] = ()
-    """What observations of a write found, see `haproc.engine.interface.Observed`."""
+    """The results of a write's observations, see `haproc.engine.interface.Observed`."""
 
     @property
     def operation_class(self) -> OperationClass:

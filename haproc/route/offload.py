@@ -31,7 +31,7 @@ up to 5 µs a character, handing over to a worker about 1 ms."""
 WAITING_MAX: Final = 128
 """Texts that wait for a worker; chosen, not measured."""
 WORK_MAX_S: Final = 30.0
-"""What one text may take: the largest take a few seconds. Chosen, not measured."""
+"""The time that one text may take: the largest take a few seconds. Chosen, not measured."""
 ATTEMPTS: Final = 2
 TEXTS_WORKER: Final = "haproc.route.offload_worker"
 BESIDE_MAX: Final = 2
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Texts(Protocol):
-    """Where work on texts is done."""
+    """Does work on texts."""
 
     async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
         """Return ``work(*values)``, or raise what it raises; ``size`` is the text's length.
@@ -99,7 +99,7 @@ class Worker:
         self._ended = False
         self._lock = threading.Lock()
 
-    def exchange(self, asked: Any) -> Any:
+    def exchange(self, value: Any) -> Any:
         """Send a value and return the answer; raises WorkerDiedError."""
         try:
             with self._lock:
@@ -107,7 +107,7 @@ class Worker:
                     raise WorkerDiedError("the HAProc is stopping")
                 process = self._process or self._started()
             assert process.stdin is not None and process.stdout is not None
-            sent = messages.write(process.stdin, asked)
+            sent = messages.write(process.stdin, value)
             return messages.read(process.stdout, sent)[0]
         except (OSError, EOFError, ValueError) as error:  # ValueError: its pipes were closed
             raise WorkerDiedError(str(error), self.kill()) from error
@@ -230,7 +230,7 @@ class Offload:
     async def _answer(self, worker: Worker, task: _Task) -> Any:
         loop = asyncio.get_running_loop()
         for _ in range(ATTEMPTS):
-            answer = loop.run_in_executor(self._threads, _ask, worker, task.work, task.values)
+            answer = loop.run_in_executor(self._threads, _exchanged, worker, task.work, task.values)
             done, _ = await asyncio.wait({answer}, timeout=self._work_max_s)
             if not done:
                 worker.kill()
@@ -251,7 +251,7 @@ class Offload:
         raise _too_complex("ended the process that read it, twice")
 
     async def aclose(self) -> None:
-        """End the workers; who still waits is told to go elsewhere."""
+        """End the workers; requests that still wait get an availability error."""
         self._closed = True
         for queue in self._queues.values():
             for task in queue:
@@ -266,7 +266,9 @@ class Offload:
         self._beside.shutdown(wait=False)
 
 
-def _ask(worker: Worker, work: Callable[..., Any], values: tuple[Any, ...]) -> tuple[bool, Any]:
+def _exchanged(
+    worker: Worker, work: Callable[..., Any], values: tuple[Any, ...]
+) -> tuple[bool, Any]:
     answer: tuple[bool, Any] = worker.exchange((work, values))
     return answer
 

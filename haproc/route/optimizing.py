@@ -39,25 +39,25 @@ def rule_of(table: str, rules: Iterable[OptimizeRule]) -> OptimizeRule | None:
     return next((rule for rule in rules if fnmatchcase(table, rule.table)), None)
 
 
-def commits_since(history: Iterable[tuple[int, str]], asked_at: int) -> int:
-    """Return how many commits stand above a version and the newest OPTIMIZE.
+def commits_since(history: Iterable[tuple[int, str]], looked_at: int) -> int:
+    """Return the number of commits above a version and the newest OPTIMIZE.
 
     ``history``: versions and what made them, the newest first. A version that the table does not
     have was that of another table of its name.
     """
     count = 0
     found = list(history)
-    if found and found[0][0] < asked_at:
-        asked_at = -1
+    if found and found[0][0] < looked_at:
+        looked_at = -1
     for version, operation in found:
-        if operation == "OPTIMIZE" or version <= asked_at:
+        if operation == "OPTIMIZE" or version <= looked_at:
             break
         count += 1
     return count
 
 
 class Optimizing:
-    """See the module. ``newest``: the offset of the newest write of each table."""
+    """Submits OPTIMIZE where it is due. ``newest``: the offset of each table's newest write."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Optimizing:
         self._timeout_s = timeout_s
         self._looked: dict[str, int] = {}
         """The newest write of each table at the last look."""
-        self._asked: dict[str, int] = {}
+        self._optimized: dict[str, int] = {}
         """Each table's version at the last OPTIMIZE from here: one that finds nothing to do leaves
         no trace in the history."""
 
@@ -91,7 +91,7 @@ class Optimizing:
         """Submit what is due; one statement after another."""
         newest = self._newest()
         self._looked = {name: at for name, at in self._looked.items() if name in newest}
-        self._asked = {name: at for name, at in self._asked.items() if name in newest}
+        self._optimized = {name: at for name, at in self._optimized.items() if name in newest}
         for table, offset in sorted(newest.items()):
             rule = rule_of(table, self._settings.tables)
             if rule is None or self._looked.get(table, -1) >= offset:
@@ -106,9 +106,9 @@ class Optimizing:
         name = ".".join(quote_name(part) for part in parts_of(table) or (table,))
         history = await self._rows(f"DESCRIBE HISTORY {name} LIMIT {rule.after_commits}", "history")
         found = [(int(row["version"]), str(row["operation"])) for row in history]
-        if commits_since(found, self._asked.get(table, -1)) < rule.after_commits:
+        if commits_since(found, self._optimized.get(table, -1)) < rule.after_commits:
             return
-        self._asked[table] = found[0][0]
+        self._optimized[table] = found[0][0]
         logger.info("OPTIMIZE of %s: %d commits since the last", table, rule.after_commits)
         await self._rows(f"OPTIMIZE {name}", "optimize")
 

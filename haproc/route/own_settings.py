@@ -19,13 +19,13 @@ from haproc.reading.tree import TextRange, read, readable
 from haproc.replicate.records.rows import Confs
 
 T = TypeVar("T")
-Asked: TypeAlias = SqlText | SparkPlan
+Readable: TypeAlias = SqlText | SparkPlan
 
 
-class Ask(Protocol):
+class Reader(Protocol):
     """Returns what Spark reads in a statement, of this text, for a user; raises EngineError."""
 
-    async def __call__(self, spark: Session, asked: Asked, text: str, user: str) -> str: ...
+    async def __call__(self, spark: Session, statement: Readable, text: str, user: str) -> str: ...
 
 
 class Work(Protocol):
@@ -43,16 +43,16 @@ class AsLanes:
     """
 
     def __init__(
-        self, shared: Callable[[Settings], Awaitable[Session]], ask: Ask, work: Work
+        self, shared: Callable[[Settings], Awaitable[Session]], reader: Reader, work: Work
     ) -> None:
         self._shared = shared
-        self._ask = ask
+        self._reader = reader
         self._work = work
 
     async def confirm(
         self,
         own: tuple[str, str],
-        again: tuple[Asked, str],
+        again: tuple[Readable, str],
         settings: Settings,
         user: str,
         values: Sequence[TextRange] = (),
@@ -72,17 +72,17 @@ class AsLanes:
             raise refusal(settings, f"compute {part}")
 
     async def confirm_alike(
-        self, own: tuple[str, str], asked: Asked, settings: Settings, user: str
+        self, own: tuple[str, str], statement: Readable, settings: Settings, user: str
     ) -> None:
         """Refuse a definition that is another one without the session's own settings."""
-        lanes = await self._read(asked, own[1], settings, user)
+        lanes = await self._read(statement, own[1], settings, user)
         if not await self._work(user, own[0], is_alike, own[1], lanes):
             raise refusal(settings, "make something else")
 
-    async def _read(self, asked: Asked, text: str, settings: Settings, user: str) -> str:
+    async def _read(self, statement: Readable, text: str, settings: Settings, user: str) -> str:
         spark = await self._shared(travelling(settings))
         try:
-            return await self._ask(spark, asked, text, user)
+            return await self._reader(spark, statement, text, user)
         except EngineError as error:
             if error.kind is not ErrorKind.APPLICATION:
                 raise
@@ -103,7 +103,7 @@ def unsettled_part(
 
 
 def is_alike(own: str, text: str, lanes: str) -> bool:
-    """Tell whether a definition is the same in both readings; raises RefusedError."""
+    """Check that a definition is the same in both readings; raises RefusedError."""
     with readable():
         return alike(read(own, text), read(lanes, text))
 
@@ -112,18 +112,18 @@ def is_alike(own: str, text: str, lanes: str) -> bool:
 #
 # Its query is run under them, wherever that is, and its rows travel. What each cluster computes of
 # it beside the rows, it computes without them: so that is read a second time as the lanes have it,
-# and must be the same. Else the write is refused, and the setting named. So is one for which no
-# rows stand, where the setting is Delta's: it may say how Delta is to carry the write out.
+# and must be the same. Else the write is refused, and the setting named. So is one that no rows
+# replace, if the setting is Delta's: it may decide how Delta carries the write out.
 
 
 NAMED_MAX: Final = 5
 """So many settings are named; a reason is for people."""
 WHAT_CHARS: Final = 200
-"""How much of a statement's part is shown."""
+"""The number of characters shown of a statement's part."""
 _FILLING: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS})
 _WITH_QUERY: Final = _FILLING | {Kind.MERGE}
 _KEEPING: Final = frozenset({Kind.CREATE_VIEW, Kind.ALTER_VIEW, Kind.UNKNOWN})
-"""What each cluster makes of them keeps the settings that it is made under, or is not known."""
+"""Kinds whose results keep the settings under which they are made, or are unknown."""
 _DELTAS: Final = "spark.databricks."
 
 
@@ -138,15 +138,15 @@ def travelling(settings: Settings) -> Settings:
 
 
 def reasons(settings: Settings) -> tuple[str, ...]:
-    """Say why a write of a session is not the same elsewhere; empty if no setting is its own."""
+    """Return why a session's write is not the same elsewhere; empty if no setting is its own."""
     names = [key for key, _ in own_of(settings)]
-    return (_said(names),) if names else ()
+    return (_named(names),) if names else ()
 
 
-def _said(names: Sequence[str]) -> str:
-    told = names[:NAMED_MAX]
-    more = len(names) - len(told)
-    shown = " and ".join([*told, *([f"{more} other settings"] if more else [])])
+def _named(names: Sequence[str]) -> str:
+    listed = names[:NAMED_MAX]
+    more = len(names) - len(listed)
+    shown = " and ".join([*listed, *([f"{more} other settings"] if more else [])])
     return f"the session has its own {shown}"
 
 
@@ -161,23 +161,23 @@ def refusal(settings: Settings, what: str) -> RefusedError:
 def _refused(names: Sequence[str], what: str) -> RefusedError:
     return RefusedError(
         ErrorClass.NONDETERMINISTIC,
-        f"{_said(names)}, without which every cluster would {what[:WHAT_CHARS]}",
+        f"{_named(names)}, without which every cluster would {what[:WHAT_CHARS]}",
         f"RESET {names[0]} first, or compute the values in the query of an INSERT or MERGE",
     )
 
 
 def with_own(judged: Judged, settings: Settings) -> Judged:
-    """Return what becomes of a write that changes rows; raises RefusedError.
+    """Return the judgement of a write that changes rows; raises RefusedError.
 
     Rows stand for its query, if it has one.
     """
     check_carrying_out(judged.kind, settings)
-    said = reasons(settings)
-    if not said or judged.kind not in _WITH_QUERY:
+    found = reasons(settings)
+    if not found or judged.kind not in _WITH_QUERY:
         return judged
     if judged.cut is None:
         raise refusal(settings, "compute its rows, which cannot be told from the rest of it")
-    return as_rows(judged, said)
+    return as_rows(judged, found)
 
 
 def check_definition(judged: Judged, settings: Settings) -> None:

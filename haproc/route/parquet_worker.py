@@ -2,10 +2,10 @@
 
 Its reader may end the process that it runs in: an exception of its C++ that nothing there catches.
 So no HAProc imports it; this process does, once for each body. The first message on its standard
-input says what to read, the file itself comes as a descriptor; each message, and the first, is
+input names what to read, the file itself comes as a descriptor; each message, and the first, is
 answered with the next piece, None behind the last one, or the exception that it came to. It ends
-when its input does, whatever it is at then. How much a file comes to is estimated by what it says
-of itself, which may be wrong: so the process has no more memory than `MEMORY_BYTES_MAX`.
+when its input does, whatever it is at then. The size of a file's rows is estimated by the file's
+own figures, which may be wrong: so the process has no more memory than `MEMORY_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _next(found: Iterator[Chunk]) -> Chunk | Exception | None:
 
 def _end_with_input() -> None:
     gone = select.poll()
-    gone.register(0, 0)  # that it is closed is told in any case
+    gone.register(0, 0)  # its close is reported in any case
     gone.poll()
     os._exit(0)
 

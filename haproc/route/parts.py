@@ -36,7 +36,7 @@ SHARED_SESSIONS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the way of a request is made of."""
+    """The resources that the way of a request needs."""
 
     config: Config
     replica: Replica
@@ -51,7 +51,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """See the module."""
+    """The parts of the way of a request."""
 
     core: Core
     texts: Texts
@@ -75,7 +75,7 @@ class Parts:
         explained: Callable[[EngineError], RequestError],
         now: Callable[[], float],
     ) -> Parts:
-        """Put them together; ``explained`` says what a client is told of an EngineError."""
+        """Put them together; ``explained`` returns the client's error for an EngineError."""
         core, engine, texts = given.replica.core, given.engine, given.texts
 
         def epoch() -> int:
@@ -122,12 +122,12 @@ class Parts:
         )
 
     def showing(self, understood: Callable[[Request], Awaitable[Understood]]) -> Showing:
-        """Return what tells what would become of a text."""
+        """Return the classification of texts."""
         return Showing(self.core, self.texts, understood, self.readings, self.ruling)
 
 
 def _planning(config: Config, replica: Replica) -> Planning:
-    """Return whose turn it is on the cluster's driver, which hears of the driver's health."""
+    """Return the turns on the cluster's driver, which receive the driver's health."""
     core, limits = replica.core, config.limits
     planning = Planning(
         Shares.of(limits.planned_max, config),

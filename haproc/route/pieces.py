@@ -23,7 +23,7 @@ _CHUNK_BYTES_MAX: Final = 1 << 31
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The content of a frame."""
 
     CHUNK = 0
     END = 1
@@ -31,16 +31,16 @@ class FrameKind(IntEnum):
 
 
 class BrokenPiecesError(Exception):
-    """What came is no such sequence."""
+    """The received bytes are no such sequence."""
 
 
 def chunk_head(chunk: Chunk) -> bytes:
-    """Return what goes before a chunk's bytes."""
+    """Return the header of a chunk's bytes."""
     return _HEAD.pack(FrameKind.CHUNK, chunk.rows, len(chunk.data))
 
 
 def end() -> bytes:
-    """Return the frame that says that the result is whole."""
+    """Return the frame that marks the result as whole."""
     return _HEAD.pack(FrameKind.END, 0, 0)
 
 
@@ -51,7 +51,7 @@ def error(body: dict[str, Any]) -> bytes:
 
 
 def read_head(data: bytes) -> tuple[FrameKind, int, int]:
-    """Return what a frame holds, its rows, and how many bytes follow."""
+    """Return a frame's kind, its rows, and the number of bytes that follow."""
     kind, rows, size = _HEAD.unpack(data)
     if kind not in FrameKind.__members__.values() or size > _CHUNK_BYTES_MAX:
         raise BrokenPiecesError("the peer's answer cannot be read")
@@ -59,17 +59,17 @@ def read_head(data: bytes) -> tuple[FrameKind, int, int]:
 
 
 def read_error(data: bytes) -> RequestError:
-    """Return the error that an error answer's body tells of."""
+    """Return the error in an error answer's body."""
     try:
-        told = json.loads(data)
+        fields = json.loads(data)
         return RequestError(
-            FailureKind(told["kind"]),
-            str(told["message"]),
-            error_class=str(told["error_class"]),
-            sqlstate=str(told["sqlstate"]),
-            outcome=WriteOutcome(told["outcome"]),
-            hint=str(told["hint"]),
-            offset=told["log_offset"],
+            FailureKind(fields["kind"]),
+            str(fields["message"]),
+            error_class=str(fields["error_class"]),
+            sqlstate=str(fields["sqlstate"]),
+            outcome=WriteOutcome(fields["outcome"]),
+            hint=str(fields["hint"]),
+            offset=fields["log_offset"],
         )
     except (ValueError, KeyError, TypeError) as wrong:
         raise BrokenPiecesError("the peer's error cannot be read") from wrong

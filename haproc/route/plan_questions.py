@@ -1,8 +1,8 @@
-"""What has to be read to judge a plan that writes: its input, and what its input lacks.
+"""The queries by which a writing plan is judged: its input, and the parts beside its input.
 
-Spark reads relations, not commands. So a write's input is read by itself, and conditions
-and values beside it as queries over what they are computed from. Rows that a plan carries are left
-out, for only their columns have a say in what Spark makes of it.
+Spark reads relations, not commands. So a write's input is read by itself, and conditions and values
+beside it as queries over the rows that they are computed from. Rows that a plan carries are left
+out, because only their columns affect how Spark reads it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
     if plan.WhichOneof("op_type") == "command":
         command = plan.command
         kind = command.WhichOneof("command_type")
-        asked = _ASKED[kind](getattr(command, kind), rows) if kind in _ASKED else ()
+        relations = _CONDITIONS[kind](getattr(command, kind), rows) if kind in _CONDITIONS else ()
     elif plan.root.WhichOneof("rel_type") == "extension":
-        asked = _of_delta(delta.relation_in(plan.root.extension, PlanFindings()), rows)
+        relations = _of_delta(delta.relation_in(plan.root.extension, PlanFindings()), rows)
     else:
-        asked = ()
-    return tuple(_root(each) for each in asked)
+        relations = ()
+    return tuple(_root(each) for each in relations)
 
 
 def table_questions(plan: Any) -> tuple[bytes, ...]:
@@ -75,7 +75,7 @@ def table_questions(plan: Any) -> tuple[bytes, ...]:
 
 
 def shape_of(question: bytes) -> bytes | None:
-    """Return what questions have in common that differ in their steps' numbers alone.
+    """Return the common key of questions that differ only in their steps' numbers.
 
     Every DataFrame numbers its steps anew. None: an expression means a step by its number.
     """
@@ -114,12 +114,12 @@ def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
 
     Without ``rows`` in them, where they carry many: to be read.
     """
-    asked = protos.base.Plan()
-    asked.root.CopyFrom(plan.command.sql_command.input)
-    asked.root.with_relations.root.sql.query = text
+    question = protos.base.Plan()
+    question.root.CopyFrom(plan.command.sql_command.input)
+    question.root.with_relations.root.sql.query = text
     if not rows:
-        _leave_rows_out(asked.root)
-    return bytes(asked.SerializeToString())
+        _leave_rows_out(question.root)
+    return bytes(question.SerializeToString())
 
 
 def text_over(head: str, relation: Any) -> bytes:
@@ -238,13 +238,13 @@ def _computed(actions: Iterable[Any]) -> Iterator[Any]:
 
 
 def _assignments(action: Any) -> Iterable[Any]:
-    """Return what an action assigns: Spark's own, or one of Delta's."""
+    """Return an action's assignments: Spark's own, or one of Delta's."""
     if "assignments" in action.DESCRIPTOR.fields_by_name:
         return list(action.assignments)
     return [*action.update_action.assignments, *action.insert_action.assignments]
 
 
-_ASKED: Final[dict[str, Callable[[Any, Any], Iterator[Any]]]] = {
+_CONDITIONS: Final[dict[str, Callable[[Any, Any], Iterator[Any]]]] = {
     "write_operation": _of_save,
     "write_operation_v2": _of_write_to,
     "merge_into_table_command": _of_merge,
@@ -284,17 +284,17 @@ def _empty(local: Any) -> None:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(local.data))
     except pa.ArrowInvalid:
-        return  # Spark will say so
+        return  # Spark will report it
     sink = io.BytesIO()
     pa.ipc.new_stream(sink, schema).close()
     local.data = sink.getvalue()
 
 
 def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -> bool:
-    """Whether writing columns into a table's may make a TIMESTAMP of a text.
+    """True if writing columns into a table's may make a TIMESTAMP of a text.
 
-    Spark completes a text such as '12:30' by today's date; see `haproc.classify.tokens`. Which
-    parts of nested columns meet is not told apart.
+    Spark completes a text such as '12:30' by today's date; see `haproc.classify.tokens`. The parts
+    of nested columns are not compared one by one.
     """
     if by_name:
         types = {name.lower(): kind for name, kind in given}
@@ -308,7 +308,7 @@ def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -
 
 
 def defined_by(metadata: Iterable[str]) -> list[str]:
-    """Return which keys of columns' metadata Delta or Spark may read as a definition.
+    """Return the keys of columns' metadata that Delta or Spark may read as a definition.
 
     A generated column, an identity, a default: of a table that is made of these columns, each
     cluster would compute them by itself.

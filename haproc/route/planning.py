@@ -1,18 +1,19 @@
-"""Whose statement the cluster's driver plans next.
+"""The order in which the cluster's driver plans statements.
 
-All that a driver plans at once share its cores alike: of a hundred statements, none is planned for
-long, and no probe is answered. So it is given some at a time, and the others wait in line, where
-the user comes first who has fewest. Whose tasks run, or whose rows come, is counted no more: how
-long those take is no matter of the driver's.
+Statements that a driver plans at the same time share its cores equally: with a hundred, none is
+finished for long, and no probe is answered. So the driver gets some at a time. The others wait in a
+queue, where the user with the fewest comes first. A statement whose tasks run or whose rows arrive
+is not counted any more: the driver has planned it.
 
-A request that was given up is none of the driver's: that plans on, and only the driver can say that
-it has ended. Until then its statement counts. So does one that takes very long, unless what it
-waits for is not the driver: its table's storage, which must not keep others from theirs. Which of
-both it is the probes tell: a driver that answers them quickly has cores to spare, and is given one
-statement more each time. Where they are slow for other reasons nothing tells, and a minute must do.
+The driver goes on planning for a request that was abandoned, and only the driver can report the
+end. Until then the statement counts. A statement that takes very long counts, too, unless it waits
+for something other than the driver: its table's storage, which must not block others. The probes
+tell the two apart: a driver that answers them quickly has free cores, and gets one statement more
+each time. If they are slow for another reason, nothing shows it, and such a
+statement counts for a minute at most.
 
-A large statement takes up much of the driver's memory, too, and does so until its first rows are
-there. So large ones wait for one another, and nobody else for them.
+A large statement needs much of the driver's memory until its first rows arrive. So large ones wait
+for one another, and no other statement waits for them.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
-"""Where a driver has some to plan at once, each takes a second or two. Chosen."""
+"""If a driver plans several at a time, each takes a second or two. Chosen."""
 QUICK_S: Final = 0.5
 """A probe on two cores takes a tenth of a second where the driver has nothing else to do, and five
 where it plans dozens of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
 """Longer than almost any planning. Chosen."""
 _OF_THE_TIMEOUT: Final = 0.9
-"""Nobody waits longer than so much of a statement's own time, and so hears why."""
+"""No request waits longer than so much of a statement's own time, and so gets the reason."""
 LARGE: Final = 32_768
 """Characters; fewer take a few dozen MB of a driver. Chosen."""
 
@@ -68,8 +69,8 @@ class Planning:
     ) -> None:
         """``characters``: of all large statements. ``wait_s``: nobody waits longer.
 
-        ``departures`` counts how often the cluster left service; ``unavailable`` is what those are
-        told that waited meanwhile.
+        ``departures`` counts how often the cluster left service; ``unavailable``: the error for
+        requests that waited meanwhile.
         """
         self._places = WaitQueue(places)
         self._room = WaitQueue(characters)
@@ -83,26 +84,26 @@ class Planning:
 
     @property
     def waiting(self) -> int:
-        """How many wait in line."""
+        """The number of statements in the queue."""
         return self._places.length + self._room.length
 
     @asynccontextmanager
     async def turn(
         self, user: str, within_s: float, size: int = 0, departures: int | None = None
     ) -> AsyncIterator[Planned]:
-        """Have a turn, once it comes; what is given is to be told how far the driver is with it.
+        """Wait for a turn; the given function receives the statement's phases on the driver.
 
-        The end gives it back, unless the statement was given up. Who has a turn must not wait for
-        another one, nor for the log. Raises RequestError if it does not come in time, or if the
-        cluster has left service since ``departures`` was as given. ``size``: of the statement's
-        text; a large one's room is held until its first rows, or the end.
+        The end gives it back, unless the statement was given up. A statement with a turn must not
+        wait for another turn, nor for the log. Raises RequestError if it does not come in time, or
+        if the cluster has left service since ``departures`` was as given. ``size``: of the
+        statement's text; a large one's room is held until its first rows, or the end.
         """
         departures = self.departures() if departures is None else departures
         turn = await self._come(user, min(_OF_THE_TIMEOUT * within_s, self._wait_s), size)
         try:
             if self.departures() != departures:  # its tables may not be those any more
                 raise self._unavailable()
-            yield partial(self._heard, turn)
+            yield partial(self._reported, turn)
         except BaseException as error:
             if _given_up(error):
                 self._give_up(turn)
@@ -122,7 +123,7 @@ class Planning:
             self._end(turn)
 
     def cluster_left(self) -> None:
-        """It serves no more, and may not say for how long: who waits had better ask another one."""
+        """It does not serve any more, for an unknown time: waiting requests go to another one."""
         self._places.send_away(self._unavailable)
         self._room.send_away(self._unavailable)
 
@@ -158,7 +159,7 @@ class Planning:
         turn.timer.cancel()
         turn.timer = asyncio.get_running_loop().call_later(LATE_S_MAX, self._end, turn)
 
-    def _heard(self, turn: _Turn, phase: Phase) -> None:
+    def _reported(self, turn: _Turn, phase: Phase) -> None:
         if phase is Phase.ENDED:
             self._end(turn)
         self._planned(turn)
@@ -182,7 +183,7 @@ def _nothing() -> None:
 
 
 def _given_up(error: BaseException) -> bool:
-    """Whether nothing says that the driver has ended a statement that ended so here."""
+    """True if nothing shows that the driver has ended a statement that ended so here."""
     if isinstance(error, EngineError):
         return error.kind is ErrorKind.AVAILABILITY
     return isinstance(error, asyncio.CancelledError | GeneratorExit | TimeoutError)

@@ -5,8 +5,8 @@ own Spark computes it. One whose input is not, or does not, has its rows compute
 else beside the input (conditions, the values of a merge) has to be the same everywhere, as in SQL's
 UPDATE, DELETE and MERGE, or the plan is refused.
 
-What is written says more than the plan does: whether the table is there decides what a save comes
-to, and what its columns are decides whether texts would be read by the clock as they are fitted in.
+The plan alone does not decide it: the existence of the table decides the effect of a save, and its
+columns decide if texts would be read by the clock as they are fitted in.
 
 Rows that stand in the plan itself, and are merely appended, are as those of an INSERT: nothing has
 to be asked about them, but what Spark would make of texts (`haproc.route.stand_in`).
@@ -77,7 +77,7 @@ HINT_METADATA: Final = "create the table in SQL, then append to it"
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What becomes of a plan; ``verdict`` never says that it is refused."""
+    """The result for a plan; ``verdict`` never refuses it."""
 
     verdict: WriteVerdict
     write: Write
@@ -96,7 +96,7 @@ class Taken:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether nothing at all has to be known of the table to which it appends."""
+        """True if no fact about the target table is needed."""
         needs_look = self.reading.kind_if_there is not None
         return self.rows is not None and not needs_look and not has_texts(self.rows)
 
@@ -112,7 +112,7 @@ class Frames:
     hidden: tuple[str, ...]
 
     def sent(self, text: str) -> SparkPlan:
-        """Return how a text is read."""
+        """Return the reader of a text."""
         return SparkPlan(text_question(self.plan, text))
 
     @property
@@ -124,7 +124,7 @@ class Frames:
 
 
 class Plans:
-    """See the module."""
+    """Makes operations of plans that write."""
 
     def __init__(
         self,
@@ -149,40 +149,40 @@ class Plans:
         self._inlined_bytes_max = inlined_bytes_max
         self._remembered = Remembered[str, list[Column]](epoch, COLUMNS_REMEMBERED_MAX)
 
-    async def taken(self, asked: Understood) -> Taken:
+    async def taken(self, understood: Understood) -> Taken:
         """Return the plan of a request, with the rows that its client has sent before."""
-        sent = asked.request.statement
+        sent = understood.request.statement
         assert isinstance(sent, SentPlan)
         read = read_of(sent)
-        whole, reading = await self._inlined(read.message, read.reading, asked.session)
+        whole, reading = await self._inlined(read.message, read.reading, understood.session)
         return Taken(whole, reading, local_rows(whole, reading))
 
     async def target(
-        self, asked: Understood, taken: Taken
+        self, understood: Understood, taken: Taken
     ) -> tuple[Classified, list[Column] | None]:
-        """Return what a plan is, given what is there, and the columns of what it adds to.
+        """Return the statement of a plan, given the existing table, and the columns of its target.
 
         None: it is not there, or it does not matter. Raises RequestError, EngineError.
         """
-        statement, reading = asked.statement, taken.reading
+        statement, reading = understood.statement, taken.reading
         if reading.kind_if_there is None and statement.kind not in _INTO:
             return statement, None
         columns = await self._columns(statement)
         if columns is not None:
-            request = asked.request
+            request = understood.request
             statement = await self._classifying.plan(
-                reading, asked.settings, request.user, request.operation_class, there=True
+                reading, understood.settings, request.user, request.operation_class, there=True
             )
         return statement, columns
 
     async def examined(
         self,
-        asked: Understood,
+        understood: Understood,
         taken: Taken,
         statement: Classified,
         columns: list[Column] | None,
     ) -> Examined:
-        """Return what becomes of a plan; raises RefusedError, RequestError, EngineError.
+        """Return the judgement of a plan; raises RefusedError, RequestError, EngineError.
 
         ``statement`` and ``columns``: as `target` returned them.
         """
@@ -193,19 +193,22 @@ class Plans:
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
         check_definition(plan)
         of_input, beside = await self._work(plan, hidden_of)
-        check_carrying_out(statement.kind, asked.settings)
-        own = reasons(asked.settings)
-        look = _Look(self._readings, asked, statement, reading, plan, of_input, own)
+        check_carrying_out(statement.kind, understood.settings)
+        own = reasons(understood.settings)
+        look = _Look(self._readings, understood, statement, reading, plan, of_input, own)
         if beside:
             _refuse(beside, HINT_CONDITION)
         verdict, rows = await look.verdict(columns)
         if verdict.treatment is not Treatment.MATERIALISE:
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
-        rests, session = verdict.of_session or reading.user_code or look.of_session, asked.session
+        rests, session = (
+            verdict.of_session or reading.user_code or look.of_session,
+            understood.session,
+        )
         if rests and session is None:
             _refuse(verdict.reasons, HINT_SESSION)
         write = computed(plan, session if rests else None, look.called(rows, placeholder()))
-        return Examined(verdict, structs.replace(write, confs=own_of(asked.settings)))
+        return Examined(verdict, structs.replace(write, confs=own_of(understood.settings)))
 
     async def _work(self, plan: Any, work: Callable[[Any], T]) -> T:
         return await plan_work(self._texts, plan.ByteSize(), work, plan)
@@ -238,9 +241,9 @@ class Plans:
         changed = replace(reading, blobs=frozenset(), relations=relations)
         return inlined(plan, found), changed
 
-    async def with_frames(self, asked: Understood) -> Frames:
+    async def with_frames(self, understood: Understood) -> Frames:
         """Return a SQL text's plan, with the DataFrames that it reads."""
-        plan = (await self.taken(asked)).plan
+        plan = (await self.taken(understood)).plan
         frames = plan.command.sql_command.input.with_relations.references
         found = [each for frame in frames for each in await self._work(frame, hidden_in)]
         return Frames(plan, tuple(found))
@@ -266,7 +269,7 @@ class Plans:
 
 
 def _fit(taken: Taken, columns: list[Column] | None) -> bool:
-    """Whether a plan appends rows of its own to a table that is there, without a second reading."""
+    """True if a plan appends rows of its own to an existing table, without a second reading."""
     if taken.rows is None or columns is None:
         return False
     by_name = taken.reading.mode not in _BY_POSITION
@@ -282,7 +285,7 @@ class _Look:
     """
 
     readings: Readings
-    asked: Understood
+    understood: Understood
     statement: Classified
     reading: PlanReading
     plan: Any
@@ -290,26 +293,26 @@ class _Look:
     own: tuple[str, ...]
 
     async def verdict(self, columns: list[Column] | None) -> tuple[WriteVerdict, ColumnTypes]:
-        """Return what becomes of the plan, with the columns of the rows that stand for its input.
+        """Return the verdict on the plan, with the columns of the rows that replace its input.
 
         Raises RefusedError, EngineError.
         """
         rests_on = self.statement.reads | self.statement.writes
-        known = only_selects(self.reading, self.asked.settings)
+        known = only_selects(self.reading, self.understood.settings)
         verdict = WriteVerdict(Treatment.REPLICATE, rests_on=rests_on, known=known)
         rows: ColumnTypes = ()
         if (query := input_question(self.plan)) is not None:
-            found = await self._ask(query, only_there=self.of_session, keeps=not self.hidden)
+            found = await self._judged(query, only_there=self.of_session, keeps=not self.hidden)
             _refuse(found.refused, HINT_INPUT)
             self._check_columns(found, columns)
-            said = (*self.hidden, *self.own)
-            verdict, rows = _of_input(verdict, found, said), found.columns
+            hidden = (*self.hidden, *self.own)
+            verdict, rows = _of_input(verdict, found, hidden), found.columns
         stand = verdict.treatment is Treatment.MATERIALISE
         stood_for = self.called(rows, empty_rows(rows)) if stand else None
         for each in condition_questions(self.plan, stood_for):
-            beside = await self._ask(each)
+            beside = await self._judged(each)
             _refuse(beside.reasons, HINT_CONDITION)
-            await self.readings.confirm_settled(each, self.asked.asker)
+            await self.readings.confirm_settled(each, self.understood.asker)
             verdict = _with(verdict, beside)
         return verdict, rows
 
@@ -317,19 +320,19 @@ class _Look:
         """Return rows of these columns under the name by which a merge calls its source's."""
         if self.statement.kind is not Kind.MERGE:
             return rows
-        settings = self.asked.settings
+        settings = self.understood.settings
         found = called(input_of(self.plan), Context(settings.catalog, settings.schema))
         return rows if found is None else found.over(rows, [name for name, _ in columns])
 
-    async def _ask(
+    async def _judged(
         self, query: bytes, *, only_there: bool = False, keeps: bool = True
     ) -> JudgedQuery:
-        asker = self.asked.asker
+        asker = self.understood.asker
         return await self.readings.frame(query, asker, only_there=only_there, keeps=keeps)
 
     @property
     def of_session(self) -> bool:
-        """Whether only the client's session has what the plan reads."""
+        """True if the plan reads something that only the client's session has."""
         return bool(self.reading.blobs or self.reading.handles)
 
     def _check_columns(self, given: JudgedQuery, columns: list[Column] | None) -> None:
@@ -343,7 +346,7 @@ class _Look:
 
 
 def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return why a plan's input could differ, and what stands beside it, and no reading shows it.
+    """Return why a plan's input, and the parts beside it, could differ unseen by readings.
 
     Raises RefusedError.
     """
@@ -353,14 +356,14 @@ def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     beside = read_plan(plan if source is None else with_input(plan, nothing))
     computed_beside = beside.functions or beside.expressions
     unasked = computed_beside and not condition_questions(plan)
-    said = (
+    unseen = (
         ["something is computed beside the rows, where Spark shows it nowhere"] if unasked else []
     )
-    return () if source is None else hidden_in(source), (*hidden(beside), *said)
+    return () if source is None else hidden_in(source), (*hidden(beside), *unseen)
 
 
 def _of_input(verdict: WriteVerdict, found: JudgedQuery, hidden: tuple[str, ...]) -> WriteVerdict:
-    """Return what becomes of a plan with this input."""
+    """Return the verdict on a plan with this input."""
     reasons = tuple(dict.fromkeys((*hidden, *found.reasons)))
     treatment = Treatment.MATERIALISE if reasons else Treatment.REPLICATE
     read = _with(verdict, found)
@@ -386,14 +389,14 @@ def computed(plan: Any, session: ClientSession | None, rows: Any) -> ComputedPla
 
 
 def session_ref(session: ClientSession | None) -> SessionRef | None:
-    """Return how a session is made anew as it is now."""
+    """Return the steps that recreate a session as it is now."""
     if session is None:
         return None
     return SessionRef(session.user, session.id, session.next_ordinal, session.begun)
 
 
 def check_definition(plan: Any) -> None:
-    """Refuse a table whose columns say in their metadata what each cluster would compute."""
+    """Refuse a table whose columns' metadata have each cluster compute a value."""
     catalog = plan.root.catalog
     if catalog.WhichOneof("cat_type") == "create_table":
         _refuse_definitions(defined_by(metadata_of(catalog.create_table.schema)))

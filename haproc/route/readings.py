@@ -1,4 +1,4 @@
-"""Has Spark read statements, and the judge say what becomes of them.
+"""Has Spark read statements, and the judge decide about them.
 
 A statement is read in its client's session if that holds temporary things, so what it means there
 is what it means; else in a session of HAProc's own under the same settings. What was judged holds
@@ -58,8 +58,8 @@ FRAME_BYTES_MAX: Final = 16 << 10
 """DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
 PARSES_MAX: Final = 64
 PARSE_MAX: Final = 64 << 10
-"""Answers of the parser that are kept, and characters of one: DDL is told by them once more, right
-after it was recognised. Chosen."""
+"""Answers of the parser that are kept, and characters of one: DDL needs them once more, just after.
+Chosen."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
@@ -80,12 +80,12 @@ class Carried:
 
     @property
     def reasons(self) -> list[str]:
-        """Why their rows have to stand for them."""
+        """The reasons why their rows must stand for them."""
         return [*self.differs, *([self.rests] if self.rests else [])]
 
 
 class Readings:
-    """See the module. ``epoch`` counts the definitions that changed here."""
+    """Spark's readings of statements, judged. ``epoch`` counts changed definitions here."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Readings:
         self._texts = texts
         self._planning = planning
         self._timeout_s = timeout_s
-        self._lanes = AsLanes(sessions.shared, self._asked, self._work)
+        self._lanes = AsLanes(sessions.shared, self._reading, self._work)
         self._parses = Remembered[Key, str](lambda: 0, PARSES_MAX)
         self._recognised = Remembered[Key, Recognised](lambda: 0, JUDGED_MAX)
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
@@ -109,7 +109,7 @@ class Readings:
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
 
     async def recognised(self, text: str, settings: Settings, user: str) -> Recognised:
-        """Return what a statement is, by Spark's parser; raises RefusedError, EngineError."""
+        """Return a statement's class by Spark's parser; raises RefusedError, EngineError."""
         key = key_of(text, settings)
         if (known := self._recognised.find(key)) is not None:
             return known
@@ -128,7 +128,7 @@ class Readings:
         moment: Moment,
         carried: Carried | None = None,
     ) -> Judged:
-        """Return what becomes of a statement; raises RefusedError, EngineError.
+        """Return the judgement of a statement; raises RefusedError, EngineError.
 
         ``carried``: the DataFrames that come with it. An EngineError of kind APPLICATION is Spark's
         own answer to a statement that is wrong.
@@ -141,7 +141,7 @@ class Readings:
             return known
         spark = await self._session(asker)
         sent = carried.sent if carried is not None else SqlText
-        data = await self._asked(spark, sent(statement.sql), statement.sql, moment.user)
+        data = await self._reading(spark, sent(statement.sql), statement.sql, moment.user)
         found = await self._judge(data, statement.sql, settings, moment)
         as_sent = data, statement.sql
         if carried is not None and carried.reasons and found.treatment is not Treatment.REFUSE:
@@ -166,7 +166,7 @@ class Readings:
         moment: Moment,
         carried: Carried | None = None,
     ) -> Judged:
-        """Return what becomes of a statement that changes no rows.
+        """Return the judgement of a statement that changes no rows.
 
         ``carried``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
         """
@@ -175,7 +175,7 @@ class Readings:
         has_own = bool(own_of(settings))
         rests = asker.has_temporaries or has_own or carried is not None
         by_text = statement.kind in BY_TEXT and not rests
-        asked = carried.sent(text) if carried is not None else SqlText(text)
+        as_carried = carried.sent(text) if carried is not None else SqlText(text)
         values = (asker.context, Facts(is_legacy(settings)), moment)
         if by_text:
             data = await self._parsed(settings, text, user)
@@ -184,19 +184,19 @@ class Readings:
                 _check(statement, found.judged)
                 return found.judged
         spark = await self._session(asker)
-        data = await self._asked(spark, asked, text, user)
+        data = await self._reading(spark, as_carried, text, user)
         found = await self._work(user, data, judged_definition, text, *values, vouched)
         assert found is not None
         judged, queries = found.judged, found.queries
         _check(statement, judged)
         if has_own:
             check_definition(judged, settings)
-            await self._lanes.confirm_alike((data, text), asked, settings, user)
+            await self._lanes.confirm_alike((data, text), as_carried, settings, user)
         if found.function is not None:
             queries = await self.computed_by(found.function, settings, user)
-            judged = replace(judged, known=True)  # as far as these tell what it touches
+            judged = replace(judged, known=True)  # as far as these show the names it touches
         for query in queries:
-            data = await self._asked(spark, SqlText(query), query, user)
+            data = await self._reading(spark, SqlText(query), query, user)
             judged = await self._work(user, data, judged_part, query, judged, *values)
             _check(statement, judged)
         return judged
@@ -209,7 +209,7 @@ class Readings:
         return await self._work(user, size, texts_of_function, function, tables)
 
     async def of_session(self, statement: Classified, session: ClientSession) -> Touches:
-        """Return what a statement touches that changes its client's session.
+        """Return the names touched by a statement that changes its client's session.
 
         It is read if it makes something, or rules ask for it. Raises as `judged` does, also if what
         it makes holds code outside SQL.
@@ -227,18 +227,18 @@ class Readings:
 
     async def touches(
         self,
-        asked: SqlText | SparkPlan,
+        statement: SqlText | SparkPlan,
         text: str,
         asker: Asker,
         *,
         is_query: bool = False,
     ) -> Touches:
-        """Return what a statement touches; ``asked``: how the text is sent.
+        """Return the names that a statement touches; ``statement``: how the text is sent.
 
         Raises as `judged` does, also if it is to be a query (``is_query``), and is none.
         """
         spark = await self._session(asker)
-        data = await self._asked(spark, asked, text, asker.user)
+        data = await self._reading(spark, statement, text, asker.user)
         return await self._work(asker.user, data, touched_by, text, asker.context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
@@ -248,7 +248,7 @@ class Readings:
         if (known := self._parses.find(key)) is not None:
             return known
         spark = await self._parsing(settings)
-        data = await self._asked(spark, SqlText(text), text, user, parsed_only=True)
+        data = await self._reading(spark, SqlText(text), text, user, parsed_only=True)
         if len(data) <= PARSE_MAX:
             self._parses.keep(key, data, 0)
         return data
@@ -257,31 +257,37 @@ class Readings:
         """Do work on the server's answer, beside the event loop if that is long."""
         return await self._texts.run(user, len(data) // _CHARACTERS_PER_BYTE, work, data, *values)
 
-    async def _asked(
+    async def _reading(
         self,
         spark: Session,
-        asked: SqlText | SparkPlan,
+        statement: SqlText | SparkPlan,
         text: str,
         user: str,
         *,
         parsed_only: bool = False,
     ) -> str:
-        size = len(asked.plan) if isinstance(asked, SparkPlan) else len(text)
+        size = len(statement.plan) if isinstance(statement, SparkPlan) else len(text)
         async with self._planning.turn(user, self._timeout_s, size):
-            return await spark.reading(asked, timeout_s=self._timeout_s, parsed_only=parsed_only)
+            return await spark.reading(
+                statement, timeout_s=self._timeout_s, parsed_only=parsed_only
+            )
 
-    async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
-        """Return what a query would give elsewhere; raises RefusedError, EngineError.
+    async def query(
+        self, statement: SqlText | SparkPlan, settings: Settings, user: str
+    ) -> JudgedQuery:
+        """Return the judgement of a query; raises RefusedError, EngineError.
 
         It is read in a session in which nothing temporary is, and a text only once.
         """
         epoch = self.epoch()
-        known = self.known_query(asked.sql, settings) if isinstance(asked, SqlText) else None
+        known = (
+            self.known_query(statement.sql, settings) if isinstance(statement, SqlText) else None
+        )
         if known is not None:
             return known
-        found = await self._query(await self._shared(settings), asked, settings, user)
-        if isinstance(asked, SqlText):
-            self._queries.keep(key_of(asked.sql, settings), found, epoch)
+        found = await self._query(await self._shared(settings), statement, settings, user)
+        if isinstance(statement, SqlText):
+            self._queries.keep(key_of(statement.sql, settings), found, epoch)
         return found
 
     def known_query(self, sql: str, settings: Settings) -> JudgedQuery | None:
@@ -296,7 +302,7 @@ class Readings:
         only_there: bool = False,
         keeps: bool = True,
     ) -> JudgedQuery:
-        """Return what a part of a plan, given as a query, would give elsewhere.
+        """Return the judgement of a part of a plan, given as a query.
 
         ``only_there``: only the client's session can read it; ``keeps``: its reading hides nothing.
         Raises as `judged` does.
@@ -316,16 +322,16 @@ class Readings:
         return found
 
     async def _query(
-        self, spark: Session, asked: SqlText | SparkPlan, settings: Settings, user: str
+        self, spark: Session, statement: SqlText | SparkPlan, settings: Settings, user: str
     ) -> JudgedQuery:
-        text = asked.sql if isinstance(asked, SqlText) else ""
-        data = await self._asked(spark, asked, text, user)
+        text = statement.sql if isinstance(statement, SqlText) else ""
+        data = await self._reading(spark, statement, text, user)
         return await self._work(user, data, judged_query, text, Facts(is_legacy(settings)))
 
     async def outline(self, sql: str, asker: Asker) -> list[str]:
         """Return a text's tree in lines for people, see `haproc.reading.summary`."""
         spark = await self._session(asker)
-        data = await self._asked(spark, SqlText(sql), sql, asker.user)
+        data = await self._reading(spark, SqlText(sql), sql, asker.user)
         return await self._work(asker.user, data, outlined, sql)
 
     async def _session(self, asker: Asker, *, only_there: bool = False) -> Session:
@@ -344,7 +350,7 @@ class Readings:
         """Refuse what stands beside a plan's input and rests on its session's own settings."""
         if own_of(asker.settings):
             spark, plan = await self._session(asker), SparkPlan(query)
-            data = await self._asked(spark, plan, "", asker.user)
+            data = await self._reading(spark, plan, "", asker.user)
             await self._lanes.confirm((data, ""), (plan, ""), asker.settings, asker.user)
 
     async def _confirmed(
@@ -366,7 +372,7 @@ class Readings:
         rows = empty_rows([(column.name, column.type_text) for column in columns])
         text, plan = merge_over(found.cut, rows)
         try:
-            read_again = await self._asked(spark, plan, text, moment.user)
+            read_again = await self._reading(spark, plan, text, moment.user)
         except EngineError as error:
             if error.kind is not ErrorKind.APPLICATION:
                 raise
@@ -389,13 +395,13 @@ def outlined(data: str, text: str) -> list[str]:
 
 
 def recognised_in(data: str, text: str, context: Context) -> Recognised:
-    """Return what a statement is, as parsed in the server's answer; raises RefusedError."""
+    """Return a statement's class, as parsed in the server's answer; raises RefusedError."""
     with _readable():
         return recognise(read(data, text), context)
 
 
 def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
-    """Return what becomes of a statement, as read in the server's answer; raises RefusedError."""
+    """Return the judgement of a statement, as read in the server's answer; raises RefusedError."""
     with _readable():
         return judge(read(data, text), context, facts, moment)
 
@@ -423,7 +429,7 @@ def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]])
 
 
 def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touches:
-    """Return what a statement touches, as read in the server's answer; raises RefusedError."""
+    """Return the names that a statement in the server's answer touches; raises RefusedError."""
     with _readable():
         reading = read(data, text)
         if is_query:
@@ -432,7 +438,7 @@ def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touche
 
 
 def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
-    """Return what a query would give elsewhere; raises RefusedError."""
+    """Return the judgement of a query; raises RefusedError."""
     with _readable():
         reading = read(data, text)
         if reading.analyzed is None:
@@ -457,6 +463,6 @@ def _check(statement: Classified, found: Judged) -> None:
 
 
 def is_legacy(settings: Settings) -> bool:
-    """Whether dates may be parsed as before Spark 3, by any spelling of the setting's name."""
+    """True if dates may be parsed as before Spark 3, by any spelling of the setting's name."""
     values = [value for name, value in settings.confs if name.lower() == _PARSER]
     return not {each.strip().upper() for each in values} <= {"CORRECTED", "EXCEPTION"}

@@ -47,25 +47,25 @@ from haproc.route.model import Answer, Freshness, Request
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 0.25
-"""How long to wait until this HAProc has read what a kept answer must show. Chosen: it reads within
-some milliseconds, unless its queue is full."""
+"""The wait for reading what a kept answer must show. Chosen: it takes milliseconds, unless the
+queue is full."""
 WATCH_S: Final = 1.0
-"""How often it is looked whether a peer that runs a query is still there. Chosen."""
+"""The interval of checks that a peer that runs a query is still there. Chosen."""
 NARROW_AFTER_S: Final = 0.5
-"""How long a query waits for everything before it is found out what it shows, for which Spark has
-to analyze it. Chosen: most statements take less."""
+"""The time that a query waits for all operations before its tables are looked up, for which Spark
+must analyze it. Chosen: most statements take less."""
 NARROW_S: Final = 2.0
-"""How long that may take before a fresher cluster is looked for; it goes on beside, since a Spark
-whose cores are held takes longer."""
+"""The time for that lookup before a fresher cluster is looked for. The lookup goes on, since a
+Spark whose cores are held takes longer."""
 _OF_THE_TIMEOUT = 0.9
-"""Waiting takes no more of a request's own time than this, so that the client hears why."""
+"""Waiting takes no more of a request's own time than this, so that the client gets the reason."""
 
 
 Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
 
 
 class Forwarding(Protocol):
-    """How a query gets to another cluster."""
+    """Takes a query to another cluster."""
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """Have a peer run the query once it has applied ``needed`` records.
@@ -76,7 +76,7 @@ class Forwarding(Protocol):
 
 
 class Counts(Protocol):
-    """What is counted of reads."""
+    """The metrics of reads."""
 
     def read(self, level: str) -> None:
         """A query of this level came."""
@@ -92,7 +92,7 @@ class Counts(Protocol):
 
 
 class Reads:
-    """See the module. ``peers`` tells what is known of the other clusters now."""
+    """Runs each query where it is fresh enough. ``peers`` gives the other clusters' states."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class Reads:
         """Return None when the query may start here, now; or an answer that is held, or a peer's.
 
         ``held`` returns an answer that shows all writes that were read here, if there is one.
-        ``narrow`` returns what tells how far all is applied that the query shows, if that is known.
-        Raises RequestError if it can be answered nowhere.
+        ``narrow`` returns a function for the offset up to which all writes to the query's tables
+        are applied, if these are known. Raises RequestError if it can be answered nowhere.
         """
         wanted = request.freshness
         self._counts.read(wanted.level.value)
@@ -156,7 +156,7 @@ class Reads:
         return self._core.schedule.low
 
     def _far(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> int:
-        """Return how far all is applied that the query shows; all, as long as that is not known."""
+        """Return the offset below which the query's tables, while unknown all, are complete."""
         known = narrowing.done() and not narrowing.cancelled() and narrowing.exception() is None
         applied = narrowing.result() if known else None
         return self._low() if applied is None else applied()
@@ -188,7 +188,7 @@ class Reads:
         may_forward = self._forwarding is not None and request.session_id is None
         clock = asyncio.get_running_loop().time
         ends_at = came_at + _OF_THE_TIMEOUT * request.timeout_s
-        waited, nearer, asked, busy_peer = False, False, set[str](), ""
+        waited, nearer, tried, busy_peer = False, False, set[str](), ""
         while True:
             decision = decide(
                 wanted,
@@ -199,7 +199,7 @@ class Reads:
                 waited=waited,
                 nearer=nearer and not busy_peer,
                 may_forward=may_forward,
-                asked=asked,
+                tried=tried,
             )
             match decision:
                 case Serve():
@@ -214,10 +214,10 @@ class Reads:
                     until = min(clock() + self._rules.wait_s, ends_at)
                     waited = not await self._wait(wanted, needed, until, applied)
                     nearer = self._comes_nearer(low) and clock() < ends_at
-                    asked.clear()
+                    tried.clear()
                     busy_peer = ""
                 case Forward(peer):
-                    asked.add(peer)
+                    tried.add(peer)
                     try:
                         return await self._forward(peer, request, log_end, came_at)
                     except PeerBusyError:
@@ -228,7 +228,7 @@ class Reads:
                     raise busy(f"{why}; {busy_peer} is busy") if busy_peer else _not_fresh(why)
 
     def _comes_nearer(self, low: int) -> bool:
-        """Whether more is applied than that, or what is applied next is running."""
+        """True if more than ``low`` is applied, or the next operation is running."""
         first = next(self._core.schedule.unfinished(), None)
         return self._core.schedule.low > low or (first is not None and first.running)
 
@@ -273,17 +273,17 @@ class Reads:
         assert self._forwarding is not None
         needed = need(request.freshness, peer, log_end)
         left_s = request.timeout_s - (asyncio.get_running_loop().time() - came_at)
-        asking = asyncio.ensure_future(self._forwarding.query(peer, request, needed, left_s))
+        forwarded = asyncio.ensure_future(self._forwarding.query(peer, request, needed, left_s))
         try:
-            while not (await asyncio.wait({asking}, timeout=WATCH_S))[0]:
+            while not (await asyncio.wait({forwarded}, timeout=WATCH_S))[0]:
                 if not any(each.name == peer and each.serving for each in self._peers()):
-                    raise PeerUnavailableError(f"{peer} is gone")  # or frozen, and says nothing
-            answer = await asking
+                    raise PeerUnavailableError(f"{peer} is gone")  # or frozen, and silent
+            answer = await forwarded
         except BaseException:
-            asking.cancel()
-            (told,) = await asyncio.gather(asking, return_exceptions=True)
-            if isinstance(told, Answer):
-                await told.result.aclose()
+            forwarded.cancel()
+            (ended,) = await asyncio.gather(forwarded, return_exceptions=True)
+            if isinstance(ended, Answer):
+                await ended.result.aclose()
             raise
         self._counts.read_forwarded(peer)
         return answer
@@ -294,11 +294,11 @@ class Reads:
 
 
 def readers(peers: Mapping[str, Peer]) -> list[Candidate]:
-    """Return what the view of the ring says of the other clusters as places to run queries."""
+    """Return the other clusters as places to run queries, from the view of the ring."""
     found = []
     for name, peer in peers.items():
-        told = peer.beat or peer.report
-        serving = peer.alive and told is not None and told.state in SERVING
+        received = peer.beat or peer.report
+        serving = peer.alive and received is not None and received.state in SERVING
         cursor = peer.report.cursor if peer.report is not None else None
         found.append(Candidate(name, serving, cursor))
     return found

@@ -1,13 +1,13 @@
-"""Which rule of an operator's decides about a statement, by the tables that Spark reads in it.
+"""The operator's rule that decides about a statement, by the tables that Spark reads in it.
 
-Only where a rule could decide by table is anything asked, so other queries cost nothing more. What
-is written is read anyway (`haproc.route.making`); queries and session statements are read here, in
-the client's session where that holds temporary things. A DataFrame is read in parts where Spark
-computes one of them, so that its reading has nothing but rows.
+Spark is asked only where a rule could decide by table, so other queries cost nothing more. Writes
+are read anyway (`haproc.route.making`). Queries and session statements are read here, in the
+client's session if that holds temporary objects. If Spark computes a part of a DataFrame while it
+reads it, so that the reading has nothing but rows, that part is read by itself.
 
-Names may mean something else by the time a query runs. So whoever runs it looks again once Spark
-has begun to answer (`Ruled.still`), and once a statement of a session has run: what that left is
-taken back then. It fails closed: a definition of what it rests on that runs at either moment, or
+Names may mean something else by the time a query runs. So its reading is checked again once Spark
+has begun to answer (`Ruled.still`), and once a session statement has run; its effect is taken back
+then. The check fails closed: a definition of something it rests on that runs at either moment, or
 came between, counts as a change.
 """
 
@@ -43,12 +43,12 @@ from haproc.route.readings import Readings
 from haproc.route.streams import Running, refused
 from haproc.sessions.client import ClientSession
 
-_TOLD: Final = frozenset({"catalog", delta.VERSIONS})
-"""Relations that tell something of a table: their reading has but what they tell."""
+_DESCRIBING: Final = frozenset({"catalog", delta.VERSIONS})
+"""Relations that describe a table: their reading has only the description."""
 
 
 def always() -> bool:
-    """Tell that nothing rests on a rule by table."""
+    """Return True: nothing rests on a rule by table."""
     return True
 
 
@@ -56,7 +56,7 @@ def always() -> bool:
 class Ruled:
     """A request of which the rules have decided; ``still``: whether they would again."""
 
-    asked: Understood
+    understood: Understood
     still: Callable[[], bool] = always
 
     async def check(self, result: Running) -> None:
@@ -67,7 +67,7 @@ class Ruled:
 
 
 def defined_anew() -> RequestError:
-    """Return what is told where Spark may have read other tables than the rules were asked for."""
+    """Return the error if Spark may have read other tables than those given to the rules."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "what the statement reads was defined anew while the rules were asked about it",
@@ -77,60 +77,67 @@ def defined_anew() -> RequestError:
 
 
 class Ruling:
-    """See the module. Methods raise RequestError, if nothing else is said."""
+    """Finds the rule for a request. Methods raise RequestError, unless stated otherwise."""
 
     def __init__(self, core: Core, readings: Readings, texts: Texts) -> None:
         self._core = core
         self._readings = readings
         self._texts = texts
 
-    def remembered(self, asked: Understood) -> Ruled | None:
-        """Return what is decided already, or from what Spark said before; None: it has to say."""
-        if not asked.statement.rules:
-            return Ruled(asked)
-        is_text = not isinstance(asked.request.statement, SentPlan)
-        if not is_text or asked.statement.kind not in CACHEABLE_KINDS or _is_own(asked.session):
+    def remembered(self, understood: Understood) -> Ruled | None:
+        """Return the ruling without Spark, or by its earlier answer; None: Spark is needed."""
+        if not understood.statement.rules:
+            return Ruled(understood)
+        is_text = not isinstance(understood.request.statement, SentPlan)
+        if (
+            not is_text
+            or understood.statement.kind not in CACHEABLE_KINDS
+            or _is_own(understood.session)
+        ):
             return None
-        unchanged = _unchanged(asked.session)
-        known = self._readings.known_query(asked.statement.sql, asked.settings)
+        unchanged = _unchanged(understood.session)
+        known = self._readings.known_query(understood.statement.sql, understood.settings)
         if known is None:
             return None
         found = _read(known)
         still = self._ground(found, self._readings.epoch(), self._core.schedule.low)
-        return self._ruled(asked, found, lambda: unchanged() and still())
+        return self._ruled(understood, found, lambda: unchanged() and still())
 
-    async def settled(self, asked: Understood) -> Ruled:
+    async def settled(self, understood: Understood) -> Ruled:
         """Return a query or a session statement as the rules decide about it."""
-        if (known := self.remembered(asked)) is not None:
+        if (known := self.remembered(understood)) is not None:
             return known
-        epoch, unchanged = self._readings.epoch(), _unchanged(asked.session, _changes(asked))
+        epoch, unchanged = (
+            self._readings.epoch(),
+            _unchanged(understood.session, _changes(understood)),
+        )
         since = self._core.schedule.low
         try:
-            found = await self._touches(asked)
+            found = await self._touches(understood)
         except RefusedError as error:
             raise refused(error) from error
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         still = self._ground(found, epoch, since)
-        return self._ruled(asked, found, lambda: unchanged() and still())
+        return self._ruled(understood, found, lambda: unchanged() and still())
 
-    def _ruled(self, asked: Understood, found: Touches, still: Callable[[], bool]) -> Ruled:
-        request = asked.request
+    def _ruled(self, understood: Understood, found: Touches, still: Callable[[], bool]) -> Ruled:
+        request = understood.request
         try:
-            statement = ruled(asked.statement, found.touched, request.operation_class)
+            statement = ruled(understood.statement, found.touched, request.operation_class)
             if isinstance(request.statement, SentPlan) and not statement.sql:
                 check_class(statement, read_of(request.statement).reading.does)
         except RefusedError as error:
             raise refused(error) from error
-        return Ruled(replace(asked, statement=statement), still)
+        return Ruled(replace(understood, statement=statement), still)
 
     async def of_session(
         self, statement: Classified, session: ClientSession
     ) -> tuple[Classified, Callable[[], bool]]:
         """Return a statement that changes its session as the rules decide about it.
 
-        And what tells, once it has run, and nothing else has changed the session, whether they
-        would again. Raises RefusedError, also for what makes something that runs code; EngineError.
+        ``still`` shows, once it has run and nothing else has changed the session, if they would
+        again. Raises RefusedError, also for what makes something that runs code; EngineError.
         """
         epoch, unchanged = self._readings.epoch(), session.unchanged(own=1)
         since = self._core.schedule.low
@@ -140,24 +147,30 @@ class Ruling:
         still = self._ground(found, epoch, since)
         return ruled(statement, found.touched), lambda: unchanged() and still()
 
-    async def written(self, asked: Understood, statement: Classified, seen: Touched) -> Classified:
+    async def written(
+        self, understood: Understood, statement: Classified, seen: Touched
+    ) -> Classified:
         """Return a write as the rules decide about it; ``seen``: what its own reading shows.
 
         Raises RefusedError, EngineError.
         """
         if not statement.rules:
             return statement
-        found, sent = Touches(seen), asked.request.statement
+        found, sent = Touches(seen), understood.request.statement
         if isinstance(sent, SentPlan) and read_of(sent).reading.relations - SHOWN:
-            found |= await self._of_plan(asked, sent)
-        return ruled(statement, found.touched, asked.request.operation_class)
+            found |= await self._of_plan(understood, sent)
+        return ruled(statement, found.touched, understood.request.operation_class)
 
-    async def _touches(self, asked: Understood) -> Touches:
-        sent, statement, asker = asked.request.statement, asked.statement, asked.asker
+    async def _touches(self, understood: Understood) -> Touches:
+        sent, statement, asker = (
+            understood.request.statement,
+            understood.statement,
+            understood.asker,
+        )
         if not isinstance(sent, SentPlan):
             sql = SqlText(statement.sql)
             return await self._of_text(statement.kind, sql, statement.sql, asker)
-        found = await self._of_plan(asked, sent)
+        found = await self._of_plan(understood, sent)
         if not statement.sql:
             return found
         carried = SparkPlan(text_question(read_of(sent).message, statement.sql))
@@ -166,37 +179,37 @@ class Ruling:
     async def _of_text(
         self,
         kind: Kind,
-        asked: SqlText | SparkPlan,
+        query: SqlText | SparkPlan,
         text: str,
         asker: Asker,
     ) -> Touches:
-        """Return what a text touches; ``asked``: how it is sent."""
-        is_text = isinstance(asked, SqlText)
+        """Return the names that a text touches; ``query``: how it is sent."""
+        is_text = isinstance(query, SqlText)
         if kind in CACHEABLE_KINDS and is_text and not asker.has_temporaries:
-            return _read(await self._readings.query(asked, asker.settings, asker.user))
+            return _read(await self._readings.query(query, asker.settings, asker.user))
         if kind is Kind.EXPLAIN:
             text = explained(text)
-            asked = SqlText(text)
-        found = await self._readings.touches(asked, text, asker)
+            query = SqlText(text)
+        found = await self._readings.touches(query, text, asker)
         if found.inner:
             found = await self._readings.touches(SqlText(found.inner), found.inner, asker)
         if found.function is not None:  # its body is not read
             found |= Touches(Touched(known=False, expressions=None))
         return found
 
-    async def _of_plan(self, asked: Understood, sent: SentPlan) -> Touches:
-        """Return what the DataFrames of a plan touch, whatever it does with them."""
-        read, settings = read_of(sent), asked.settings
+    async def _of_plan(self, understood: Understood, sent: SentPlan) -> Touches:
+        """Return the names that the DataFrames of a plan touch, whatever it does with them."""
+        read, settings = read_of(sent), understood.settings
         questions = await plan_work(self._texts, len(sent.plan), table_questions, read.message)
         only_there = bool(read.reading.blobs or read.reading.handles)
-        found = _told(read, settings)
+        found = _of_reading(read, settings)
         for each in questions:
-            part = await self._readings.frame(each, asked.asker, only_there=only_there)
+            part = await self._readings.frame(each, understood.asker, only_there=only_there)
             found |= _read(part)
         return found
 
     def _ground(self, found: Touches, epoch: int, since: int) -> Callable[[], bool]:
-        """Return what tells whether nothing that tables rest on was defined anew since then."""
+        """Return a function that returns True while nothing that tables rest on was redefined."""
         core, names = self._core, found.rests_on | found.touched.tables
         quiet = not self._is_defined(names)
 
@@ -209,30 +222,32 @@ class Ruling:
         return still
 
     def _is_defined(self, names: frozenset[str]) -> bool:
-        """Whether an operation that may define one of these anew is running here."""
+        """True if an operation that may redefine one of these names is running here."""
         unfinished = self._core.schedule.unfinished()
         return any(each.running and _defines(each.op, names) for each in unfinished)
 
 
 def _defines(op: Operation, names: frozenset[str]) -> bool:
-    """Whether names may mean other tables behind an operation; new columns change none."""
+    """True if names may mean other tables after an operation; new columns change none."""
     if op.kind in ASYNCHRONOUS_KINDS:
         return False
     defined = redefined(op)
     return defined is None or not defined.isdisjoint(names)
 
 
-def _told(read: ReadPlan, settings: Settings) -> Touches:
-    """Return what a plan touches by its own words, where no reading has it."""
+def _of_reading(read: ReadPlan, settings: Settings) -> Touches:
+    """Return the names that a plan touches by its own words, if no reading has them."""
     reading, context = read.reading, Context(settings.catalog, settings.schema)
-    is_told = reading.relations & _TOLD or read.message.root.WhichOneof("rel_type") in _TOLD
-    told = reading.names if is_told else ()
+    describes = (
+        reading.relations & _DESCRIBING or read.message.root.WhichOneof("rel_type") in _DESCRIBING
+    )
+    names = reading.names if describes else ()
     known = reading.names_known and only_selects(reading, settings)
-    return Touches(Touched(frozenset(qualified(name, context) for name in told), known))
+    return Touches(Touched(frozenset(qualified(name, context) for name in names), known))
 
 
 def _read(query: JudgedQuery) -> Touches:
-    """Return what a query or a part of a plan touches."""
+    """Return the names that a query or a part of a plan touches."""
     known = query.known and not query.refused
     touched = Touched(query.reads, known, expressions=query.expressions)
     return Touches(touched, query.rests_on)
@@ -246,8 +261,8 @@ def _unchanged(session: ClientSession | None, own: int = 0) -> Callable[[], bool
     return always if session is None else session.unchanged(own)
 
 
-def _changes(asked: Understood) -> int:
-    """Return how many changes of its session a request is itself."""
-    sent = asked.request.statement
+def _changes(understood: Understood) -> int:
+    """Return the number of changes of its session that a request is itself."""
+    sent = understood.request.statement
     changes = isinstance(sent, SentPlan) and read_of(sent).reading.does is Does.CHANGES_SESSION
     return int(changes)

@@ -31,7 +31,7 @@ from haproc.route.streams import Running, no_query, refused, timed_out
 from haproc.sessions.client import ClientSession
 
 LOOK_S = 1.0
-"""How long it may take to find out how a write stands in the ring. Chosen."""
+"""The time for finding out the state of a write in the ring. Chosen."""
 _GoOn: TypeAlias = Callable[[Understood, int], Awaitable[tuple[Fit | Answer, WriteConcern]]]
 """Answers a request that the log does not have; with that, which clusters are to have applied it
 before the answer is given."""
@@ -74,8 +74,8 @@ class RingService:
                 return await self._in_time(request, go_on)
         except Exception as error:
             if self._only_reads.get(request.key):
-                told = of_query(error, f"statement {request.id}")
-                raise told from (error.__cause__ if told is error else error)
+                reported = of_query(error, f"statement {request.id}")
+                raise reported from (error.__cause__ if reported is error else error)
             raise
         finally:
             self._only_reads.pop(request.key, None)
@@ -115,20 +115,20 @@ class RingService:
         if known is None:
             self._unmade.add(key)
             try:
-                asked = await self._understood(request)
+                understood = await self._understood(request)
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
             return answer_of(known, self._core), await self._concerns.again(
                 request.write_concern, known.offset
             )
-        return await go_on(asked, since)
+        return await go_on(understood, since)
 
     async def _wrote(self, request: Request) -> None:
-        """Have the request's session here, before its write is told.
+        """Have the request's session here, before its write is answered.
 
-        Whoever took the session over while the write was under way has not waited for it: being
-        replaced, it waits for the log's end once more before it shows anything.
+        A HAProc that took the session over while the write was under way has not waited for it:
+        being replaced, it waits for the log's end once more before it shows anything.
         """
         try:
             await self._session_of(request)
@@ -140,7 +140,7 @@ class RingService:
 
     async def _attach_session(self, request: Request, facts: Facts) -> None:
         """Let a write that rests on the client's session be computed in it, also by a retry."""
-        with suppress(RequestError):  # whoever needs the session says that it is not known
+        with suppress(RequestError):  # the session's user reports that it is unknown
             session = await self._session_of(request)
             if session is not None:
                 self._attached.attach_session(facts, session)
@@ -165,60 +165,64 @@ class RingService:
         statement = await self._session_statements.owned(statement, session, request.id)
         return Understood(request, session, settings, statement)
 
-    async def _run(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
+    async def _run(self, understood: Understood, since: int) -> tuple[Answer, WriteConcern]:
         """Answer a request that the log does not have."""
-        found = asked.statement.operation_class
-        self._only_reads[asked.request.key] = found is OperationClass.QUERY
+        found = understood.statement.operation_class
+        self._only_reads[understood.request.key] = found is OperationClass.QUERY
         if found is OperationClass.QUERY:
-            return await self._read(asked, since)
+            return await self._read(understood, since)
         if found is not OperationClass.SESSION:
-            return await self._write(asked, since)
-        self._unmade.discard(asked.request.key)
-        return await self._session_statements.run(asked), WriteConcern.ONE
+            return await self._write(understood, since)
+        self._unmade.discard(understood.request.key)
+        return await self._session_statements.run(understood), WriteConcern.ONE
 
-    async def _decided(self, asked: Understood, since: int) -> tuple[Fit | Answer, WriteConcern]:
+    async def _decided(
+        self, understood: Understood, since: int
+    ) -> tuple[Fit | Answer, WriteConcern]:
         """Answer a request that the log does not have, unless its sender may run it."""
-        found = asked.statement.operation_class
-        self._only_reads[asked.request.key] = found is OperationClass.QUERY
+        found = understood.statement.operation_class
+        self._only_reads[understood.request.key] = found is OperationClass.QUERY
         if found is OperationClass.QUERY:
-            return await self._readable(asked, since)
-        if found is OperationClass.SESSION and not asked.statement.sql:
-            ruled = await self._ruling.settled(asked)
-            return Fit(ruled.asked.statement.operation_class, ruled.still), WriteConcern.ONE
-        return await self._run(asked, since)
+            return await self._readable(understood, since)
+        if found is OperationClass.SESSION and not understood.statement.sql:
+            ruled = await self._ruling.settled(understood)
+            return Fit(ruled.understood.statement.operation_class, ruled.still), WriteConcern.ONE
+        return await self._run(understood, since)
 
-    async def _read(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
+    async def _read(self, understood: Understood, since: int) -> tuple[Answer, WriteConcern]:
         """Answer a query from what is kept, by another cluster, or by running it."""
-        known = self._ruling.remembered(asked)
-        held = partial(self._caching.held, known.asked, known.still) if known else lambda: None
-        narrow = partial(self._narrowing.applied, asked)
-        answer = await self._reads.elsewhere(asked.request, held, narrow)
+        known = self._ruling.remembered(understood)
+        held = partial(self._caching.held, known.understood, known.still) if known else lambda: None
+        narrow = partial(self._narrowing.applied, understood)
+        answer = await self._reads.elsewhere(understood.request, held, narrow)
         if answer is None:
-            ruled = await self._ruling.settled(asked)
-            if ruled.asked.statement.operation_class is not OperationClass.QUERY:
-                return await self._run(ruled.asked, since)
+            ruled = await self._ruling.settled(understood)
+            if ruled.understood.statement.operation_class is not OperationClass.QUERY:
+                return await self._run(ruled.understood, since)
             here = partial(self._query, ruled, self.planning.departures())
-            answer = await self._caching.answer(ruled.asked, here, ruled.still)
+            answer = await self._caching.answer(ruled.understood, here, ruled.still)
         self._caching.count(answer)
         return answer, WriteConcern.ONE
 
-    async def _readable(self, asked: Understood, since: int) -> tuple[Fit | Answer, WriteConcern]:
+    async def _readable(
+        self, understood: Understood, since: int
+    ) -> tuple[Fit | Answer, WriteConcern]:
         """Return once a query may run that its sender runs in its session."""
-        session, narrowed = asked.session, list[Callable[[], bool]]()
+        session, narrowed = understood.session, list[Callable[[], bool]]()
 
         async def narrow() -> Callable[[], int] | None:
             unchanged = session.unchanged() if session is not None else None
-            found = await self._narrowing.applied_in(asked, session)
+            found = await self._narrowing.applied_in(understood, session)
             if found is not None and unchanged is not None:
                 narrowed.append(unchanged)
             return found
 
-        answer = await self._reads.elsewhere(asked.request, narrow=narrow)
+        answer = await self._reads.elsewhere(understood.request, narrow=narrow)
         if answer is not None:
             return answer, WriteConcern.ONE
-        ruled = await self._ruling.settled(asked)
-        if (found := ruled.asked.statement.operation_class) is not OperationClass.QUERY:
-            return await self._run(ruled.asked, since)
+        ruled = await self._ruling.settled(understood)
+        if (found := ruled.understood.statement.operation_class) is not OperationClass.QUERY:
+            return await self._run(ruled.understood, since)
         # Where it was changed meanwhile, everything was waited for.
         still = [*(unchanged for unchanged in narrowed if unchanged()), ruled.still]
         return Fit(found, lambda: all(each() for each in still)), WriteConcern.ONE
@@ -227,18 +231,18 @@ class RingService:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
         try:
             async with asyncio.timeout(request.timeout_s):
-                asked = await self._understood(request)
-                self._check_query(asked)
+                understood = await self._understood(request)
+                self._check_query(understood)
                 self._check_serving()
                 await self._reads.for_peer(needed, request.timeout_s)
-                ruled = await self._ruling.settled(asked)
-                self._check_query(ruled.asked)
+                ruled = await self._ruling.settled(understood)
+                self._check_query(ruled.understood)
                 return await self._query(ruled, self.planning.departures())
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error
 
-    def _check_query(self, asked: Understood) -> None:
-        if (found := asked.statement.operation_class) is not OperationClass.QUERY:
+    def _check_query(self, understood: Understood) -> None:
+        if (found := understood.statement.operation_class) is not OperationClass.QUERY:
             raise no_query(self._core.me, found)
 
     def known_write(self, request_id: str, user: str) -> Known | None:
@@ -301,7 +305,7 @@ class RingService:
         return await self.sessions.enter(user, session_id, create=True)
 
     def explained(self, error: EngineError) -> RequestError:
-        """Return what a client is told of its own call's failure in the session behind it."""
+        """Return the client's error for its own call's failure in the session behind it."""
         return failed(error, self._core, WriteOutcome.NOT_SENT)
 
     async def close_session(self, session_id: str, user: str) -> None:
@@ -316,12 +320,12 @@ class RingService:
 
     async def _query(self, ruled: Ruled, departures: int) -> Answer:
         """Run a query here, unless the cluster has left service since that many times."""
-        asked = ruled.asked
-        request, session, settings = asked.request, asked.session, asked.settings
+        understood = ruled.understood
+        request, session, settings = understood.request, understood.session, understood.settings
         try:
             if session is not None:
                 await session.spark.ready()  # which may need the log
-            statement, timeout_s = as_it_runs(asked), request.timeout_s
+            statement, timeout_s = as_it_runs(understood), request.timeout_s
             size = text_size(statement)
             turn = self.planning.turn(request.user, timeout_s, size, departures)
             async with turn as planned:
@@ -349,21 +353,23 @@ class RingService:
 
     # -- writes ----------------------------------------------------------------------------
 
-    async def _write(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
-        request, body, began = asked.request, _body(asked.request), self._now()
-        asks = request.write_concern
+    async def _write(self, understood: Understood, since: int) -> tuple[Answer, WriteConcern]:
+        request, body, began = understood.request, _body(understood.request), self._now()
+        requested = request.write_concern
         concern: WriteConcern | None = None
-        self._assurance.check(self._concerns.of(asks, asked.statement.write_concern), request.key)
+        self._assurance.check(
+            self._concerns.of(requested, understood.statement.write_concern), request.key
+        )
 
         async def make() -> Operation:
             nonlocal concern
             try:
-                made = await self._making.operation(asked)
+                made = await self._making.operation(understood)
             except EngineError as error:
                 raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
             except RefusedError as error:
                 raise refused(error) from error
-            concern = self._concerns.of(asks, made.statement.write_concern)
+            concern = self._concerns.of(requested, made.statement.write_concern)
             self._assurance.check(concern, request.key)
             operation = replace(made.operation, id=self._attempts.next_id(request), since=since)
             await self._replica.writes.clear(operation, request.timeout_s - (self._now() - began))
@@ -377,7 +383,7 @@ class RingService:
         try:
             attempt = await self._attempts.write(request, make, partial(_logged, request, body))
             if concern is None:
-                concern = await self._concerns.again(asks, attempt.offset)
+                concern = await self._concerns.again(requested, attempt.offset)
             return answer_of(attempt, self._core), concern
         finally:
             if body is not None:
@@ -393,8 +399,8 @@ class RingService:
         if not applied:
             return answer
         outcomes = {
-            name: applied.get(name, told) if told == QUEUED else told
-            for name, told in report.outcomes.items()
+            name: applied.get(name, outcome) if outcome == QUEUED else outcome
+            for name, outcome in report.outcomes.items()
         }
         return replace(answer, report=replace(report, outcomes=outcomes))
 
@@ -418,7 +424,7 @@ class RingService:
 
     @property
     def serving(self) -> bool:
-        """Whether requests are taken."""
+        """True if requests are accepted."""
         return self._core.condition.state in SERVING
 
     def _check_serving(self) -> None:

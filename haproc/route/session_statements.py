@@ -28,12 +28,12 @@ from haproc.sessions.journal import SettingsEntry, settings_after
 from haproc.sessions.sessions import Sessions
 
 _SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})
-"""What changes nothing but settings, which are values."""
+"""Statements that change nothing but settings, which are values."""
 _QUERY = frozenset({"AS", "SELECT", "FROM", "VALUES", "WITH", "MAP", "REDUCE"})
 
 
 class SessionStatements:
-    """See the module. Methods raise RequestError."""
+    """Runs statements that change a client's session. Methods raise RequestError."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class SessionStatements:
                 )
             await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
-    async def run(self, asked: Understood) -> Answer:
+    async def run(self, understood: Understood) -> Answer:
         """Run one that a client sent."""
-        session, statement = asked.session, asked.statement
+        session, statement = understood.session, understood.statement
         if session is None:
             raise RequestError(
                 FailureKind.REFUSED,
@@ -81,37 +81,39 @@ class SessionStatements:
                 error_class=ErrorClass.SESSION_REQUIRED,
                 hint="open a session and send its session_id",
             )
-        chunks = await self._change(session, statement, as_it_runs(asked), asked.request.id)
+        chunks = await self._change(
+            session, statement, as_it_runs(understood), understood.request.id
+        )
         return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
 
     async def unless_set_already(
         self, request: Request, session: ClientSession | None, error: RequestError
     ) -> Request:
-        """Return what asks for a setting in place of what sets it to the value that it has.
+        """Return a request that reads a setting in place of one that sets it to its present value.
 
         Raise the error that the request was refused with if it is anything else.
         """
         sent = request.statement
         reserved = error.error_class == ErrorClass.RESERVED_SETTING
-        said = assigned(sent.text) if reserved and isinstance(sent, SentSql) else None
-        if session is None or said is None:
+        assignment = assigned(sent.text) if reserved and isinstance(sent, SentSql) else None
+        if session is None or assignment is None:
             raise error
-        key, value = said
-        asks = SqlText(f"SET {quote_name(key)}")
+        key, value = assignment
+        question = SqlText(f"SET {quote_name(key)}")
         try:
-            rows = await rows_of(Collected(await self._chunks(session, asks)))
+            rows = await rows_of(Collected(await self._chunks(session, question)))
         except EngineError as failure:
             raise failed(failure, self._core, WriteOutcome.NOT_SENT) from failure
         if [tuple(row) for row in rows] != [(key, value)]:
             raise error
-        return replace(request, statement=SentSql(asks.sql))
+        return replace(request, statement=SentSql(question.sql))
 
     async def owned(
         self, statement: Classified, session: ClientSession | None, request_id: str = ""
     ) -> Classified:
         """Return the statement as the session's own if it changes a temporary view of it.
 
-        Or has changed it before: who drops a view again must not drop another one of its name.
+        Or has changed it before: a repeated drop of a view must not drop another one of its name.
         """
         if session is not None and session.has_recorded(request_id):
             return replace(statement, operation_class=OperationClass.SESSION)
@@ -198,7 +200,7 @@ class SessionStatements:
 
 
 def _only_looks(statement: Classified) -> bool:
-    """Whether a SET says what is set, and sets nothing."""
+    """True if a SET shows values, and sets nothing."""
     if statement.kind is not Kind.SET or "=" in statement.sql:
         return False
     words = [token.upper for token in tokenize(statement.sql) if token.kind is TokenKind.WORD]
@@ -206,7 +208,7 @@ def _only_looks(statement: Classified) -> bool:
 
 
 def _gone_meanwhile() -> RequestError:
-    """Return what is told where another statement was first: the name means another thing now."""
+    """Return the error if another statement was first: the name means another object now."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "another statement of the session dropped the temporary view before this one ran",
@@ -217,7 +219,7 @@ def _gone_meanwhile() -> RequestError:
 
 
 def leaves_something(kind: Kind, sql: str) -> bool:
-    """Tell whether a session statement must be run again in a session that is made anew.
+    """Return whether a session statement must run again in a recreated session.
 
     What is only cached need not be; CACHE TABLE x AS … makes a temporary view, too.
     """

@@ -20,7 +20,8 @@ class ReadingSessions:
     They hold no temporary views, variables or functions, just like the lanes in which every
     cluster applies the statement.
 
-    ``epoch`` counts the definitions that changed here."""
+    ``epoch`` counts the definitions that changed here.
+    """
 
     def __init__(self, engine: Engine, epoch: Callable[[], int], now: Callable[[], float]) -> None:
         def session(key: str, _: str) -> Session:
@@ -53,8 +54,7 @@ class ReadingSessions:
 
 
 GIVEN_UP_S: Final = 60.0
-"""How long a session that is not given out any more is kept for those who were given it. Chosen:
-as long as its settings may take."""
+"""A replaced session is kept so long for its users. Chosen: as long as its settings may take."""
 
 
 class SharedSessions:
@@ -62,7 +62,7 @@ class SharedSessions:
 
     Each is given up behind DDL, because Spark goes on with what a session has looked up before, and
     when there are more than ``sessions_max``, the least recently used first. It is closed a while
-    later, once nothing runs in it any more; who was given it has begun by then.
+    later, once nothing runs in it any more; its users have begun by then.
     """
 
     def __init__(self, make: Callable[[str, str], Session], sessions_max: int) -> None:

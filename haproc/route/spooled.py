@@ -38,7 +38,8 @@ WORKER: Final = "haproc.route.parquet_worker"
 OWN_DOING: Final = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""By which a process ends for what it did. By others it is ended, which says nothing of rows."""
+"""By which a process ends for what it did. Others may end it, which shows nothing about the
+rows."""
 
 
 class ParquetPieces(Iterator[Chunk]):
@@ -52,17 +53,17 @@ class ParquetPieces(Iterator[Chunk]):
     ) -> None:
         self._file: int | None = os.dup(descriptor)
         self._worker = Worker(WORKER, (self._file,))
-        self._asked: Any = (self._file, size, columns, bytes_max, form)
+        self._task: Any = (self._file, size, columns, bytes_max, form)
         self._form = form
 
     def __next__(self) -> Chunk:
         """Return the next piece."""
         try:
-            found = self._worker.exchange(self._asked)
+            found = self._worker.exchange(self._task)
         except WorkerDiedError as error:
             self.close()
             raise self._died(error) from error
-        self._asked = None
+        self._task = None
         if isinstance(found, Chunk):
             return found
         self.close()
@@ -79,8 +80,8 @@ class ParquetPieces(Iterator[Chunk]):
         ended_by = -(error.returncode or 0)
         if ended_by in OWN_DOING:
             name = signal.Signals(ended_by).name
-            said = f"reading it ended the process that did ({name}), so it is damaged"
-            return misfit(RowsError([f"{NOT_OF_FORM[self._form.kind]}: {said}"]))
+            message = f"reading it ended the process that did ({name}), so it is damaged"
+            return misfit(RowsError([f"{NOT_OF_FORM[self._form.kind]}: {message}"]))
         return busy(f"the process that read the rows was ended, or none could be begun: {error}")
 
 
@@ -146,7 +147,7 @@ class PassingBytes:
 
 
 class Spools:
-    """The folder of all bodies, and who has how much of it."""
+    """The folder of all bodies, and each user's share of it."""
 
     def __init__(self, folder: Path, shares: Shares, limits: Limits) -> None:
         self._folder = folder

@@ -12,7 +12,7 @@ from haproc.route.rows.lines import BLOCK_BYTES
 
 
 class SpooledFile(io.RawIOBase):
-    """Reads the file from its beginning, whoever else reads it; not too much at once.
+    """Reads the file from its beginning, independently of other readers; not too much at once.
 
     ``descriptor`` is asked for each time: once it is closed, its number may be another file's.
     """
@@ -35,7 +35,7 @@ class SpooledFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return where it is read next."""
+        """Return the next position."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:

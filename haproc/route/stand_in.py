@@ -1,4 +1,4 @@
-"""What a judged write is in the log: its text, its query and what takes the rows, or its rows."""
+"""The form of a judged write in the log: its text, its query with the target, or its rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from haproc.route.plan_questions import text_over, text_question, with_text
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 MODES: Final = frozenset({Mode.SAVE_APPEND, Mode.INSERT, Mode.APPEND})
 _FIELDS: Final = frozenset({"input", "source", "table", "table_name", "mode"})
-"""Of a write that says nothing but what goes where."""
+"""Of a write that contains only its rows and its target."""
 _SOURCES: Final = frozenset({"", "delta"})
 _HIDING: Final = ("udt", "extension<")
 """In the texts of types that are others beneath."""
@@ -68,7 +68,7 @@ def local_rows(plan: Any, reading: PlanReading) -> ColumnTypes | None:
 
 
 def has_texts(columns: ColumnTypes) -> bool:
-    """Whether any of the columns may hold texts, from which Spark could make something else."""
+    """True if any of the columns may hold texts, which Spark could convert."""
     return any(text in types.lower() for _, types in columns for text in _TEXTS)
 
 
@@ -117,10 +117,10 @@ _NAMES: Final = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})
 def as_written(
     judged: Judged, ref: SessionRef | None, frames: Any = None, confs: Confs = ()
 ) -> Write:
-    """Return what goes into the log.
+    """Return the write for the log.
 
-    ``ref``: the client's session, of which ``judged`` says whether it counts. ``frames``: the plan
-    of a text with the DataFrames that it reads. ``confs``: that session's own settings.
+    ``ref``: the client's session; ``judged`` decides if it counts. ``frames``: the plan of a text
+    with the DataFrames that it reads. ``confs``: that session's own settings.
     """
     if judged.treatment is not Treatment.MATERIALISE:
         return SqlText(judged.sql) if frames is None else SparkPlan(with_text(frames, judged.sql))

@@ -1,4 +1,4 @@
-"""Results on their way to a door, piece by piece, and failures as clients are told of them."""
+"""Results on their way to a door, piece by piece, and clients' errors for failures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from haproc.engine.errors import UNKNOWN, EngineError, ErrorKind, NoQueryError
 from haproc.engine.interface import Chunk, ResultStream
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
-# What clients are told of requests that failed.
+# Clients' errors for failed requests.
 
 
 def refused(error: RefusedError) -> RequestError:
-    """Return what a client is told whose request is not run."""
+    """Return the client's error for a request that is not run."""
     return RequestError(
         FailureKind.REFUSED, error.message, error_class=error.error_class, hint=error.hint
     )
@@ -23,7 +23,7 @@ def refused(error: RefusedError) -> RequestError:
 def timed_out(
     timeout_s: float, cluster: str, outcome: WriteOutcome = WriteOutcome.UNKNOWN
 ) -> RequestError:
-    """Return what a client is told whose time is over."""
+    """Return the client's error for a request whose time is over."""
     return RequestError(
         FailureKind.AVAILABILITY,
         f"cluster {cluster} did not finish within {timeout_s:g} s",
@@ -34,7 +34,7 @@ def timed_out(
 
 
 def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
-    """Return what a client is told of a cluster's error."""
+    """Return the client's error for a cluster's."""
     if isinstance(error, NoQueryError):
         return refused(_is_no_query(error))
     if error.kind is ErrorKind.APPLICATION:
@@ -61,7 +61,7 @@ def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> Re
 
 
 def _is_no_query(error: NoQueryError) -> RefusedError:
-    """Return why a query does not run that Spark takes for something else."""
+    """Return the error of a query that Spark takes for another statement."""
     return RefusedError(
         ErrorClass.ANALYSIS_DIFFERS,
         f"Spark takes the statement for {', '.join(error.effects)}, not for a query",
@@ -70,7 +70,7 @@ def _is_no_query(error: NoQueryError) -> RefusedError:
 
 
 def no_query(me: str, found: str) -> RequestError:
-    """Return why a cluster does not run what a peer forwarded as a query."""
+    """Return the error of a forwarded query that is none for this cluster."""
     return RequestError(
         FailureKind.REFUSED,
         f"cluster {me} takes the statement for {found}, not for a query",
@@ -79,7 +79,7 @@ def no_query(me: str, found: str) -> RequestError:
     )
 
 
-# Results on their way to a door, piece by piece: errors become what clients are told.
+# Results on their way to a door, piece by piece: errors become clients' errors.
 
 
 EMPTY = Chunk(empty_stream(), 0)

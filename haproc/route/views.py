@@ -19,11 +19,11 @@ _MEANS_EITHER = frozenset({Kind.DROP_VIEW, Kind.DROP_TABLE, Kind.ALTER_VIEW, Kin
 
 
 def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
-    """Whether a write means one of the session's temporary views, of these names, alone.
+    """True if a write changes only one of the session's temporary views, of these names.
 
     Spark takes the temporary view wherever a name could mean one: then dropping or altering it
-    changes the session. Anything else that writes to such a name would do something else on the
-    other clusters, which don't have the view: RefusedError.
+    changes the session. Any other write to such a name would do something else on the other
+    clusters, which don't have the view: RefusedError.
     """
     hidden = {table for table in statement.bare if last_part(table) in temporary}
     if hidden and statement.kind not in _MEANS_EITHER:
@@ -60,7 +60,7 @@ def _split(table: str) -> tuple[str, str]:
 async def show_views(
     session: Session, namespace: str, timeout_s: float
 ) -> list[tuple[str, bool]] | None:
-    """Return (name, is temporary) of the views there; None if the catalog can't tell."""
+    """Return (name, is temporary) of the views there; None if the catalog does not show it."""
     where = f" IN {namespace}" if namespace else ""
     try:
         rows = await rows_of(

@@ -1,1 +1,1 @@
-"""Clients' sessions: durable journals in the key-value store, adopted by whoever is asked."""
+"""Clients' sessions: durable journals in the key-value store, adopted with a request."""

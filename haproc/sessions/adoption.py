@@ -2,9 +2,9 @@
 
 Entries are run in their order, each under its own settings; files that stand side by side go in one
 call. A view comes back with the columns that it had. A view or function that cannot be made breaks
-its name and nothing else: a view stands there whose rows are an error that says why, or a function
-of which each call is one, so that nothing else of its name takes its place. A variable that cannot
-be made is missing.
+its name and nothing else: a view takes its place whose rows are an error with the reason, or a
+function whose calls are, so that no other object of its name does. A variable that cannot be made
+is missing.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _LOG = logging.getLogger(__name__)
 FILES_BYTES_MAX: Final = 64 << 20
 """Files that are in memory at a time while they are added; one alone may have more."""
 REASON_CHARS: Final = 500
-"""How much of Spark's error a broken view or function shows."""
+"""The number of characters of Spark's error that a broken view or function shows."""
 PARAMETERS_MAX: Final = 32
 """So many arguments a broken function takes; with more of them its call is another error."""
 _NO_COLUMNS: Final = (("not_rebuilt", "string"),)
-"""What a broken view shows of which no columns are known."""
+"""The columns of a broken view whose columns are unknown."""
 _VALUES: Final = "haproc_value"
 
 Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
@@ -106,12 +106,12 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
             raise
         if effect.removes:  # what is not there need not be dropped
             return
-        told = _told(kind, name, error.message)
+        message = _broken_message(kind, name, error.message)
         if kind == "view":
-            await _break_view(fresh, name, effect, told, timeout_s)
+            await _break_view(fresh, name, effect, message, timeout_s)
         else:
             of_rows = makes_table_function(entry)
-            await _break_function(fresh, name, told, timeout_s, of_rows=of_rows)
+            await _break_function(fresh, name, message, timeout_s, of_rows=of_rows)
 
 
 async def _give_columns(
@@ -143,15 +143,15 @@ async def _give_columns(
 
 
 def _frame(name: str, query: str) -> SparkPlan:
-    """Return what makes a view of a frame, which may have a column's name twice."""
+    """Return the plan that makes a view of a frame, which may have a column's name twice."""
     plan = protos.base.Plan()
     view = plan.command.create_dataframe_view
     view.name, view.replace, view.input.sql.query = name, True, query
     return SparkPlan(plan.SerializeToString())
 
 
-def _told(kind: str, name: str, reason: str) -> str:
-    """Return what a broken name says."""
+def _broken_message(kind: str, name: str, reason: str) -> str:
+    """Return the error text of a broken name."""
     text = " ".join(reason.split())[:REASON_CHARS]
     return (
         f"{ErrorClass.SESSION_NOT_REBUILT}: the temporary {kind} {name} could not be made anew for "
@@ -160,14 +160,14 @@ def _told(kind: str, name: str, reason: str) -> str:
 
 
 async def _break_function(
-    fresh: Fresh, name: str, told: str, timeout_s: float, *, of_rows: bool
+    fresh: Fresh, name: str, message: str, timeout_s: float, *, of_rows: bool
 ) -> None:
     """Put a function in a name's place that Spark refuses wherever it is called.
 
     It reads a view that is gone again, and Spark names that view. So no call is ever analysed, and
     none gives a table a column of a type that the function did not have.
     """
-    gone = quote_name(told)
+    gone = quote_name(message)
     takes = ", ".join(f"a{at} STRING DEFAULT NULL" for at in range(PARAMETERS_MAX))
     returns = "TABLE (v STRING)" if of_rows else "STRING"
     body = f"SELECT v FROM {gone}" if of_rows else f"(SELECT max(v) FROM {gone})"
@@ -180,9 +180,11 @@ async def _break_function(
         await fresh.run(SqlText(text), timeout_s=timeout_s)
 
 
-async def _break_view(fresh: Fresh, name: str, effect: Effect, told: str, timeout_s: float) -> None:
+async def _break_view(
+    fresh: Fresh, name: str, effect: Effect, message: str, timeout_s: float
+) -> None:
     """Put a view in a name's place whose rows are an error."""
-    literal = "'" + told.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    literal = "'" + message.replace("\\", "\\\\").replace("'", "\\'") + "'"
     for columns in (effect.columns or _NO_COLUMNS, _NO_COLUMNS):
         chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(each)}" for each, kind in columns)
         rows = f"SELECT {chosen} FROM range(1) WHERE CAST(raise_error({literal}) AS BOOLEAN)"
@@ -199,7 +201,7 @@ async def _set(
 ) -> None:
     """Give a session these variables and no others; ``known``: those that it has.
 
-    One that cannot be made is not there, and Spark says so wherever it is used.
+    One that cannot be made is missing, and Spark reports that wherever it is used.
     """
     for name in sorted(known.difference(each.name for each in variables)):
         drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(name)}"

@@ -51,7 +51,7 @@ _OF_VARIABLES: Final = ("DECLARE", "SET")
 
 
 async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntry | VariablesEntry:
-    """Return what a statement has left that was run in the session; raises EngineError.
+    """Return the effect on the session of a statement that ran in it; raises EngineError.
 
     ``sql`` makes or drops a temporary view, function or variable, or sets variables.
     """
@@ -64,7 +64,7 @@ async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntr
 
 
 async def left_by_plan(session: ClientSession, plan: bytes) -> PlanEntry:
-    """Return what a plan has left that was run in the session; raises EngineError."""
+    """Return the effect on the session of a plan that ran in it; raises EngineError."""
     return PlanEntry(plan, await _with_columns(session, effect_of_plan(plan)))
 
 
@@ -187,7 +187,8 @@ class ToldSettings:
 class ClientSession:
     """One client's session on this HAProc, as long as this HAProc is its owner.
 
-    ``server_id`` is what its client takes for the server's own id of it."""
+    ``server_id`` is what its client takes for the server's own id of it.
+    """
 
     key: Key
     server_id: str
@@ -199,10 +200,10 @@ class ClientSession:
     holds_temporaries: bool = False
     """A temporary view, function or variable was made: names may mean something else here."""
     handles: set[str] = field(default_factory=set)
-    """What only this Spark session has: checkpoints and models, by their ids."""
+    """Objects that only this Spark session has: checkpoints and models, by their ids."""
     begun: str = ""
     """See `StoredSession.begun`: another session of the same id has another one."""
-    told_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
+    known_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
     """By what was asked: a serialized ConfigRequest."""
     used_at: float = 0.0
     used_hour: int | None = None
@@ -212,7 +213,7 @@ class ClientSession:
     settling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while settings change in Spark, until ``settings`` are the same."""
     changes: int = 0
-    """How many statements have begun to change it; never falls, whatever became of them."""
+    """The number of statements that have begun to change it, with any outcome; never falls."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
     superseded: list[Numbered] = field(default_factory=list)
     """Entries that are not deleted yet, and that others stand for."""
@@ -224,12 +225,12 @@ class ClientSession:
 
     @property
     def user(self) -> str:
-        """Whose it is."""
+        """The user of the session."""
         return self.key.user
 
     @property
     def settings(self) -> Settings:
-        """What its statements run under, and its writes on every cluster."""
+        """The settings of its statements, and of its writes on every cluster."""
         return self.state.settings
 
     @property
@@ -245,17 +246,17 @@ class ClientSession:
 
     @property
     def next_ordinal(self) -> int:
-        """How much of its journal there is: entries have lower ordinals."""
+        """The number of its journal's entries: existing ones have lower ordinals."""
         return self.entries[-1].ordinal + 1 if self.entries else 0
 
     @property
     def journal_bytes(self) -> int:
-        """How much the store holds of it, without files."""
+        """The bytes of it in the store, without files."""
         return sum(each.size for each in self.entries)
 
     @property
     def files_bytes(self) -> int:
-        """How much its files have."""
+        """The bytes of its files."""
         entries = [each.entry for each in self.entries]
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
 
@@ -279,7 +280,7 @@ class ClientSession:
                 found = await look()
             except EngineError as error:
                 if error.kind is not ErrorKind.APPLICATION or self.spark.epoch == epoch:
-                    self.spark.outdate()  # it has what no entry will say
+                    self.spark.outdate()  # it has content that no entry will contain
                     raise
             else:
                 if self.spark.epoch == epoch:
@@ -299,15 +300,15 @@ class ClientSession:
         return StateEntry(replace(now.settings, confs=confs), now.options)
 
     def has_recorded(self, request_id: str) -> bool:
-        """Whether this statement has changed the session: its client lacks nothing but the answer.
+        """True if this statement has changed the session, so that its client lacks only the answer.
 
-        A copy of it that comes late must not undo what was set since. Of settings behind settings
-        the last `REQUESTS_REMEMBERED` are known.
+        A late copy of it must not undo later settings. If several changes of settings follow each
+        other, the last `REQUESTS_REMEMBERED` are known.
         """
         return bool(request_id) and any(request_id in each.request_ids for each in self.entries)
 
     def begun_with(self, ids: BeginningIds) -> int | None:
-        """Return how many of the statements that it begins with have run.
+        """Return the number of its first statements that have run.
 
         None: it has begun, for others have changed it.
         """
@@ -322,11 +323,11 @@ class ClientSession:
 
     @property
     def ends_in_settings(self) -> bool:
-        """Whether the last step of its journal has room for the id of another one."""
+        """True if the last step of its journal has room for another request id."""
         return bool(self.entries) and isinstance(self.entries[-1].entry, StateEntry)
 
     def unchanged(self, own: int = 0) -> Callable[[], bool]:
-        """Return what tells whether no statement has begun to change it since now.
+        """Return a function that returns True while no statement has begun to change it.
 
         But for so many that are the asker's ``own``.
 

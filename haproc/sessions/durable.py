@@ -25,7 +25,7 @@ BLOBS: Final = "blob/"
 PIECE_BYTES_MAX: Final = 1 << 20
 """Of a file; chosen: what a broker takes as one message by default."""
 GRACE_MS: Final = 3_600_000
-"""How long a copy stays that no session needs. Chosen: far above what clocks differ by."""
+"""The time that an unneeded copy stays. Chosen: far above the differences of clocks."""
 _LOOKS_MAX: Final = 3
 
 
@@ -39,7 +39,7 @@ class Copy:
 
 
 def copy_of(key: str) -> Copy:
-    """Return what a key says of its copy."""
+    """Return a key's facts about its copy."""
     _, sha256, written = key.split("/")
     return Copy(key, sha256, int(written.partition(".")[0]))
 
@@ -49,13 +49,14 @@ class Blobs:
     """Pieces of files in the ring's store, by their SHA-256, once for all sessions that need them.
 
     A piece is stored in *copies*, each under a key with the time at which it was written:
-    ``blob/SHA256/MILLISECONDS.NAME``. Whoever needs a piece first notes that (`Key.needs`), and
-    then relies on a copy only if that is younger than half the grace; else it writes one. A copy
-    is deleted once it is older than the grace and no session needs it, or a newer one is there.
-    So whoever deletes, however late and by whatever old look, deletes no copy that somebody came
-    to rely on since.
+    ``blob/SHA256/MILLISECONDS.NAME``. A HAProc that needs a piece first notes that (`Key.needs`),
+    and then relies on a copy only if that is younger than half the grace; else it writes one. A
+    copy is deleted once it is older than the grace and no session needs it, or a newer one is
+    there. So a deletion, however late and by however old a look, takes no copy that a HAProc relies
+    on since.
 
-    Methods raise RequestError."""
+    Methods raise RequestError.
+    """
 
     store: KeyValueStore
     new_name: Callable[[], str]
@@ -108,11 +109,12 @@ _Result = TypeVar("_Result")
 class SessionStore:
     """Sessions in the ring's key-value store: reading, taking over, appending, closing.
 
-    `haproc.sessions.ownership` says what the keys mean and which of them count; here they are
-    read and written. Every method raises RequestError of kind availability while the store
-    cannot be reached.
+    `haproc.sessions.ownership` defines the keys and which of them count; here they are read and
+    written. Every method raises RequestError of kind availability while the store cannot be
+    reached.
 
-    ``new_name`` returns a name that no adoption ever had."""
+    ``new_name`` returns a name that no adoption ever had.
+    """
 
     store: KeyValueStore
     cluster: str
@@ -120,7 +122,7 @@ class SessionStore:
     unix_ms: Callable[[], int]
 
     async def standing(self, key: Key) -> StoredSession | None:
-        """Return what counts of a session now; None: there is none."""
+        """Return the present content of a session that counts; None: there is none."""
         kept = await reached(self.store.scan(key.prefix))
         try:
             return stored_session(key, kept)
@@ -128,7 +130,7 @@ class SessionStore:
             raise _unknown_version(key, error) from error
 
     async def known(self, key: Key) -> frozenset[str]:
-        """Return what is there now of adoptions, and of the session's end."""
+        """Return the present adoptions, and the session's end."""
         return frozenset(await reached(self.store.keys(key.control)))
 
     async def adopt(
@@ -165,7 +167,7 @@ class SessionStore:
         request_ids: tuple[str, ...] = (),
         replaces: int | None = None,
     ) -> Numbered:
-        """Make an entry durable. Whether it counts, `known` tells afterwards."""
+        """Make an entry durable. `known` shows afterwards if it counts."""
         data = RECORDS.to_bytes(Written(entry, request_ids, replaces))
         await self._put(key.entry(ordinal, owner.name), data)
         return Numbered(ordinal, owner.name, entry, len(data), request_ids, replaces)
@@ -184,7 +186,7 @@ class SessionStore:
         return hour
 
     async def close(self, key: Key) -> None:
-        """Close a session for good, whoever has it."""
+        """Close a session for good, on any HAProc."""
         await self._put(key.closed, str(self.unix_ms()).encode())
 
     async def _put(self, key: str, value: bytes) -> None:
@@ -192,7 +194,7 @@ class SessionStore:
 
 
 async def reached(call: Awaitable[_Result]) -> _Result:
-    """Return what a call of the store returns; RequestError if it can't be reached."""
+    """Return the result of a call of the store; RequestError if it can't be reached."""
     try:
         return await call
     except LogError as error:

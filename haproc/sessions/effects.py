@@ -1,12 +1,12 @@
-"""What statements leave in a session, and which entries of a journal a new one stands for.
+"""The effects of statements on a session, and the journal entries that a new entry replaces.
 
-Spark is right about what a statement does; here only its name is read, from its first words. Where
-that is not certain, the entry stands for no other one: the journal then keeps more than it must.
+Spark decides what a statement does; here only its name is read, from its first words. If that is
+not certain, the entry replaces no other one: the journal then keeps more than it must.
 
-An older entry of a name can go if nothing in between may rest on it: nothing that is kept behind it
-mentions the name, or another name that may rest on it, nor does the new entry itself. Whether it
-does is told from the letters alone, so too often rather than too seldom: then both stay, in their
-order, and come to the same session.
+An older entry of a name can go if nothing in between may rest on it: no later entry that is kept
+mentions the name, or another name that may rest on it, and the new entry does not mention it
+either. A mention is found by letters alone, so too often rather than too seldom. Then both entries
+stay, in their order, and lead to the same session.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RESTING_MAX: Final = 32
 
 
 def effect_of_sql(text: str) -> Effect:
-    """Return what a statement leaves that makes or drops a temporary view or function."""
+    """Return the effect of a statement that makes or drops a temporary view or function."""
     words = _Words(text)
     removes = words.take("DROP")
     if removes:
@@ -64,7 +64,7 @@ def effect_of_sql(text: str) -> Effect:
 
 
 def as_made(text: str) -> str:
-    """Return what makes the view that ``ALTER VIEW … AS`` leaves; other statements as they are.
+    """Return an ``ALTER VIEW … AS`` as the statement that makes its view; others unchanged.
 
     Else the view would be kept as two steps, and one that cannot be run again would break all.
     """
@@ -78,7 +78,7 @@ def as_made(text: str) -> str:
 
 
 def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
-    """Return what makes the view of a statement by SQL with these of its columns alone.
+    """Return the SQL that makes the view of a statement with only these of its columns.
 
     It stays one that looks its names up at each use. Empty: the view is none of a query, or one
     whose statement names its columns.
@@ -103,7 +103,7 @@ def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
 
 
 def effect_of_plan(plan: bytes) -> Effect:
-    """Return what a plan leaves that makes or drops a temporary view or function."""
+    """Return the effect of a plan that makes or drops a temporary view or function."""
     try:
         message: Any = wire.parsed(protos.base.Plan, plan)
     except ValueError:
@@ -125,7 +125,7 @@ def effect_of_plan(plan: bytes) -> Effect:
 
 
 def makes_table_function(entry: SqlEntry | PlanEntry) -> bool:
-    """Tell whether a function that an entry makes returns rows."""
+    """Return whether a function that an entry makes returns rows."""
     if isinstance(entry, PlanEntry):
         plan: Any = wire.parsed(protos.base.Plan, entry.plan)
         return bool(plan.command.WhichOneof("command_type") == "register_table_function")
@@ -172,12 +172,12 @@ def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
     if len(gone) < len(found):  # one that stays is undone by the removals behind it
         gone = [at for at in gone if not removes(entries[at].entry)]
     left = [each.entry for at, each in enumerate(entries) if at not in gone]
-    gone += [at for at, each in enumerate(entries) if at not in gone and _says_nothing(each, left)]
+    gone += [at for at, each in enumerate(entries) if at not in gone and _is_needless(each, left)]
     return [entries[at] for at in sorted(gone)]
 
 
 def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
-    """Return the places of the entries that say something of what this one does."""
+    """Return the places of the entries about the same names as this one."""
     if isinstance(entry, StateEntry | VariablesEntry):
         return [at for at, each in enumerate(entries) if type(each.entry) is type(entry)]
     if isinstance(entry, ArtifactEntry) or not entry.effect.name:
@@ -187,7 +187,7 @@ def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
 
 
 def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
-    """Tell whether an entry may be made from what its name meant before: directly, or by others."""
+    """Return whether an entry may use the earlier meaning of its name, also through others."""
     own = names_in(entry)
     match entry:
         case SqlEntry(text):
@@ -217,8 +217,8 @@ def _text_of(plan: bytes) -> str:
     return plan.decode("utf-8", "replace").lower()
 
 
-def _says_nothing(numbered: Numbered, left: Sequence[Kept]) -> bool:
-    """Tell whether an entry only removes what no entry makes any more."""
+def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
+    """Return whether an entry only removes names that no entry makes any more."""
     entry = numbered.entry
     return removes(entry) and not any(
         other is not entry and (mentions(other, names_in(entry)) or _name(other) == _name(entry))
@@ -227,7 +227,7 @@ def _says_nothing(numbered: Numbered, left: Sequence[Kept]) -> bool:
 
 
 def removes(entry: Kept) -> bool:
-    """Tell whether an entry leaves nothing of its name."""
+    """Return whether an entry leaves nothing of its name."""
     return isinstance(entry, SqlEntry | PlanEntry) and entry.effect.removes
 
 
@@ -244,7 +244,7 @@ def names_in(entry: Kept) -> tuple[str, ...]:
 
 
 def mentions(entry: Kept, names: Sequence[str]) -> bool:
-    """Tell whether an entry may rest on one of these names."""
+    """Return whether an entry may rest on one of these names."""
     match entry:
         case SqlEntry(text):
             return _holds(text.lower(), names)
@@ -292,12 +292,12 @@ class _Words:
 
     @property
     def end(self) -> int:
-        """Where in the text that ends which was passed over."""
+        """The end of the text that was passed over."""
         return self._tokens[self._at - 1].end if self._at else 0
 
     @property
     def last(self) -> int:
-        """Where in the text the last word ends, in front of a semicolon."""
+        """The end of the text's last word, before a semicolon."""
         return next((t.end for t in reversed(self._tokens) if not t.is_symbol(";")), 0)
 
     def parentheses(self) -> None:
@@ -340,7 +340,7 @@ class _Words:
         return ""
 
     def behind_default(self, text: str) -> str:
-        """Return what stands behind DEFAULT or an equals sign."""
+        """Return the text behind DEFAULT or an equals sign."""
         depth = 0
         for token in self._tokens[self._at :]:
             depth += token.is_symbol("(") + token.is_symbol("<")

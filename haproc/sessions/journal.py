@@ -1,4 +1,4 @@
-"""What is kept of a client's session, its settings among it: its *journal*."""
+"""The stored content of a client's session, with its settings: its *journal*."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from haproc.engine.interface import Settings
 # What a session's settings are after it was given others: by name, or by a statement.
 #
 # Time zone and ANSI mode have fields of their own in `Settings`; names below ``haproc.`` are
-# *options*, which tell HAProc how to treat the session's statements and never reach Spark.
+# *options*, which decide how HAProc treats the session's statements and never reach Spark.
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
@@ -23,7 +23,7 @@ Options: TypeAlias = tuple[tuple[str, str], ...]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 OPTIONS: Final = "haproc."
-"""How the names of options begin."""
+"""The prefix of options' names."""
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 _ANSI: Final = "spark.sql.ansi.enabled"
 _OF_FIELDS: Final = frozenset({_TIME_ZONE.lower(), _ANSI})
@@ -68,7 +68,7 @@ def settings_after(
 ) -> Settings:
     """Return the settings that a session must have after a session statement.
 
-    ``found`` is what the cluster says now (catalog, schema, time zone, ANSI mode); ``rows`` is the
+    ``found``: the cluster's present values (catalog, schema, time zone, ANSI mode); ``rows`` is the
     statement's result: SET key=value answers with the key and its value. RESET goes back to the
     ring's ``defaults``, not to those of one cluster.
     """
@@ -99,7 +99,7 @@ def settings_after(
 
 
 SHOWN_CHARS: Final = 80
-"""How much of an entry's text an error shows."""
+"""The number of characters of an entry's text that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class StateEntry(Struct, frozen=True, tag="state"):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a statement leaves in a session.
+    """A statement's effect on a session.
 
     ``name``: ``view x`` or ``function x``, in lower case; empty if it is not known, then the
     statement stands for no other one. ``removes``: nothing of that name is left. ``settings``:
@@ -188,9 +188,9 @@ class ArtifactEntry(Struct, frozen=True, tag="artifact"):
 
 
 Kept: TypeAlias = StateEntry | SqlEntry | PlanEntry | VariablesEntry | ArtifactEntry
-"""What a journal holds."""
+"""The entries that a journal keeps."""
 Entry: TypeAlias = SettingsEntry | ConfEntry | Kept
-"""What a session is told that has changed."""
+"""A change of a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def after(state: SessionState, entry: Entry, defaults: Settings) -> SessionState
 
 
 def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
-    """Return how the journal keeps an entry.
+    """Return the journal's form of an entry.
 
     Of settings all values as they are behind it; what was run has those that it ran under.
     """
@@ -232,12 +232,12 @@ def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
 
 
 def holds_temporaries(entries: Sequence[Entry]) -> bool:
-    """Tell whether names may mean something else in the session than elsewhere."""
+    """Return whether names may mean something else in the session than elsewhere."""
     return any(isinstance(entry, SqlEntry | PlanEntry | VariablesEntry) for entry in entries)
 
 
 def shown(entry: Entry) -> str:
-    """Return what an error calls an entry by."""
+    """Return the name of an entry in errors."""
     match entry:
         case SettingsEntry() | ConfEntry() | StateEntry():
             return "settings"

@@ -1,17 +1,17 @@
-"""Which of what the store holds of a session counts: one HAProc at a time may write its journal.
+"""The entries of a session in the store that count: one HAProc at a time may write its journal.
 
-Whoever takes a session over puts an *adoption* that names the one it replaces. The store's changes
-have one order, the same for everybody, so everybody comes to the same chain: it begins with the
-first adoption that replaces nothing, and goes on with the first one that replaces the chain's last.
-Another that names the same predecessor came too late and means nothing. An entry counts if its
-adoption is in the chain and it stands before the adoption that replaced that one.
+A HAProc that takes a session over writes an *adoption* that names the one it replaces. The store's
+changes have one order, the same for every reader, so every reader finds the same chain: it begins
+with the first adoption that replaces nothing, and goes on with the first one that replaces the
+chain's last. Another adoption with the same predecessor came too late and does not count. An entry
+counts if its adoption is in the chain and it stands before the adoption that replaced that one.
 
-So an owner that was replaced finds out by looking for adoptions *after* its entry is durable: one
-that it does not know may stand before the entry. And what an adopter reads after its own adoption
-is durable is all that will ever count of those before it. Nothing that was acknowledged is lost;
-what was not may count or not, the same for everybody.
+So a replaced owner finds this out by looking for adoptions *after* its entry is durable: one that
+it does not know may stand before the entry. An adopter reads the journal after its own adoption is
+durable: no entry of those before it can count that it has not read. Nothing that was acknowledged
+is lost. An entry that was not acknowledged may count or not, the same for every reader.
 
-What is closed stays closed, wherever that stands.
+A closed session stays closed, wherever that key stands.
 
 Keys below ``session/USER/ID/``, each written once (so no late write takes anything back):
 ``c/NUMBER.NAME`` an adoption, ``c/closed``, ``e/ORDINAL.NAME`` an entry of that adoption,
@@ -34,7 +34,7 @@ SESSIONS: Final = "session/"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Whose session it is, and its id."""
+    """A session's user and id."""
 
     user: str
     id: str
@@ -129,7 +129,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """What the store holds of a session, as far as it counts."""
+    """A session in the store, as far as it counts."""
 
     owner: Adoption
     entries: tuple[Numbered, ...] = ()
@@ -147,7 +147,7 @@ class StoredSession:
 
 
 def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None:
-    """Return what counts of all that is below a session's prefix; None: there is no session.
+    """Return the keys below a session's prefix that count; None: there is no session.
 
     Raises LogCorruptError.
     """

@@ -1,9 +1,9 @@
 """Clients' sessions: entered, changed, closed; by whichever door, on whichever HAProc.
 
 A session belongs to the ring. One HAProc at a time *owns* it: it has it in a Spark session of its
-cluster, and alone writes its journal (`ownership`). Whoever is asked for a session that it does not
-own adopts it. An owner looks at the store each time that it is asked, and after each entry that it
-wrote; one that was replaced drops its copy and adopts anew.
+cluster, and alone writes its journal (`ownership`). A HAProc that gets a request for a session that
+it does not own adopts the session. An owner looks at the store each time that it is asked, and
+after each entry that it wrote; one that was replaced drops its copy and adopts anew.
 
 The Spark session is made from the journal when it is first used, and in the same way whenever Spark
 has lost it: after everything is applied that the log holds, so that a program sees what it wrote.
@@ -57,7 +57,7 @@ _NAMES: Final = uuid.UUID("6f3b1c1e-1a1f-4c61-9d58-0c6b8d3b7f0e")
 
 
 class SparkSessions(Protocol):
-    """What makes Spark sessions: an Engine."""
+    """Makes Spark sessions: an Engine."""
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
         """See Engine."""
@@ -66,7 +66,7 @@ class SparkSessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What sessions need of the HAProc that they are on.
+    """The parts of a HAProc that its sessions need.
 
     ``caught_up`` returns once everything is applied that the log holds; ``now`` is the event
     loop's clock.
@@ -82,7 +82,7 @@ class Surroundings:
 
 
 class Sessions:
-    """See the module. Methods raise RequestError."""
+    """Clients' sessions on this HAProc. Methods raise RequestError."""
 
     def __init__(
         self, around: Surroundings, store: SessionStore, blobs: Blobs, room: Shares
@@ -91,7 +91,7 @@ class Sessions:
         self._store = store
         self._blobs = blobs
         self.room = room
-        """How many sessions the ring has, and each user; see `haproc.sessions.upkeep`."""
+        """The number of sessions of the ring, and of each user; see `haproc.sessions.upkeep`."""
         self._here: OrderedDict[Key, ClientSession] = OrderedDict()
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._left: list[Session] = []
@@ -130,14 +130,14 @@ class Sessions:
 
     async def _settle(self, key: Key, *, create: bool) -> ClientSession:
         async with self._lock(key):
-            session = self._here.get(key)  # whoever waited here before may have adopted it
+            session = self._here.get(key)  # a call that waited here before may have adopted it
             if session is not None and await self._still_mine(session):
                 return session
             self._drop(key)
             return await self._adopt(key, create=create)
 
     async def _still_mine(self, session: ClientSession) -> bool:
-        """Whether nobody has taken the session over, or closed it, when this was called."""
+        """True if no other HAProc had taken the session over, or closed it, at the call."""
         known = await self._store.known(session.key)
         if known == session.known:
             return True
@@ -159,8 +159,8 @@ class Sessions:
             try:
                 standing = await self._store.adopt(key, found, afresh=afresh)
             except Exception:
-                # It may be there all the same: the next count finds it. Who is gone in the middle
-                # keeps the room until then, or would have a session for nothing each time.
+                # It may be there all the same: the next count finds it. A client that leaves in
+                # between keeps its place until then, or would get a session for nothing each time.
                 if found is None:
                     self.room.give_back(key.user)
                 raise
@@ -211,7 +211,7 @@ class Sessions:
         await restore(fresh, begins, entries, self.get_blob, around.statement_s)
 
     def server_id(self, key: Key) -> str:
-        """Return what clients take for the server's own id of a session: the same everywhere."""
+        """Return the server's own id of a session, for clients: the same everywhere."""
         if (here := self._here.get(key)) is not None:
             return here.server_id
         return str(uuid.uuid5(_NAMES, "\0".join((self._around.ring, key.user, key.id))))
@@ -326,10 +326,10 @@ class Sessions:
     # -- ending, copying, rebuilding ---------------------------------------------------------
 
     async def close(self, user: str, session_id: str) -> bool:
-        """Close the session for good, whoever has it; False if there is none."""
+        """Close the session for good, on any HAProc; False if there is none."""
         key = Key(user, session_id)
         self._drop(key)
-        async with self._lock(key):  # who asks twice at once gives one place back
+        async with self._lock(key):  # of two calls at once, one gives its place back
             found = await self._store.standing(key)
             if found is None or found.closed:
                 return False
@@ -370,8 +370,8 @@ class Sessions:
         """Return a Spark session of its own with what the session held at that ordinal.
 
         ``begun``: as which it began; one that began afresh since is another one, whose ordinals
-        begin anew.
-        For computing what rests on it; whoever asked closes it. Raises EngineError, too.
+        begin anew. For computing rows that rest on it; the caller closes it. Raises EngineError,
+        too.
         """
         key = Key(user, session_id)
         found = await self._store.standing(key)

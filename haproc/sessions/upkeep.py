@@ -30,7 +30,8 @@ LISTED_MAX: Final = 1000
 class Listing:
     """The ring's sessions as operators see and close them.
 
-    Methods raise RequestError."""
+    Methods raise RequestError.
+    """
 
     store: KeyValueStore
     durable: SessionStore
@@ -42,21 +43,21 @@ class Listing:
         keys = [key for key, each in found.items() if each.is_session(key)]
         keys.sort(key=lambda key: (key.user, key.id))
         page = keys[start : start + min(limit, LISTED_MAX)]
-        told: list[Json] = []
+        found_sessions: list[Json] = []
         for key in page:
             standing = await self.durable.standing(key)
             if standing is not None and not standing.closed:
-                told.append(_told(key, found[key], standing))
-        return {"sessions": told, "total": len(keys)}
+                found_sessions.append(_described(key, found[key], standing))
+        return {"sessions": found_sessions, "total": len(keys)}
 
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
-        """Close a session, whoever has it; RequestError if there is none."""
+        """Close a session, on any HAProc; RequestError if there is none."""
         if not await self.sessions.close(user, session_id):
             raise _none(user, session_id)
         return {"user": user, "session_id": session_id, "closed": True}
 
 
-def _told(key: Key, found: SessionKeys, standing: StoredSession) -> Json:
+def _described(key: Key, found: SessionKeys, standing: StoredSession) -> Json:
     files = [each.entry for each in standing.entries if isinstance(each.entry, ArtifactEntry)]
     return {
         "user": key.user,
@@ -78,16 +79,16 @@ def _none(user: str, session_id: str) -> RequestError:
     return error
 
 
-# Clients' sessions for whoever computes the rows of a write in the place of its HAProc.
+# Clients' sessions for a HAProc that computes the rows of a write in the place of its origin.
 
 
 def rebuilding(sessions: Sessions) -> Rebuild:
-    """Return what makes a session anew as its journal has it, for computing alone.
+    """Return the steps that recreate a session from its journal, for computing only.
 
     A session that is closed, or was begun afresh, is gone for good, and so is the write. A step
-    that Spark refuses at the write's place it refuses on every cluster, like the query itself: who
-    tried again would only keep waiting what stands behind it. A store that is away for a moment
-    says nothing about either.
+    that Spark refuses at the write's place it refuses on every cluster, like the query itself:
+    another attempt would only delay the operations behind it. A store that is away for a moment
+    shows neither.
     """
 
     async def rebuild(ref: SessionRef) -> Session:
@@ -111,14 +112,14 @@ logger = logging.getLogger(__name__)
 
 UPKEEP_S: Final = 60.0
 CLOSED_KEPT_MS: Final = 3_600_000
-"""How long it is known that a session was closed. Chosen: longer than clients retry."""
+"""The time for which a closed session is known as closed. Chosen: longer than clients retry."""
 DELETIONS_MAX: Final = 2000
 """In one pass; what is left is for the next."""
 
 
 @dataclass(slots=True)
 class SessionKeys:
-    """What the keys say of one session."""
+    """The facts about one session that its keys show."""
 
     control: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
@@ -126,16 +127,16 @@ class SessionKeys:
     blobs: set[str] = field(default_factory=set)
 
     def closed(self, key: Key) -> bool:
-        """Whether it is closed for good."""
+        """True if it is closed for good."""
         return key.closed in self.control
 
     def is_session(self, key: Key) -> bool:
-        """Whether it is one, and open."""
+        """True if it is a session, and open."""
         return bool(self.control) and not self.closed(key)
 
 
 def found_in(keys: Iterable[str]) -> dict[Key, SessionKeys]:
-    """Return what there is of each session."""
+    """Return the facts about each session."""
     found: dict[Key, SessionKeys] = defaultdict(SessionKeys)
     for stored in keys:
         key = key_of(stored)
@@ -163,10 +164,10 @@ def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> li
 
 
 class Upkeep:
-    """What the store holds of sessions, looked through every minute: counted, closed, deleted.
+    """The sessions in the store, checked every minute: counted, closed, deleted.
 
-    Every HAProc does it, and none needs to know of the others: what one deletes is as good as
-    gone for all. What the keys say suffices (`ownership`), so no journal is read for it.
+    Every HAProc does it, and none needs the others: a session that one deletes is gone for all. The
+    keys suffice (`ownership`), so no journal is read for it.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class Upkeep:
         self._sessions.room.set(of_user)
 
     def _idle(self, key: Key, found: SessionKeys, now_ms: int) -> bool:
-        """Whether nobody has used it for so long (where no key says when: since it was met)."""
+        """True if it was not used for so long (without a key of its use: since first seen)."""
         hour = now_ms // HOUR_MS
         used = found.used_hour
         if used is None:

@@ -27,7 +27,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refused
 from haproc.metrics import Metrics
 from haproc.replicate.queue.facts import Fate, Revoked
-from haproc.route.answering import as_told
+from haproc.route.answering import to_request_error
 from haproc.route.model import Answer, Fit, Request, SentSql, Service
 from haproc.statements.execution import Execution, Key, StatementState, revoke, take_back
 from haproc.statements.request import (
@@ -74,28 +74,28 @@ class Registry:
         self.store = store
         self.request_admission = request_admission
 
-    async def submit(self, asked: StatementRequest, held: Held | None = None) -> Execution:
+    async def submit(self, understood: StatementRequest, held: Held | None = None) -> Execution:
         """Return the execution of this request: a new one, or the one that has its id.
 
         ``held`` is what of the request is in memory; only a new one goes on holding it.
         """
-        request = asked.request
-        await self._wait_for_another(asked)
+        request = understood.request
+        await self._wait_for_another(understood)
         known = self._running.get(request.key)
-        if known is None and asked.delivery is not None:
+        if known is None and understood.delivery is not None:
             known = self._finished.get(request.key)
         if known is not None and not known.recalled:
             _check_same(known, request)
             if not (
                 known.finished and (known.repeatable or asks_for_other(request, known.request))
             ):
-                check_as_fresh(known.request, known.delivery, asked)
+                check_as_fresh(known.request, known.delivery, understood)
                 return known
         if known is not None:
             self._forget(known)
         place = self.request_admission.enter(request.user)
         keeps = held.handed_over() if held is not None else None
-        execution = Execution(request, asked.delivery, time.monotonic(), held=keeps)
+        execution = Execution(request, understood.delivery, time.monotonic(), held=keeps)
         self._start(execution, place, self._service.execute)
         return execution
 
@@ -310,17 +310,17 @@ class Registry:
             self._forget(execution)
         self.store.clean()
 
-    async def _wait_for_another(self, asked: StatementRequest) -> None:
+    async def _wait_for_another(self, understood: StatementRequest) -> None:
         """Let the same request end whose answer is not this one's.
 
         Its result is streamed to somebody else, or it is a write of another write concern, or of
         another attempt of the same job.
         """
-        while known := self._running.get(asked.request.key):
-            streamed = known.delivery is None and asked.delivery is not None
-            if not streamed and not asks_for_other(asked.request, known.request):
+        while known := self._running.get(understood.request.key):
+            streamed = known.delivery is None and understood.delivery is not None
+            if not streamed and not asks_for_other(understood.request, known.request):
                 return
-            await self._wait_for_end(known, asked.request)
+            await self._wait_for_end(known, understood.request)
 
     async def _wait_for_running(self, request: Request) -> None:
         while (known := self._running.get(request.key)) is not None:
@@ -410,7 +410,7 @@ class Registry:
     def failure(self, execution: Execution, error: Exception) -> RequestError:
         """Return what the client of this execution is told of an error."""
         reads = execution.is_query() is True
-        failed = as_told(error, f"statement {execution.id}", only_reads=reads)
+        failed = to_request_error(error, f"statement {execution.id}", only_reads=reads)
         if execution.recalled and failed.error_class in (ErrorClass.BUSY, ErrorClass.STOPPED):
             failed.outcome = WriteOutcome.UNKNOWN  # of the question; the write is in the log
         lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION

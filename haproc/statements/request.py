@@ -31,11 +31,11 @@ def check_same(first: Request, request: Request) -> None:
         )
 
 
-def check_as_fresh(first: Request, delivery: Delivery | None, asked: StatementRequest) -> None:
+def check_as_fresh(first: Request, delivery: Delivery | None, understood: StatementRequest) -> None:
     """Refuse to attach to a statement whose result has another form, or may be too old."""
-    request = asked.request
+    request = understood.request
     fresh = request.freshness in (first.freshness, Freshness())
-    if delivery != asked.delivery or not fresh:
+    if delivery != understood.delivery or not fresh:
         raise refused(
             ErrorClass.REQUEST_ID_REUSED,
             f"request_id {request.id} was used with another format, disposition, "

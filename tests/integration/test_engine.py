@@ -19,7 +19,7 @@ from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, ResultStream, Settings
 from haproc.engine.remote import _ACTIVE, RemoteSession
 from haproc.engine.statement import SqlText
-from haproc.membership.drift import Findings, compare, tellable, to_look_up
+from haproc.membership.drift import Findings, as_reported, compare, to_look_up
 from haproc.ring.settings import EXTENSIONS
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
@@ -486,6 +486,6 @@ async def test_server_settings_of_a_local_spark_are_read_and_as_they_must_be(
     assert found["spark.sql.extensions"] == EXTENSIONS
     assert found["spark.sql.sources.default"] == "delta"
     assert not any(name.startswith("spark.driver.") for name in found)
-    told = tellable(found, "secret")
+    told = as_reported(found, "secret")
     assert "spark.sql.warehouse.dir" in found and "spark.sql.warehouse.dir" not in told
     assert compare(told, {"b": told}) == Findings()

@@ -23,7 +23,7 @@ from haproc.doors.http.listener import Listener
 from haproc.doors.operators.clients import SessionsService, attend, supervise
 from haproc.doors.operators.clusters import admit
 from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.doors.operators.peers import Forwarded, tell
+from haproc.doors.operators.peers import Forwarded, add_settings
 from haproc.doors.ui.broadcast import Broadcaster
 from haproc.doors.ui.door import show
 from haproc.engine.interface import EngineAddress
@@ -164,7 +164,7 @@ async def door(
             config, "a", peers, operators, drains, status, metrics, heartbeats, forwarded
         )
         admit(app, config, admission)
-        tell(app, config, CannedSettings())
+        add_settings(app, config, CannedSettings())
         attend(app, config, sessions or SessionRing().member().listing)
         supervise(app, config, jobs)
         broadcaster = Broadcaster(watched or CannedWatched())

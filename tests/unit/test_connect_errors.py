@@ -18,8 +18,8 @@ from haproc.doors.connect.errors import (
     CallEnd,
     Enriched,
     as_given,
+    call_end,
     invalid_handle,
-    told,
 )
 from haproc.engine.errors import EngineError, ErrorKind, RelayedError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy, refused
@@ -80,7 +80,7 @@ def test_error_of_a_write_is_the_exception_that_spark_would_raise(
         sqlstate=sqlstate,
         outcome=WriteOutcome.REJECTED,
     )
-    ending = told(error)
+    ending = call_end(error)
     shown = _shown(ending)
     assert isinstance(shown, kind)
     assert shown.getCondition() == error_class  # type: ignore[attr-defined]
@@ -103,7 +103,7 @@ def test_what_spark_said_of_a_write_is_shown_whatever_its_sqlstate() -> None:
     failure = ApplicationFailure(
         "UNSUPPORTED_DATATYPE", "0A000", 'Unsupported data type "INTT".', SAID
     )
-    ending = told(
+    ending = call_end(
         rejected(OperationOutcome(OutcomeStatus.REJECTED, failure=failure), 7), error_id="e1"
     )
     more = protos.base.FetchErrorDetailsResponse.FromString(ending.enriched)
@@ -119,7 +119,7 @@ def test_what_spark_said_of_a_write_is_shown_whatever_its_sqlstate() -> None:
 def test_python_function_that_fails_in_a_write_is_a_python_exception() -> None:
     said = details(["org.apache.spark.api.python.PythonException", "java.lang.Exception"], {})
     failure = ApplicationFailure("", "", "Traceback: ZeroDivisionError", said)
-    shown = _shown(told(rejected(OperationOutcome(OutcomeStatus.REJECTED, failure=failure), 7)))
+    shown = _shown(call_end(rejected(OperationOutcome(OutcomeStatus.REJECTED, failure=failure), 7)))
     assert isinstance(shown, pyspark_errors.PythonException)
 
 
@@ -128,7 +128,7 @@ def test_what_is_too_long_for_a_status_is_told_who_asks() -> None:
     error = RequestError(
         FailureKind.APPLICATION, "no", error_class="SOME", details=details(["a.B"], parameters)
     )
-    ending = told(error, error_id="e1")
+    ending = call_end(error, error_id="e1")
     assert len(ending.packed) < 4096
     more = protos.base.FetchErrorDetailsResponse.FromString(ending.enriched)
     assert _shown(ending, more).getMessageParameters() == parameters  # type: ignore[attr-defined]
@@ -146,7 +146,7 @@ def test_what_is_too_long_for_a_status_is_told_who_asks() -> None:
 def test_refusal_is_caught_as_the_exception_that_spark_would_raise(
     error_class: ErrorClass, kind: type[Exception]
 ) -> None:
-    assert isinstance(_shown(told(refused(error_class, "no", "do that"))), kind)
+    assert isinstance(_shown(call_end(refused(error_class, "no", "do that"))), kind)
 
 
 def test_of_what_is_kept_of_errors_the_oldest_is_forgotten() -> None:
@@ -158,7 +158,7 @@ def test_of_what_is_kept_of_errors_the_oldest_is_forgotten() -> None:
 
 
 def test_refusal_shows_its_class_and_what_to_do() -> None:
-    shown = _shown(told(refused(ErrorClass.PATH, "no files", "use a table")))
+    shown = _shown(call_end(refused(ErrorClass.PATH, "no files", "use a table")))
     assert isinstance(shown, pyspark_errors.UnsupportedOperationException)
     assert "[HAPROC_PATH] no files; use a table" in str(shown)
 
@@ -167,7 +167,7 @@ def test_class_of_ours_is_told_a_client_in_java_by_the_message_alone() -> None:
     """It shows nothing of an error whose class Spark's own list does not have."""
 
     def metadata(error: RequestError) -> dict[str, str]:
-        status = status_pb2.Status.FromString(told(error, to_java=True).packed)
+        status = status_pb2.Status.FromString(call_end(error, to_java=True).packed)
         info = error_details_pb2.ErrorInfo()
         assert status.details[0].Unpack(info)
         assert status.message.startswith(f"[{error.error_class}] ")
@@ -181,8 +181,8 @@ def test_class_of_ours_is_told_a_client_in_java_by_the_message_alone() -> None:
 
 def test_availability_error_is_repeated_and_busy_says_when() -> None:
     away = RequestError(FailureKind.AVAILABILITY, "away", error_class=ErrorClass.DOWN)
-    assert _repeated(told(away))
-    ending = told(busy("too many"))
+    assert _repeated(call_end(away))
+    ending = call_end(busy("too many"))
     assert _repeated(ending)
     status = status_pb2.Status.FromString(ending.packed)
     retry = error_details_pb2.RetryInfo()
@@ -193,7 +193,7 @@ def test_availability_error_is_repeated_and_busy_says_when() -> None:
 @pytest.mark.parametrize("error_class", [ErrorClass.TIMEOUT, ErrorClass.INTERNAL])
 def test_what_another_try_does_not_mend_is_not_repeated(error_class: ErrorClass) -> None:
     error = RequestError(FailureKind.AVAILABILITY, "no", error_class=error_class)
-    assert not _repeated(told(error))
+    assert not _repeated(call_end(error))
 
 
 def test_write_of_unknown_outcome_is_repeated_only_under_an_id_of_its_client() -> None:
@@ -203,12 +203,12 @@ def test_write_of_unknown_outcome_is_repeated_only_under_an_id_of_its_client() -
         error_class=ErrorClass.STOPPED,
         outcome=WriteOutcome.UNKNOWN,
     )
-    assert _repeated(told(error))
-    assert not _repeated(told(error, own_id=False))
+    assert _repeated(call_end(error))
+    assert not _repeated(call_end(error, own_id=False))
 
 
 def test_unknown_operation_is_told_in_words_that_clients_look_for() -> None:
-    ending = told(invalid_handle("OPERATION_NOT_FOUND", "Operation not found."))
+    ending = call_end(invalid_handle("OPERATION_NOT_FOUND", "Operation not found."))
     status = status_pb2.Status.FromString(ending.packed)
     assert "INVALID_HANDLE.OPERATION_NOT_FOUND" in status.message
     assert not _repeated(ending)
@@ -228,7 +228,7 @@ def test_lost_session_behind_the_clients_is_not_told_as_its_own() -> None:
 
 
 def test_long_message_is_cut_so_that_metadata_holds_it() -> None:
-    ending = told(refused(ErrorClass.PATH, "é" * 100_000))
+    ending = call_end(refused(ErrorClass.PATH, "é" * 100_000))
     assert len(ending.packed) < 4_000
     info = error_details_pb2.ErrorInfo()
     assert status_pb2.Status.FromString(ending.packed).details[0].Unpack(info)
@@ -239,4 +239,4 @@ def test_class_of_an_error_stands_once_in_its_message() -> None:
     """Spark's parser begins its messages with an empty line."""
     text = '\n[UNSUPPORTED_DATATYPE] Unsupported data type "INTT".\n== SQL =='
     error = RequestError(FailureKind.APPLICATION, text, error_class="UNSUPPORTED_DATATYPE")
-    assert told(error).message.count("[UNSUPPORTED_DATATYPE]") == 1
+    assert call_end(error).message.count("[UNSUPPORTED_DATATYPE]") == 1

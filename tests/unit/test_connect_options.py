@@ -5,21 +5,24 @@ from __future__ import annotations
 import pytest
 
 from haproc.config.model import Consistency, Reads
-from haproc.doors.connect.options import Said, defaults, in_force, read, said_in
+from haproc.doors.connect.options import OptionChange, change_in, defaults, in_force, read
 from haproc.jobs.model import ring_variables
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("SET haproc.consistency = linearizable", Said("haproc.consistency", "linearizable")),
-        ("/* x */ set haproc.timeout_s=2.5 ;\n", Said("haproc.timeout_s", "2.5")),
-        ("SET `haproc.fanout` = serial", Said("haproc.fanout", "serial")),
-        ("SET haproc.fanout", Said("haproc.fanout")),
-        ("RESET haproc.fanout", Said("haproc.fanout", resets=True)),
-        ("RESET `haproc.fanout`;", Said("haproc.fanout", resets=True)),
-        ("RESET", Said("", resets=True)),
-        ("RESET ;", Said("", resets=True)),
+        (
+            "SET haproc.consistency = linearizable",
+            OptionChange("haproc.consistency", "linearizable"),
+        ),
+        ("/* x */ set haproc.timeout_s=2.5 ;\n", OptionChange("haproc.timeout_s", "2.5")),
+        ("SET `haproc.fanout` = serial", OptionChange("haproc.fanout", "serial")),
+        ("SET haproc.fanout", OptionChange("haproc.fanout")),
+        ("RESET haproc.fanout", OptionChange("haproc.fanout", resets=True)),
+        ("RESET `haproc.fanout`;", OptionChange("haproc.fanout", resets=True)),
+        ("RESET", OptionChange("", resets=True)),
+        ("RESET ;", OptionChange("", resets=True)),
         ("SET", None),
         ("SET spark.sql.ansi.enabled = haproc.x", None),
         ("SET VARIABLE haproc.x = 1", None),
@@ -29,8 +32,8 @@ from haproc.jobs.model import ring_variables
         ("", None),
     ],
 )
-def test_text_that_sets_an_option_is_told_from_others(text: str, said: Said | None) -> None:
-    assert said_in(text) == said
+def test_text_that_sets_an_option_is_told_from_others(text: str, said: OptionChange | None) -> None:
+    assert change_in(text) == said
 
 
 def test_url_of_a_restarted_job_says_what_its_reads_are_to_show() -> None:

@@ -25,7 +25,7 @@ def verdicts(beats: list[float], end_s: float, first_check_s: float = 0.0) -> li
     for n in range(int((end_s - first_check_s) / CHECK_S) + 1):
         now = first_check_s + n * CHECK_S
         while number < len(beats) and beats[number] <= now:
-            detector.heard(beats[number])
+            detector.received(beats[number])
             number += 1
         found.append(detector.check(now))
     return found
@@ -50,7 +50,7 @@ def test_detector_new_peer_heard_after_two_intervals_in_a_row(
 ) -> None:
     detector = Detector(RULES, 0.0)
     for at in beats:
-        detector.heard(at)
+        detector.received(at)
     assert detector.check(10.0) is heard
 
 
@@ -73,7 +73,7 @@ def test_detector_silence_of_whole_intervals_is_noticed_though_heartbeats_take_a
 def test_detector_pause_of_the_listener_is_not_the_peers_silence() -> None:
     detector = Detector(RULES, 0.0)
     for n in range(20):
-        detector.heard(n * SEND_S)
+        detector.received(n * SEND_S)
     assert detector.check(2.0)
     detector.resumed(10.0)  # frozen for eight seconds
     assert detector.check(10.0) and detector.check(10.0 + DOWN_AFTER_S - SEND_S)
@@ -84,7 +84,7 @@ def test_detector_pause_of_the_listener_is_not_the_peers_silence() -> None:
 def test_detector_hears_is_as_fresh_as_the_moment() -> None:
     detector = Detector(RULES, 0.0)
     for n in range(20):
-        detector.heard(n * SEND_S)
+        detector.received(n * SEND_S)
     assert detector.check(2.0)
     assert detector.hears(1.9 + DOWN_AFTER_S - 0.01)
     assert not detector.hears(1.9 + DOWN_AFTER_S + 1e-6)

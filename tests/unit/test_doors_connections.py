@@ -111,9 +111,9 @@ def test_told_says_how_often_it_kept_silent(
     monkeypatch.setattr("haproc.doors.http.connections.time.monotonic", lambda: clock[0])
     told = ThrottledWarning("seen %s")
     for name in "abc":
-        told.tell(name)
-    clock[0] += connections.TELL_S
-    told.tell("d")
+        told.warn(name)
+    clock[0] += connections.WARNING_PAUSE_S
+    told.warn("d")
     assert [record.getMessage() for record in caplog.records] == [
         "seen a",
         "seen d",

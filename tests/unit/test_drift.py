@@ -11,7 +11,7 @@ import pytest
 from dmq import Json
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership import drift
-from haproc.membership.drift import Difference, compare, read, tellable, to_look_up
+from haproc.membership.drift import Difference, as_reported, compare, read, to_look_up
 from haproc.membership.peers import PeerUnavailableError
 from haproc.metrics import Metrics
 from haproc.node.status import DriftWatch
@@ -73,7 +73,7 @@ HARMLESS = (
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_tellable_harmless_settings_and_credentials_stay_here(name: str) -> None:
-    assert tellable({name: "x", "spark.sql.ansi.enabled": "true"}, KEY) == {
+    assert as_reported({name: "x", "spark.sql.ansi.enabled": "true"}, KEY) == {
         "spark.sql.ansi.enabled": "true"
     }
     assert name not in to_look_up([{name: "x"}])
@@ -91,7 +91,7 @@ def test_tellable_harmless_settings_and_credentials_stay_here(name: str) -> None
     ],
 )
 def test_tellable_setting_that_is_not_known_is_told_and_looked_up(name: str) -> None:
-    assert tellable({name: "x"}, KEY) == {name: "x"}
+    assert as_reported({name: "x"}, KEY) == {name: "x"}
     assert name in to_look_up([{name: "x"}])
 
 
@@ -106,11 +106,11 @@ def test_tellable_setting_that_is_not_known_is_told_and_looked_up(name: str) -> 
     ],
 )
 def test_tellable_value_that_may_hold_a_secret_is_told_as_digest(name: str, value: str) -> None:
-    told = tellable({name: value}, KEY)[name]
+    told = as_reported({name: value}, KEY)[name]
     assert told is not None and told.startswith("digest=") and "hidden" not in told
-    assert told == tellable({name: value}, KEY)[name]
-    assert told != tellable({name: value + "x"}, KEY)[name]
-    assert told != tellable({name: value}, "another")[name]
+    assert told == as_reported({name: value}, KEY)[name]
+    assert told != as_reported({name: value + "x"}, KEY)[name]
+    assert told != as_reported({name: value}, "another")[name]
 
 
 def test_to_look_up_asks_for_settings_alone_and_always_for_the_required() -> None:

@@ -50,7 +50,7 @@ def statement(tasks: Tasks) -> Iterator[StatementReport]:
 
 def queued(tasks: Tasks) -> Wait:
     wait = tasks.wait()
-    wait.report.hear(reporting(0, False))
+    wait.report.receive(reporting(0, False))
     return wait
 
 
@@ -65,13 +65,13 @@ def test_statement_without_a_core_waits_on_only_while_another_one_has_tasks() ->
     assert not probe.is_excused()
     with pytest.raises(ConnectionError), statement(tasks) as other:
         assert not probe.is_excused()
-        other.hear(reporting(2, False))
+        other.receive(reporting(2, False))
         assert probe.is_excused()
-        other.hear(rows(b"x"))
+        other.receive(rows(b"x"))
         assert probe.is_excused()
-        other.hear(reporting(0, False))
+        other.receive(reporting(0, False))
         assert not probe.is_excused()
-        other.hear(reporting(1, False))
+        other.receive(reporting(1, False))
         raise ConnectionError
     assert not probe.is_excused()
 
@@ -81,13 +81,13 @@ def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() ->
     tasks = Tasks(lambda: now_s)
     probe = queued(tasks)
     with statement(tasks) as unread:  # its client has stopped reading, and its executors are gone
-        unread.hear(reporting(2, False))
+        unread.receive(reporting(2, False))
         now_s += OLD_S
-        probe.report.hear(reporting(0, False))
+        probe.report.receive(reporting(0, False))
         assert probe.is_excused()
         now_s += 1.0
         assert not probe.is_excused()
-        unread.hear(reporting(2, False))
+        unread.receive(reporting(2, False))
         assert probe.is_excused()
 
 
@@ -98,16 +98,16 @@ def test_cores_may_be_held_by_what_was_given_up_until_a_later_statement_is_answe
     def give_up(*heard: Any) -> None:
         report = tasks.begin()
         for each in heard:
-            report.hear(each)
+            report.receive(each)
         tasks.end(report, answered=False, left=True)
 
     give_up(reporting(0, False))
     assert not queued(tasks).is_held, "it had no tasks"
     with statement(tasks) as read:
-        read.hear(reporting(2, False))
+        read.receive(reporting(2, False))
     assert not queued(tasks).is_held, "it was read to its end"
     with contextlib.suppress(ConnectionError), statement(tasks) as failed:
-        failed.hear(reporting(2, False))
+        failed.receive(reporting(2, False))
         raise ConnectionError
     assert not queued(tasks).is_held, "it failed: its executors may be gone"
     before = tasks.wait()
@@ -136,12 +136,12 @@ def test_statement_waits_for_cores_no_longer_than_the_driver_says_so() -> None:
     tasks = Tasks(lambda: now_s)
     with statement(tasks) as other:
         probe = queued(tasks)
-        other.hear(reporting(2, False))
+        other.receive(reporting(2, False))
         now_s += FRESH_S
         assert probe.is_excused()
         now_s += 0.1  # the driver is frozen: nothing is told any more of anybody
         assert not probe.is_excused()
-        probe.report.hear(reporting(0, False))
+        probe.report.receive(reporting(0, False))
         assert probe.is_excused()
 
 
@@ -171,10 +171,10 @@ def test_statements_that_are_late_one_after_another_share_the_time_of_being_over
 def test_statement_with_tasks_or_without_stages_waits_for_something_else() -> None:
     tasks = Tasks(lambda: 0.0)
     with statement(tasks) as other:
-        other.hear(reporting(2, False))
+        other.receive(reporting(2, False))
         for told in (reporting(1, False), reporting(0), reporting(0, True), rows(b"")):
             probe = tasks.wait()
-            probe.report.hear(told)
+            probe.report.receive(told)
             assert not probe.is_excused()
 
 
@@ -211,10 +211,10 @@ def test_statement_that_is_overtaken_again_and_again_is_late_for_another_reason(
 
 def test_reports_are_found_among_bytes_that_nobody_reads() -> None:
     report = StatementReport(lambda: 0.0)
-    report.hear_bytes(rows(b"\x92\x01\x7f").SerializeToString())
-    report.hear_bytes(b"\x92\x01 no message")
+    report.receive_bytes(rows(b"\x92\x01\x7f").SerializeToString())
+    report.receive_bytes(b"\x92\x01 no message")
     assert report.inflight == 0
-    report.hear_bytes(reporting(3, False).SerializeToString())
+    report.receive_bytes(reporting(3, False).SerializeToString())
     assert report.inflight == 3
-    report.hear_bytes(rows(bytes(100_000)).SerializeToString())
+    report.receive_bytes(rows(bytes(100_000)).SerializeToString())
     assert report.inflight == 3

@@ -37,7 +37,7 @@ class End:
 
     def hear(self, other: str, now: float) -> None:
         self.heard_at[other].append(now)
-        self.detectors[other].heard(now)
+        self.detectors[other].received(now)
 
 
 @dataclass

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haclient import failover
 from haclient.choosing import CLOSED, Breaker
 from haclient.exceptions import Outcome
 from haclient.failover import (
@@ -25,7 +26,6 @@ from haclient.failover import (
     ServerState,
     Try,
     after,
-    asked,
     begin,
     final_outcome,
     left,
@@ -283,7 +283,7 @@ def test_request_under_way_may_end_at_a_server_that_is_in_use_no_more() -> None:
 def test_second_server_is_one_in_good_standing() -> None:
     memory, state, _ = begin(POLICY, left(memory_of(4, s1=LAPSED), 2), 10.0, 9.0, True)
     assert second(memory, state, 10.0) == 3
-    assert second(memory, asked(state, 3), 10.0) is None
+    assert second(memory, failover.tried(state, 3), 10.0) is None
 
 
 @pytest.mark.parametrize(

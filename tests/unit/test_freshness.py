@@ -54,7 +54,7 @@ def test_query_goes_only_where_it_is_fresh_enough(
         waited=waited,
         nearer=nearer,
         may_forward=may_forward,
-        asked=asked,
+        tried=asked,
     )
     missing = need(wanted, "a", log_end) - applied
     fit = {

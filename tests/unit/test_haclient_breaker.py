@@ -14,8 +14,8 @@ def failed(breaker: Breaker, now: float) -> Breaker:
     return breaker.failed(FIRST_S, LONGEST_S, now)
 
 
-def asked(breaker: Breaker, now: float) -> Breaker:
-    return breaker.asked(FIRST_S, LONGEST_S, now)
+def tried(breaker: Breaker, now: float) -> Breaker:
+    return breaker.tried(FIRST_S, LONGEST_S, now)
 
 
 def test_breaker_opens_for_twice_as_long_each_time_up_to_the_longest() -> None:
@@ -35,20 +35,20 @@ def test_breaker_that_is_open_counts_no_failures() -> None:
 
 
 def test_breaker_half_open_lets_one_request_through() -> None:
-    trial = asked(failed(CLOSED, 0.0), 2.0)
+    trial = tried(failed(CLOSED, 0.0), 2.0)
     assert trial.on_trial and trial.is_open(2.0), "the others stay away"
-    assert asked(trial, 2.5) is trial
+    assert tried(trial, 2.5) is trial
     assert failed(trial, 2.5) == Breaker(2, 6.5)
 
 
 def test_breaker_whose_trial_never_ended_has_another() -> None:
-    trial = asked(failed(CLOSED, 0.0), 2.0)
+    trial = tried(failed(CLOSED, 0.0), 2.0)
     assert not trial.is_open(4.0)
-    assert asked(trial, 4.0).open_until == 6.0
+    assert tried(trial, 4.0).open_until == 6.0
 
 
 def test_breaker_closed_is_left_as_it_is() -> None:
-    assert asked(CLOSED, 5.0) is CLOSED
+    assert tried(CLOSED, 5.0) is CLOSED
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 100.0)), max_size=60))
@@ -56,6 +56,6 @@ def test_breaker_is_never_open_for_longer_than_the_longest(steps: list[tuple[boo
     breaker, now = CLOSED, 0.0
     for fails, pause_s in steps:
         now += pause_s
-        breaker = failed(breaker, now) if fails else asked(breaker, now)
+        breaker = failed(breaker, now) if fails else tried(breaker, now)
         assert not breaker.is_open(now + LONGEST_S * (1 + 1e-9))
         assert not fails or breaker.is_open(now)

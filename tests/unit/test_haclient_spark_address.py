@@ -7,7 +7,7 @@ import pytest
 from haclient.exceptions import InterfaceError, Outcome
 from haclient.failover import AttemptEnd, Pulse
 from haclient.spark_connect.address import read_address
-from haclient.spark_connect.status import Health, Said, failed, greeted, health
+from haclient.spark_connect.status import CallEnd, Health, failed, greeted, health
 
 
 def test_address_with_several_servers_gives_each_all_parameters() -> None:
@@ -86,10 +86,10 @@ def test_greeting_says_what_is_to_be_sent_nothing() -> None:
 def test_call_that_fails_goes_on_only_if_the_server_is_at_fault(
     code: str, error_class: str | None, hung: bool, end: AttemptEnd | None
 ) -> None:
-    error = failed("a", Said(code, "said", error_class, Outcome.NOT_SENT), hung)
+    error = failed("a", CallEnd(code, "said", error_class, Outcome.NOT_SENT), hung)
     assert (error.end if error else None) is end
 
 
 def test_server_that_does_not_say_what_becomes_of_a_request_leaves_it_in_doubt() -> None:
-    error = failed("a", Said("UNAVAILABLE", "said", "HAPROC_BUSY"), hung=False)
+    error = failed("a", CallEnd("UNAVAILABLE", "said", "HAPROC_BUSY"), hung=False)
     assert error is not None and error.end is AttemptEnd.IN_DOUBT

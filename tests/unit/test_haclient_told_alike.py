@@ -11,9 +11,9 @@ import pytest
 
 from haclient.failover import AttemptEnd
 from haclient.protocol import end_of, failure
-from haclient.spark_connect.calls import ChannelError, said_by
+from haclient.spark_connect.calls import ChannelError, call_end_of
 from haclient.spark_connect.status import UNAVAILABLE, failed
-from haproc.doors.connect.errors import DETAILS, CallEnd, told
+from haproc.doors.connect.errors import DETAILS, CallEnd, call_end
 from haproc.doors.http.bodies import body_of
 from haproc.doors.http.statuses import status_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
@@ -40,10 +40,10 @@ def test_end_of_an_attempt_is_the_same_over_http_and_grpc(
     )
     status = status_of(error)
     by_http = failure(status, json.dumps(body_of(error, "a", None, status)).encode())
-    said = told(error)
+    said = call_end(error)
     if said.code != UNAVAILABLE:
         return  # an answer, which is not repeated
-    by_grpc = failed("http://a", said_by(Failed(said)), hung=False)
+    by_grpc = failed("http://a", call_end_of(Failed(said)), hung=False)
     assert by_grpc is not None and by_grpc.end is end_of(by_http)
     if outcome is WriteOutcome.UNKNOWN:
         assert by_grpc.end is AttemptEnd.IN_DOUBT

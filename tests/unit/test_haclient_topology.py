@@ -24,10 +24,12 @@ def used(roster: Roster) -> list[str]:
     return [roster.known[index].server.url for index in roster.in_use()]
 
 
-def told(seeds: str, by: str, **urls: str) -> Roster:
+def described_by(seeds: str, by: str, **urls: str) -> Roster:
     """Return the roster after the first seed has told of the ring."""
     roster = Roster.of(parse_servers(seeds))
-    return roster.told(roster.known[0].server, ring(by, **urls)).heard(0, ring(by, **urls))
+    return roster.described_by(roster.known[0].server, ring(by, **urls)).identified(
+        0, ring(by, **urls)
+    )
 
 
 def at(roster: Roster, url: str) -> int:
@@ -39,63 +41,63 @@ def test_roster_at_the_start_uses_the_seeds() -> None:
 
 
 def test_learned_server_is_used_once_it_has_answered() -> None:
-    roster = told(A, "a", a=A, b=B)
+    roster = described_by(A, "a", a=A, b=B)
     assert used(roster) == [A]
-    assert roster.to_ask((), everybody=False) == (1,)
-    roster = roster.heard(1, ring("b"))
+    assert roster.unidentified((), everybody=False) == (1,)
+    roster = roster.identified(1, ring("b"))
     assert used(roster) == [A, B]
-    assert roster.to_ask((), everybody=False) == ()
-    assert roster.to_ask({1}, everybody=False) == (1,)
-    assert roster.to_ask((), everybody=True) == (0, 1)
+    assert roster.unidentified((), everybody=False) == ()
+    assert roster.unidentified({1}, everybody=False) == (1,)
+    assert roster.unidentified((), everybody=True) == (0, 1)
 
 
 def test_learned_url_where_another_cluster_or_ring_answers_is_not_used() -> None:
-    roster = told(A, "a", a=A, b=B)
-    assert used(roster.heard(1, ring("x"))) == [A]
-    assert used(roster.heard(1, Topology("other", "b", "READY", ()))) == [A]
+    roster = described_by(A, "a", a=A, b=B)
+    assert used(roster.identified(1, ring("x"))) == [A]
+    assert used(roster.identified(1, Topology("other", "b", "READY", ()))) == [A]
 
 
 def test_seed_known_by_another_name_is_not_listed_twice() -> None:
-    roster = told("http://gate:1,http://gate:2", "a", a=A, b=B).heard(1, ring("b"))
+    roster = described_by("http://gate:1,http://gate:2", "a", a=A, b=B).identified(1, ring("b"))
     for index in range(2, len(roster.known)):
-        roster = roster.heard(index, ring("ab"[index - 2]))
+        roster = roster.identified(index, ring("ab"[index - 2]))
     assert used(roster) == ["http://gate:1", "http://gate:2"]
 
 
 def test_cluster_that_moved_is_followed_in_the_seeds_place() -> None:
-    roster = told(f"{A},{B}", "a", a=A, b=B).heard(1, ring("b"))
+    roster = described_by(f"{A},{B}", "a", a=A, b=B).identified(1, ring("b"))
     moved = ring("a", a=A, b=C)
-    roster = roster.told(roster.known[0].server, moved).heard(1, None)
+    roster = roster.described_by(roster.known[0].server, moved).identified(1, None)
     assert used(roster) == [A, B], "nobody has answered at the new place yet"
-    roster = roster.heard(at(roster, C), ring("b"))
+    roster = roster.identified(at(roster, C), ring("b"))
     assert used(roster) == [A, C]
-    assert used(roster.heard(1, ring("b"))) == [A, B], "the seed comes first if it answers"
+    assert used(roster.identified(1, ring("b"))) == [A, B], "the seed comes first if it answers"
 
 
 def test_learned_cluster_that_moved_twice_is_used_where_it_was_told_last() -> None:
-    roster = told(A, "a", a=A, b=B).heard(1, ring("b"))
-    roster = roster.told(roster.known[0].server, ring("a", a=A, b=C))
+    roster = described_by(A, "a", a=A, b=B).identified(1, ring("b"))
+    roster = roster.described_by(roster.known[0].server, ring("a", a=A, b=C))
     assert used(roster) == [A, B]
-    assert used(roster.heard(at(roster, C), ring("b"))) == [A, C]
+    assert used(roster.identified(at(roster, C), ring("b"))) == [A, C]
 
 
 def test_server_said_to_be_another_cluster_by_now_is_asked_again() -> None:
-    roster = told("http://a:1", by="a", a="http://a:1", c="http://c:1")
-    roster = roster.heard(at(roster, "http://c:1"), ring("c"))
-    assert roster.to_ask((), everybody=False) == ()
-    roster = roster.told(roster.known[0].server, ring("a", a="http://a:1", b="http://c:1"))
-    assert roster.to_ask((), everybody=False) == (at(roster, "http://c:1"),)
-    roster = roster.heard(at(roster, "http://c:1"), ring("b"))
-    assert roster.to_ask((), everybody=False) == ()
+    roster = described_by("http://a:1", by="a", a="http://a:1", c="http://c:1")
+    roster = roster.identified(at(roster, "http://c:1"), ring("c"))
+    assert roster.unidentified((), everybody=False) == ()
+    roster = roster.described_by(roster.known[0].server, ring("a", a="http://a:1", b="http://c:1"))
+    assert roster.unidentified((), everybody=False) == (at(roster, "http://c:1"),)
+    roster = roster.identified(at(roster, "http://c:1"), ring("b"))
+    assert roster.unidentified((), everybody=False) == ()
     assert used(roster) == ["http://a:1", "http://c:1"]
 
 
 def test_cluster_that_left_the_ring_is_dropped_but_a_seed_stays_last() -> None:
-    roster = told(f"{A},{B}", "a", a=A, b=B, c=C)
-    roster = roster.heard(1, ring("b")).heard(2, ring("c"))
+    roster = described_by(f"{A},{B}", "a", a=A, b=B, c=C)
+    roster = roster.identified(1, ring("b")).identified(2, ring("c"))
     assert used(roster) == [A, B, C]
-    assert used(roster.told(roster.known[0].server, ring("a", a=A, b=B))) == [A, B]
-    assert used(roster.told(roster.known[0].server, ring("a", a=A, c=C))) == [A, C, B]
+    assert used(roster.described_by(roster.known[0].server, ring("a", a=A, b=B))) == [A, B]
+    assert used(roster.described_by(roster.known[0].server, ring("a", a=A, c=C))) == [A, C, B]
 
 
 @pytest.mark.parametrize(
@@ -114,13 +116,13 @@ def test_cluster_that_left_the_ring_is_dropped_but_a_seed_stays_last() -> None:
 def test_learned_url_is_followed_only_where_the_token_may_go(
     by: str, url: str, followed: bool
 ) -> None:
-    roster = Roster.of((server_at(0, by),)).told(server_at(0, by), ring("a", b=url))
+    roster = Roster.of((server_at(0, by),)).described_by(server_at(0, by), ring("a", b=url))
     assert (len(roster.known) == 2) is followed
 
 
 def test_learned_servers_are_bounded() -> None:
     urls = {f"m{n}": f"http://10.1.{n // 250}.{n % 250}:80" for n in range(SERVERS_MAX + 50)}
-    assert len(told(A, "a", **urls).known) == SERVERS_MAX
+    assert len(described_by(A, "a", **urls).known) == SERVERS_MAX
 
 
 @pytest.mark.parametrize(
@@ -161,11 +163,11 @@ def test_roster_whatever_is_told_never_loses_the_users_servers_for_nothing(
     roster = Roster.of(parse_servers(seeds))
     for event in happened:
         if isinstance(event, dict):
-            roster = roster.told(roster.known[0].server, ring("a", **event))
+            roster = roster.described_by(roster.known[0].server, ring("a", **event))
         else:
             index, name = event
             index %= len(roster.known)
-            roster = roster.heard(index, None if name is None else ring(name))
+            roster = roster.identified(index, None if name is None else ring(name))
         found = roster.in_use()
         assert found and len(set(found)) == len(found)
         for index, each in enumerate(roster.known):

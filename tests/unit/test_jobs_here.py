@@ -73,6 +73,6 @@ async def test_submission_whose_client_goes_away_leaves_no_files_of_no_job(tmp_p
         asking = asyncio.ensure_future(haproc.service.submit("ann", {"code": "1"}, files))
         await asyncio.gather(asking, return_exceptions=True)
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
-    stored = {each.asked.stored for each in (await haproc.book.look()).jobs.values()}
+    stored = {each.submission.stored for each in (await haproc.book.look()).jobs.values()}
     assert len(stored) == 5
     assert {key.split("/")[1] for key in await haproc.store.keys(FILES)} == stored

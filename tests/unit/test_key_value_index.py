@@ -158,15 +158,15 @@ def test_changes_heard_of_are_below_the_prefix_and_after_the_revision() -> None:
     changes.note(15, "b/1")
     changes.note(14, "a/2")  # older than what was heard of: known already
     assert changes.revision == 15
-    assert changes.heard("a/", 11) and changes.heard("a/", 10)
-    assert not changes.heard("a/", 12)
-    assert changes.heard("b/", 14) and not changes.heard("c", 10)
+    assert changes.changed("a/", 11) and changes.changed("a/", 10)
+    assert not changes.changed("a/", 12)
+    assert changes.changed("b/", 14) and not changes.changed("c", 10)
 
 
 def test_changes_that_are_not_remembered_may_have_been_anywhere() -> None:
     changes = Changes()
     changes.begin(10)
-    assert changes.heard("c", 9) and not changes.heard("c", 10)
+    assert changes.changed("c", 9) and not changes.changed("c", 10)
     for revision in range(11, 12 + CHANGES_MAX):
         changes.note(revision, "a")
-    assert changes.heard("c", 10) and not changes.heard("c", 11)
+    assert changes.changed("c", 10) and not changes.changed("c", 11)

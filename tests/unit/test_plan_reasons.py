@@ -123,7 +123,7 @@ def test_text_of_many_rows_is_not_gone_through_for_each() -> None:
 
 
 def test_every_relation_that_there_is_is_judged() -> None:
-    known = {*relations.READING, *relations.USER_CODE, *relations.TOLD, "sql"}
+    known = {*relations.READING, *relations.USER_CODE, *relations.NAMED, "sql"}
     of_words = {"transpose", "summary", "describe", "cov", "corr"}
     assert known <= {*frames.SHOWN, *frames._WORDS, *of_words}
     assert not frames.SHOWN & {*frames._WORDS, *of_words}

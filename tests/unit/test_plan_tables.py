@@ -46,15 +46,15 @@ def test_fields_of_plans_are_those_that_were_decided_about() -> None:
 
 
 def test_every_command_that_there_is_is_decided_about() -> None:
-    known = {*commands.TOLD, *commands.REFUSED}
+    known = {*commands.NAMED, *commands.REFUSED}
     assert members(protos.commands.Command, "command_type") == known
-    assert not set(commands.TOLD) & set(commands.REFUSED)
+    assert not set(commands.NAMED) & set(commands.REFUSED)
 
 
 def test_every_call_of_the_catalog_that_there_is_is_decided_about() -> None:
-    known = {*catalog.READING, *catalog.TOLD}
+    known = {*catalog.READING, *catalog.NAMED}
     assert set(protos.catalog.Catalog.DESCRIPTOR.fields_by_name) == known
-    assert not catalog.READING & set(catalog.TOLD)
+    assert not catalog.READING & set(catalog.NAMED)
 
 
 def test_every_expression_that_there_is_is_decided_about() -> None:
@@ -118,7 +118,7 @@ def _foreign(relation: Any) -> None:
 
 
 WRITES: list[Callable[[Any], None]] = [
-    *map(_catalog_call, sorted(catalog.TOLD)),
+    *map(_catalog_call, sorted(catalog.NAMED)),
     *map(_delta, sorted(delta.WRITING)),
     *map(
         _sql, ("DROP TABLE t", "INSERT INTO t VALUES (1)", "SET a.b = 1", "EXECUTE IMMEDIATE 'x'")

@@ -131,22 +131,22 @@ async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
     begun, progress = Response(session_id="s"), Response()
     progress.execution_progress.num_inflight_tasks = 0
 
-    def hear(told: Any) -> None:
+    def receive(told: Any) -> None:
         if as_bytes:
-            report.hear_bytes(told.SerializeToString())
+            report.receive_bytes(told.SerializeToString())
         else:
-            report.hear(told)
+            report.receive(told)
 
     async with planning.turn("a", WAIT_S) as planned:
         report = tasks.begin(planned)
-        hear(begun)
-        hear(progress)
+        receive(begun)
+        receive(progress)
         waiting = asyncio.create_task(_turns(planning))
         await settled()
         assert not waiting.done()
-        hear(said)
+        receive(said)
         await asyncio.wait_for(waiting, WAIT_S)
-        hear(said)  # said again, it gives no place that another one has
+        receive(said)  # said again, it gives no place that another one has
     statements = Statements(planning)
     await statements.come("a1", "a2")
     assert statements.planned == ["a1"]
@@ -399,7 +399,7 @@ async def test_nobody_waits_for_all_of_its_time(within_s: float, wait_s: float) 
 async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:
     planning, tasks = Planning(Shares(1), Shares(1)), Tasks(lambda: 0.0)
     async with planning.turn("a", WAIT_S) as planned:
-        tasks.begin(planned).hear_bytes(bytes(1 << 17))
+        tasks.begin(planned).receive_bytes(bytes(1 << 17))
         await asyncio.wait_for(_turns(planning), WAIT_S)
 
 

@@ -214,7 +214,7 @@ def members(kind: Any, choice: str) -> set[str]:
 
 
 def test_every_relation_that_there_is_is_decided_about() -> None:
-    known = {*relations.READING, *relations.USER_CODE, *relations.REFUSED, *relations.TOLD, "sql"}
+    known = {*relations.READING, *relations.USER_CODE, *relations.REFUSED, *relations.NAMED, "sql"}
     assert members(protos.relations.Relation, "rel_type") == known
 
 

@@ -16,7 +16,7 @@ from haproc.membership.peers import (
     founders,
     with_own_addresses,
 )
-from haproc.replicate.log_state.members import heard
+from haproc.replicate.log_state.members import enrolled_after
 from haproc.replicate.records.members import Change, Roster
 from tests.unit.door_rig import make_config
 
@@ -30,19 +30,19 @@ def roster(names: str, replaces: int = -1) -> Roster:
 
 
 def test_heard_first_record_counts() -> None:
-    after = heard(Enrolled(), 7, roster("abc"))
+    after = enrolled_after(Enrolled(), 7, roster("abc"))
     assert after.offset == 7 and after.names == frozenset("abc")
 
 
 def test_heard_of_two_changes_of_the_same_members_only_the_first_counts() -> None:
-    first = heard(Enrolled(7), 8, roster("abd", 7))
-    assert heard(first, 9, roster("abce", 7)) == first
-    assert heard(first, 10, roster("abde", 8)).names == frozenset("abde")
+    first = enrolled_after(Enrolled(7), 8, roster("abd", 7))
+    assert enrolled_after(first, 9, roster("abce", 7)) == first
+    assert enrolled_after(first, 10, roster("abde", 8)).names == frozenset("abde")
 
 
 def test_heard_record_that_was_heard_before_changes_nothing() -> None:
-    now = heard(heard(Enrolled(), 7, roster("ab")), 8, roster("abc", 7))
-    assert heard(now, 7, roster("ab")) == now
+    now = enrolled_after(enrolled_after(Enrolled(), 7, roster("ab")), 8, roster("abc", 7))
+    assert enrolled_after(now, 7, roster("ab")) == now
 
 
 @given(
@@ -53,12 +53,12 @@ def test_heard_from_any_place_on_comes_to_the_same(said: list[tuple[str, int]]) 
     log = [roster("".join(sorted(set(names))), replaces) for names, replaces in said]
     whole = [Enrolled()]
     for offset, each in enumerate(log):
-        whole.append(heard(whole[-1], offset, each))
+        whole.append(enrolled_after(whole[-1], offset, each))
     for known, state in enumerate(whole):
         for begin in range(known + 1):
             for now in (state, Enrolled(state.offset)):  # the record itself may be gone
                 for offset in range(begin, len(log)):
-                    now = heard(now, offset, log[offset])
+                    now = enrolled_after(now, offset, log[offset])
                 assert now.offset == whole[-1].offset
 
 

@@ -73,8 +73,8 @@ def test_setting_that_is_unset_goes_back_to_what_sessions_begin_with() -> None:
 
 def test_what_sessions_begin_with_is_compared_between_clusters_and_with_their_spark() -> None:
     mine, theirs = wanted(DEFAULTS, None), wanted(Settings(), None)
-    own = drift.tellable({drift.DEFAULTS: drift.text_of(mine)}, "key")
-    other = drift.tellable({drift.DEFAULTS: drift.text_of(theirs)}, "key")
+    own = drift.as_reported({drift.DEFAULTS: drift.text_of(mine)}, "key")
+    other = drift.as_reported({drift.DEFAULTS: drift.text_of(theirs)}, "key")
     found = drift.compare(own, {"b": other, "older": {"spark.sql.x": "1"}})
     assert [each.name for each in found.differences] == [drift.DEFAULTS]
     spark = {"spark.sql.session.timeZone": "Etc/UTC", "spark.sql.ansi.enabled": "FALSE"}

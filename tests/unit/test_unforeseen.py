@@ -7,7 +7,7 @@ import pytest
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
-from haproc.route.answering import as_told, of_query
+from haproc.route.answering import of_query, to_request_error
 
 _BUGS = (KeyError("k"), ValueError("v"), RecursionError(), AssertionError())
 _OF_THE_HOST = (OSError(28, "no space left on device"), MemoryError(), TimeoutError())
@@ -15,7 +15,7 @@ _OF_THE_HOST = (OSError(28, "no space left on device"), MemoryError(), TimeoutEr
 
 @pytest.mark.parametrize("error", [*_BUGS, *_OF_THE_HOST], ids=repr)
 def test_internal_error_of_a_query_has_no_unknown_outcome(error: Exception) -> None:
-    for told in (of_query(error, "a query"), as_told(error, "a query", only_reads=True)):
+    for told in (of_query(error, "a query"), to_request_error(error, "a query", only_reads=True)):
         assert isinstance(told, RequestError) and told.error_class == ErrorClass.INTERNAL
         assert told.outcome is WriteOutcome.NOT_SENT
 
@@ -30,13 +30,13 @@ def test_error_in_doubt_that_a_query_meets_has_no_unknown_outcome() -> None:
 
 @pytest.mark.parametrize("error", [*_BUGS, *_OF_THE_HOST], ids=repr)
 def test_internal_error_of_what_may_have_written_is_in_doubt(error: Exception) -> None:
-    told = as_told(error, "a statement")
+    told = to_request_error(error, "a statement")
     assert told.kind is FailureKind.AVAILABILITY and told.outcome is WriteOutcome.UNKNOWN
 
 
 def test_query_is_worth_asking_elsewhere_only_if_this_host_may_be_why() -> None:
     def kind(error: Exception) -> FailureKind:
-        return as_told(error, "a query", only_reads=True).kind
+        return to_request_error(error, "a query", only_reads=True).kind
 
     assert {kind(error) for error in _BUGS} == {FailureKind.APPLICATION}
     assert {kind(error) for error in _OF_THE_HOST} == {FailureKind.AVAILABILITY}

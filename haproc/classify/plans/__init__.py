@@ -1,1 +1,1 @@
-"""What a Spark Connect plan is: read from its protocol buffers, fail-closed, before it runs."""
+"""The class of a Spark Connect plan: read from its protocol buffers, fail-closed."""

@@ -18,7 +18,7 @@ from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
 #
 # Spark remembers in its session that it made the call, and takes the table that it gave. HAProc
 # makes it on every cluster, by the log, so what stands below other relations, or is only asked
-# about, means the table and nothing else: where that is not there, Spark says so.
+# about, means the table and nothing else: if there is none, Spark reports it.
 
 
 _CREATES: Final = members("create_table create_external_table")
@@ -75,19 +75,19 @@ def read_nested(message: Any, found: PlanFindings) -> None:
 
 
 def read_root(message: Any) -> PlanReading:
-    """Return what a call does that is all of a plan."""
+    """Return the reading of a call that is all of a plan."""
     kind = message.WhichOneof("cat_type")
     if kind in READING:
         found = PlanFindings()
         _look(getattr(message, kind), found)
         return found.reading(Does.QUERIES, Kind.SHOW)
-    if kind not in TOLD:
+    if kind not in NAMED:
         raise parsing.refused_unknown(f"the call {kind} of spark.catalog")
-    return TOLD[kind](getattr(message, kind))
+    return NAMED[kind](getattr(message, kind))
 
 
 def _look(message: Any, found: PlanFindings) -> None:
-    """Take the table that a call tells of; of all others it tells but their names."""
+    """Take the table that a call describes; of all others it gives only the names."""
     found.names_known = False
     fields = message.DESCRIPTOR.fields_by_name
     if "table_name" not in fields:
@@ -169,7 +169,7 @@ def _cache(message: Any) -> PlanReading:
     return found.reading(Does.HOLDS, Kind.CACHE)
 
 
-TOLD: Final[dict[str, Callable[[Any], PlanReading]]] = {
+NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
     "set_current_database": _use,
     "set_current_catalog": _use,
     "drop_temp_view": _drop_temporary,

@@ -79,7 +79,7 @@ def _classified(
 
 
 def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -> Iterator[str]:
-    """Yield the statements in a plan of which their words do not tell what they are.
+    """Yield the statements in a plan whose words do not show their kind.
 
     Raises RefusedError.
     """
@@ -90,7 +90,7 @@ def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -
 
 
 def text_of(reading: PlanReading) -> str:
-    """Return what rules about a plan's text are matched with."""
+    """Return the text with which rules about a plan's text are matched."""
     return "\n".join(part.text for part in _parts(reading))
 
 
@@ -100,7 +100,7 @@ def _parts(reading: PlanReading) -> list[SqlPart]:
 
 
 def _read(reading: PlanReading, context: Context, rules: Rules) -> Recognised:
-    """Return what a plan itself names, as one query; RefusedError for files that it may not."""
+    """Return the names in a plan itself, as one query; RefusedError for files that it may not."""
     for name in reading.names:
         refuse_own(name, context)
     found = {path_of(name) for name in reading.names} - {""}
@@ -142,7 +142,7 @@ def check_class(classified: Classified, does: Does) -> None:
 
 
 def _writing(recognised: Recognised, reading: PlanReading, context: Context) -> Recognised:
-    """Return a write with its target; a namespace's tables are not told."""
+    """Return a write with its target; a namespace's tables are unknown."""
     if recognised.kind in _NAMESPACES:
         refuse_own_schema(reading.target[-1:])
         return replace(recognised, tables_known=False)

@@ -1,4 +1,4 @@
-"""What a plan does: its root or command, its writes, and requests beside plans."""
+"""The effects of a plan: its root or command, its writes, and requests beside plans."""
 
 from __future__ import annotations
 
@@ -147,36 +147,36 @@ EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {
     "unpersist": ("relation",),
     "get_storage_level": ("relation",),
 }
-"""What is asked about plans or relations, and where these stand."""
+"""Questions about plans or relations, and the places of these."""
 PLAIN: Final = members("spark_version ddl_parse json_to_ddl")
-"""What is asked about no plan."""
+"""Questions without a plan."""
 
 
 def read_analysis(request: Any) -> PlanReading:
-    """Return what an AnalyzePlanRequest, parsed by `parsing.parse`, reads.
+    """Return the reading of an AnalyzePlanRequest, parsed by `parsing.parse`.
 
     Always QUERIES: RefusedError if any of its plans could do more. Its kind is EXPLAIN, or CACHE
     for the hints that keep rows in memory (persist, unpersist).
     """
-    asked = request.WhichOneof("analyze")
+    wanted = request.WhichOneof("analyze")
     found = PlanFindings()
-    if asked in PLAIN:
+    if wanted in PLAIN:
         return found.reading(Does.QUERIES, Kind.EXPLAIN)
-    if asked not in EXPLAINED:
-        raise parsing.refused_unknown(f"the question {asked}")
-    message = getattr(request, asked)
-    for place in EXPLAINED[asked]:
+    if wanted not in EXPLAINED:
+        raise parsing.refused_unknown(f"the question {wanted}")
+    message = getattr(request, wanted)
+    for place in EXPLAINED[wanted]:
         explained = getattr(message, place)
-        _take(explained if place == "relation" else _root_to_analyze(explained, asked), found)
-    kind = Kind.CACHE if asked in ("persist", "unpersist") else Kind.EXPLAIN
+        _take(explained if place == "relation" else _root_to_analyze(explained, wanted), found)
+    kind = Kind.CACHE if wanted in ("persist", "unpersist") else Kind.EXPLAIN
     return found.reading(Does.QUERIES, kind)
 
 
-def _root_to_analyze(plan: Any, asked: str) -> Any:
+def _root_to_analyze(plan: Any, wanted: str) -> Any:
     plan = opened(plan)
     kind = plan.WhichOneof("op_type")
     if kind == "command":
-        raise parsing.refused_nesting(f"a command whose {asked} is asked for")
+        raise parsing.refused_nesting(f"a command whose {wanted} is asked for")
     if kind != "root":
         raise parsing.refused_unknown("neither a query nor a command")
     return plan.root
@@ -194,7 +194,7 @@ def _take(relation: Any, found: PlanFindings) -> None:
 
 
 def read_plan(plan: Any, data: bytes | None = None) -> PlanReading:
-    """Return what a plan, parsed by `parsing.parse`, does; RefusedError if it may not run.
+    """Return the reading of a plan, parsed by `parsing.parse`; RefusedError if it may not run.
 
     A plan that its client has compressed is read as what it was before (`parsing.opened`).
     ``data``: the bytes that it was parsed from, or of all of its request; saves writing them anew.
@@ -214,9 +214,9 @@ def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
     does = command.WhichOneof("command_type")
     if does in REFUSED:
         raise REFUSED[does]()
-    if does not in TOLD:
+    if does not in NAMED:
         raise parsing.refused_unknown(f"the command {does}")
-    return TOLD[does](getattr(command, does))
+    return NAMED[does](getattr(command, does))
 
 
 def _root(relation: Any, data: bytes | None) -> PlanReading:
@@ -288,7 +288,7 @@ def _resources(message: Any) -> PlanReading:
 def _writes(
     read: Callable[[Any, PlanFindings], PlanReading], source: str = "input"
 ) -> Callable[[Any], PlanReading]:
-    """Return what reads such a command: first the rows that it takes, then itself."""
+    """Return the reader of such a command: first of the rows that it takes, then of itself."""
 
     def written(message: Any) -> PlanReading:
         found = PlanFindings()
@@ -322,7 +322,7 @@ def _models(message: Any) -> PlanReading:
     return relations.read_command(message, found)
 
 
-TOLD: Final[dict[str, Callable[[Any], PlanReading]]] = {
+NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
     "sql_command": _sql_command,
     "create_dataframe_view": _view,
     "register_function": _function,

@@ -70,8 +70,8 @@ Assignments           | 1 assignments Assignment*
 Assignment            | 1 field spark.Expression, 2 value spark.Expression
 OptimizeTable         | 1 table DeltaTable, 2 partition_filters string*, 3 zorder_columns string*
 """
-"""Each message's fields. All but messages, lists and maps are optional, so that each can be seen
-to be set or not; members of a choice are told apart by that, too."""
+"""Each message's fields. All but messages, lists and maps are optional, so that each can be seen to
+be set or not; members of a choice are distinguished by that, too."""
 _File = descriptor_pb2.FileDescriptorProto
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS: Final = {
@@ -169,7 +169,7 @@ EXTENSIONS_MAX: Final = 200
 """In one plan; each is parsed by itself. Chosen, not measured."""
 READING: Final = members("scan describe_history describe_detail is_delta_table")
 VERSIONS: Final = "versions of a table"
-"""Named among a plan's relations where it tells such, which differ from cluster to cluster."""
+"""Named among a plan's relations if it shows versions, which differ from cluster to cluster."""
 
 Walk = Callable[[Any, PlanFindings], None]
 
@@ -180,7 +180,7 @@ def relation_in(extension: Any, found: PlanFindings) -> Any:
 
 
 def kind_of(message: Any) -> str:
-    """Return which relation or command is set; RefusedError unless it is one."""
+    """Return the relation or command that is set; RefusedError unless it is one."""
     kinds: list[str] = [each.name for each, _ in message.ListFields()]
     if len(kinds) != 1:
         raise parsing.refused_unknown("an extension of Delta's of no kind that there is")
@@ -206,7 +206,7 @@ def read_nested(extension: Any, found: PlanFindings) -> None:
 
 
 def read_root(relation: Any, found: PlanFindings, walk: Walk) -> PlanReading:
-    """Return what a relation does that writes, and is all of a plan."""
+    """Return the reading of a relation that writes, and is all of a plan."""
     kind = kind_of(relation)
     message = getattr(relation, kind)
     if kind not in WRITING:
@@ -218,7 +218,7 @@ def read_root(relation: Any, found: PlanFindings, walk: Walk) -> PlanReading:
 
 
 def read_command(extension: Any) -> PlanReading:
-    """Return what a command of Delta's does."""
+    """Return the reading of a command of Delta's."""
     found = PlanFindings()
     command = _unpacked(extension, DeltaCommand, found)
     kind = kind_of(command)
@@ -297,10 +297,10 @@ WRITING: Final[dict[str, Callable[[Any, PlanFindings], PlanReading]]] = {
 
 
 def _named(kind: Kind) -> Callable[[Any, PlanFindings], PlanReading]:
-    def told(message: Any, found: PlanFindings) -> PlanReading:
+    def read(message: Any, found: PlanFindings) -> PlanReading:
         return found.reading(Does.WRITES, kind, target=_name(message.table))
 
-    return told
+    return read
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:

@@ -1,9 +1,9 @@
 """The expressions of a plan: gone into only where something in them could matter.
 
 They are most of a plan, and for a query it mostly doesn't matter what they compute. So for a query
-one look at its bytes tells whether anything stands in it that could mean more (`_suspicious`); only
-then its expressions are gone through. For a write they always are, since what decides whether
-clusters compute the same stands there: names of functions, SQL texts, code of the user's.
+one look at its bytes shows if it may contain such a part (`_suspicious`); only then its expressions
+are gone through. For a write they always are, since what decides whether clusters compute the same
+stands there: names of functions, SQL texts, code of the user's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LITERAL = protos.expressions.Expression.Literal.DESCRIPTOR.full_name
 HIDING: Final = frozenset({"java_method", "reflect", "try_reflect"})
 """Functions that run any code by its name."""
 _EXTENSION: Final = bytes((0xBA, 0x3E))
-"""How a field of number 999 that holds a message begins: an extension."""
+"""The first bytes of a field of number 999 that holds a message: an extension."""
 _JVM_OBJECT: Final = bytes((0xAC, 0xED, 0x00, 0x05))
-"""How an object of the JVM begins when it is serialized: a function in Scala."""
+"""The first bytes of a serialized object of the JVM: a function in Scala."""
 _SUSPECT: Final = (
     *(b"reflect", b"java_method", b"identifier"),
     *(_EXTENSION, _JVM_OBJECT),
 )
-"""What stands in the bytes of every plan that calls any of these, or holds such."""
+"""Bytes in every plan that calls any of these, or contains such an object."""
 _SUBQUERY: Final = re.compile(rb"\([^\w(]*+(?:select|with|from|table|values|map|reduce)\b")
 """A query in parentheses, whatever stands between: spaces, comments."""
 _LETTERS: Final = (("ſ".encode(), b"s"), ("ı".encode(), b"i"))

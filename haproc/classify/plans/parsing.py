@@ -101,7 +101,7 @@ def refused_hiding(function: str) -> RefusedError:
 
 
 def name_in(text: str, use: str) -> tuple[str, ...]:
-    """Return the parts of a table's name; RefusedError, which says its use, if the text is none."""
+    """Return the parts of a table's name; RefusedError, with its use, if the text is none."""
     parts = parts_of(text)
     if parts is None:
         raise refused_name(text, use)
@@ -125,7 +125,7 @@ _Compressed = protos.base.Plan.CompressedOperation
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Return the message of class ``kind`` in ``data``; RefusedError if it can't be told wholly."""
+    """Return the message of class ``kind`` in ``data``; RefusedError if it can't be read wholly."""
     message = _parsed(kind, data)
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):

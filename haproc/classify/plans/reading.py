@@ -1,4 +1,4 @@
-"""What is known of a plan, as types."""
+"""The known facts about a plan, as types."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from haproc.classify.model import Kind
 
 
 class Does(StrEnum):
-    """What running a plan would do; decides which way it goes."""
+    """The effect of running a plan; decides its way."""
 
     QUERIES = "queries"
     """Its relations only read."""
     RUNS_SQL = "runs_sql"
-    """It is a SQL text: what that does, the text says."""
+    """It is a SQL text: the text decides the effect."""
     CHANGES_SESSION = "changes_session"
     """It changes the state of the client's session alone, and can be done again in another."""
     HOLDS = "holds"
@@ -25,7 +25,7 @@ class Does(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a plan writes its rows into its target."""
+    """The way in which a plan writes its rows into its target."""
 
     SAVE_ERROR = "save_error"
     """``saveAsTable``: makes the table; an error if it is there."""
@@ -63,7 +63,7 @@ class SqlPart:
 
 @dataclass(frozen=True, slots=True)
 class PlanReading:
-    """What a plan says of itself; names are as it gives them, not yet completed.
+    """The facts that a plan contains; names are as it gives them, not yet completed.
 
     ``target`` is what is written, or the name of what changes in the session. ``names`` are the
     tables and views that are read, ``sqls`` the SQL texts that stand as relations (each has to be
@@ -78,7 +78,7 @@ class PlanReading:
     kind_if_there: Kind | None = None
     """The kind, where it is another one if the target exists already."""
     evolves: bool = False
-    """Whether the write may change its target's columns."""
+    """True if the write may change its target's columns."""
     sql: SqlPart | None = None
     """The text of RUNS_SQL."""
     sqls: tuple[SqlPart, ...] = ()
@@ -87,13 +87,13 @@ class PlanReading:
     blobs: frozenset[str] = frozenset()
     handles: frozenset[str] = frozenset()
     user_code: bool = False
-    """Whether functions, table functions or the like of the user's own are in it."""
+    """True if it contains the user's own functions, table functions or the like."""
     expressions: tuple[str, ...] = ()
     """SQL texts that stand for single expressions; empty where nothing in them could matter."""
     functions: frozenset[str] = frozenset()
     """Names of the functions that it calls, in lower case; only of writes."""
     names_known: bool = True
-    """False: it reads tables that cannot be told."""
+    """False: it reads unknown tables."""
     relations: frozenset[str] = frozenset()
     """The kinds of relations in it, as the protocol calls them."""
     options: frozenset[str] = frozenset()
@@ -102,7 +102,7 @@ class PlanReading:
 
 @dataclass(slots=True)
 class PlanFindings:
-    """Collects what the parts of one plan say."""
+    """Collects the facts of one plan's parts."""
 
     sqls: list[SqlPart] = field(default_factory=list)
     names: set[tuple[str, ...]] = field(default_factory=set)

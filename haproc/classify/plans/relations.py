@@ -16,7 +16,7 @@ from haproc.classify.plans.parsing import members, name_in
 from haproc.classify.plans.reading import Does, PlanFindings, PlanReading, SqlPart
 from haproc.failure import ErrorClass
 
-# Models of ``pyspark.ml``: what one server's session keeps, and whoever asks for it.
+# Models of ``pyspark.ml``: objects of one server's session, and the relations that use them.
 #
 # A model is gone with the server that fitted it. What reads or writes one as files is refused, and
 # so is whatever runs a text or a class that only its parameters name.
@@ -63,7 +63,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def read_command(message: Any, found: PlanFindings) -> PlanReading:
-    """Return what a command for models does; what it reads has been taken."""
+    """Return the reading of a command for models; its inputs have been taken."""
     kind = message.WhichOneof("command")
     if kind in FILES:
         raise RefusedError(
@@ -147,7 +147,7 @@ def walk(root: Any, found: PlanFindings) -> None:
 
 
 def _entered(relation: Any, found: PlanFindings) -> Any:
-    """Take what this relation says of itself, and return the message that says it."""
+    """Take the facts of this relation itself, and return its message."""
     kind = relation.WhichOneof("rel_type")
     if kind is None:
         raise parsing.refused_unknown("a relation that is empty, or of a kind that is new")
@@ -163,9 +163,9 @@ def _entered(relation: Any, found: PlanFindings) -> Any:
         return message
     if kind in REFUSED:
         raise REFUSED[kind]()
-    if kind not in TOLD:
+    if kind not in NAMED:
         raise parsing.refused_unknown(f"the relation {kind}")
-    TOLD[kind](message, found)
+    NAMED[kind](message, found)
     return message
 
 
@@ -189,7 +189,7 @@ def inside(message: Any) -> Iterator[Any]:
 
 
 def has_sql(relation: Any) -> bool:
-    """Whether the relation is a SQL text, by itself or with the DataFrames that it reads."""
+    """True if the relation is a SQL text, alone or with the DataFrames that it reads."""
     kind = relation.WhichOneof("rel_type")
     if kind == "with_relations":
         kind = relation.with_relations.root.WhichOneof("rel_type")
@@ -219,7 +219,7 @@ def bearing(descriptor: Any) -> tuple[tuple[str, bool], ...]:
 
 @cache
 def _bears(descriptor: Any) -> bool:
-    """Whether a relation may stand in a message of this kind."""
+    """True if a message of this kind may contain a relation."""
     seen, stack = set(), [descriptor]
     while stack:
         kind = stack.pop()
@@ -257,7 +257,7 @@ def _data_source(message: Any, found: PlanFindings) -> None:
 
 
 def _take_options(options: Any, found: PlanFindings) -> None:
-    """Take the names of options, and the values of those that say where something lies."""
+    """Take the names of options, and the values of those that name a place."""
     for key in options:
         check_read_option(key)
     found.options.update(map(str.lower, options))
@@ -296,7 +296,7 @@ def _chunked(message: Any, found: PlanFindings) -> None:
     found.blobs.update(filter(None, (*message.dataHashes, message.schemaHash)))
 
 
-TOLD: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
+NAMED: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "read": _read,
     "relation_changes": _changes,
     "unresolved_table_valued_function": _table_function,
@@ -307,4 +307,4 @@ TOLD: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "chunked_cached_local_relation": _chunked,
     "extension": delta.read_nested,
 }
-"""These say what they read."""
+"""These name what they read."""

@@ -1,4 +1,4 @@
-"""What clients ask beside statements: who answers here, and what would become of a statement."""
+"""Clients' questions beside statements: about this HAProc, and about a statement's class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from haproc.doors.status import StatusSource
 from haproc.route.model import Request, SentSql, Service
 from haproc.statements.request_admission import RequestAdmission
 
-# The door that tells what would become of a statement, for `haproc classify --server`.
+# The door that classifies a statement without running it, for `haproc classify --server`.
 
 
 PATH: Final = "/api/ha/classify"
@@ -38,12 +38,12 @@ class ClassifyDoor:
         return [web.post(PATH, self.classify)]
 
     async def classify(self, request: web.Request) -> web.Response:
-        """Tell it; what would be refused is told, too."""
+        """Return it, a refusal included."""
         check_json(request)
         limits = self._config.limits
         given = reading.parse_object(await read_body(request, limits.statement_body_bytes_max))
         reading.no_unknown(given, FIELDS)
-        asked = Request(
+        wanted = Request(
             id=uuid.uuid4().hex,
             statement=SentSql(reading.needed_text(given, "statement")),
             fingerprint="",
@@ -55,13 +55,13 @@ class ClassifyDoor:
         )
         tree = reading.flag(given, "tree")
         async with self._request_admission.permit(request[USER]):
-            return json_response(dict(await self._service.shown(asked, tree=tree)))
+            return json_response(dict(await self._service.shown(wanted, tree=tree)))
 
 
-# What other products' clients ask first: who answers here, who they are, where statements run.
+# The first questions of other products' clients: this product, their user, and the warehouse.
 #
-# The paths are Livy's (``/``, ``/version``) and Databricks' (``Me``, ``warehouses``). Of their
-# answers there is what this ring can say: it is the one warehouse, under its name.
+# The paths are Livy's (``/``, ``/version``) and Databricks' (``Me``, ``warehouses``). The answers
+# contain the fields that this ring has: it is the one warehouse, under its name.
 
 
 ME = "/api/2.0/preview/scim/v2/Me"
@@ -86,16 +86,16 @@ class AboutDoor:
         ]
 
     async def root(self, request: web.Request) -> web.Response:
-        """Say what this is."""
+        """Return this product's name."""
         about = {"service": "haproc", "version": __version__, "ring": self._ring}
         return json_response({**about, "interface": "/openapi.json"})
 
     async def version(self, request: web.Request) -> web.Response:
-        """Say which version this is."""
+        """Return this version."""
         return json_response({"version": __version__})
 
     async def me(self, request: web.Request) -> web.Response:
-        """Say whose token it was."""
+        """Return the token's user."""
         user = request[USER]
         return json_response({"id": user, "userName": user, "displayName": user, "active": True})
 

@@ -32,7 +32,7 @@ from haproc.statements.store import Kept, arrow_stream
 
 RESULTS_PATH = "/api/ha/results"
 LINK_SECRET = "link_secret"
-"""The part of a link's path that lets in whoever shows it, until the result is gone."""
+"""The part of a link's path that gives access, until the result is gone."""
 
 
 class Answers:
@@ -149,7 +149,7 @@ def _dumps(body: dict[str, Json]) -> bytes:
 def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
     """Return the ``ha`` block of an answer."""
     outcomes: Mapping[str, Json] = dict(report.outcomes)
-    told = report.cache
+    cache = report.cache
     return {
         "cluster": report.cluster,
         "class": report.operation_class.value,
@@ -157,13 +157,13 @@ def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
         "outcomes": dict(outcomes),
         "affected_rows": affected_rows,
         "after_offset": report.after_offset,
-        **({} if told is None else {"cache": _cache_block(told)}),
+        **({} if cache is None else {"cache": _cache_block(cache)}),
     }
 
 
-def _cache_block(told: CacheReport) -> dict[str, Json]:
-    age_s = round(told.age_s, 3)
-    return {"hit": told.hit, "age_s": age_s, "kept": told.kept, "reason": told.reason}
+def _cache_block(cache: CacheReport) -> dict[str, Json]:
+    age_s = round(cache.age_s, 3)
+    return {"hit": cache.hit, "age_s": age_s, "kept": cache.kept, "reason": cache.reason}
 
 
 # A result as an answer's body, sent while the cluster makes it.
@@ -187,11 +187,11 @@ class StreamedAnswers:
         self._registry = registry
         self._stall_s = stall_s
 
-    async def answer(self, request: web.Request, asked: StatementRequest) -> web.StreamResponse:
+    async def answer(self, request: web.Request, wanted: StatementRequest) -> web.StreamResponse:
         """Run the statement and stream its result; raises RequestError before the first byte."""
-        assert asked.delivery is not None
-        async with self._registry.stream(asked.request) as (execution, answer):
-            pieces = arrow_stream(answer.result, asked.delivery)
+        assert wanted.delivery is not None
+        async with self._registry.stream(wanted.request) as (execution, answer):
+            pieces = arrow_stream(answer.result, wanted.delivery)
             async with contextlib.aclosing(pieces):
                 if isinstance(answer.result, Collected):  # a write's few numbers
                     body = b"".join([piece async for piece in pieces])
@@ -243,8 +243,8 @@ class StreamedAnswers:
         if isinstance(error, TimeoutError):
             _LOG.warning("statement %s: the client took nothing for a while", execution.id)
         elif not isinstance(error, ConnectionError):
-            told = as_request_error(error, f"statement {execution.id}")
-            _LOG.warning("statement %s broke off: %s", execution.id, told.message)
+            reported = as_request_error(error, f"statement {execution.id}")
+            _LOG.warning("statement %s broke off: %s", execution.id, reported.message)
         if request.transport is not None:
             with contextlib.suppress(RuntimeError):
                 request.transport.abort()

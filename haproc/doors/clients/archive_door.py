@@ -17,8 +17,8 @@ from haproc.replicate.archive.pages import BYTES_MAX, ROWS_MAX, Page
 
 # The door for the archive: what every cluster has applied, as pages of Arrow, for one user.
 #
-# ``from`` is an offset, ``rows`` how many at most. The answer's headers say what it covers, and
-# how far one can ask. Telling how far the archive is has its own request: reading alone keeps
+# ``from`` is an offset, ``rows`` how many at most. The answer's headers contain the range that it
+# covers, and the end of the archive. The reader's progress has its own request: reading alone keeps
 # nothing.
 
 
@@ -32,7 +32,7 @@ class ArchiveService(Protocol):
     """The log as the archive sees it; methods raise RequestError."""
 
     async def page(self, start: int, rows_max: int) -> Page:
-        """Return what every cluster has applied from an offset on."""
+        """Return the records from an offset on that every cluster has applied."""
         ...
 
     async def archived(self, below: int) -> None:
@@ -94,14 +94,14 @@ VERIFY_PATH: Final = "/api/ha/verify"
 
 
 class Verifies(Protocol):
-    """What a HAProc does for it; methods raise RequestError."""
+    """The HAProc's verification of restores; methods raise RequestError."""
 
     async def verify(self) -> Mapping[str, Json]:
-        """Have all clusters say what they hold."""
+        """Have all clusters report their content."""
         ...
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Return what that came to so far."""
+        """Return its result so far."""
         ...
 
 

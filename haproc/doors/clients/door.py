@@ -18,12 +18,12 @@ class Door(Protocol):
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         ...
 
     @property
     def is_open(self) -> bool:
-        """Whether connections are accepted."""
+        """True if connections are accepted."""
         ...
 
     async def open(self) -> None:

@@ -130,7 +130,7 @@ class JobDoor:
         return json_response(dict(await self._jobs.shown(request[USER], batch_id(request))))
 
     async def state(self, request: web.Request) -> web.Response:
-        """Tell one job's state."""
+        """Return one job's state."""
         return json_response(dict(await self._jobs.state(request[USER], batch_id(request))))
 
     async def log(self, request: web.Request) -> web.Response:
@@ -151,7 +151,7 @@ def batch_id(request: web.Request) -> int:
 
 
 def page_of(request: web.Request) -> tuple[int | None, int]:
-    """Return where a page begins, if that is said, and how long it may be."""
+    """Return the beginning of a page, if stated, and its largest length."""
     reading.no_unknown(request.query, ("from", "size"))
     start = request.query.get("from")
     size = reading.whole_number(request.query.get("size", str(PAGE_DEFAULT)), "size")

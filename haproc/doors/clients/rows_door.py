@@ -18,8 +18,8 @@ from haproc.doors.clients.statement_request import with_headers
 from haproc.doors.http import reading
 from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import (
-    ASKED,
     HELD,
+    REQUESTED,
     is_packed,
     json_response,
     read_body,
@@ -71,25 +71,25 @@ class RowsDoor:
 
     async def append(self, request: web.Request) -> web.Response:
         """Append the body's rows to the table; answers once this cluster has them."""
-        asked = await self._read(request)
-        execution = await self._registry.submit(StatementRequest(asked), request[HELD])
+        wanted = await self._read(request)
+        execution = await self._registry.submit(StatementRequest(wanted), request[HELD])
         await self._registry.wait(execution, None)
         report = execution.settled()
         return json_response(
             {
-                "statement_id": asked.id,
+                "statement_id": wanted.id,
                 "status": {"state": "SUCCEEDED"},
                 "ha": ha_block(report, execution.affected_rows),
             }
         )
 
     async def _read(self, request: web.Request) -> Request:
-        """Return what is asked. Whether the rows fit the table is seen where it is their turn."""
+        """Return the request. Whether the rows fit the table is seen where it is their turn."""
         given = with_headers(_query(request), request.headers)
         form = _form(request, given)
         own_id = reading.identifier(given, "request_id")
         request_id = own_id or uuid.uuid4().hex
-        request[ASKED] = RequestedStatement(request_id, own_id is not None)
+        request[REQUESTED] = RequestedStatement(request_id, own_id is not None)
         arrived_s = asyncio.get_running_loop().time()
         age_s = reading.age(reading.seconds_in(given.get("age_s"), "age_s"))
         timeout_s = reading.seconds_in(given.get("timeout_s"), "timeout_s")
@@ -105,7 +105,7 @@ class RowsDoor:
         return Request(
             id=request_id,
             statement=SentRows(table, body, form),
-            fingerprint=fingerprint_of(user, {**parts, **form.told()}),
+            fingerprint=fingerprint_of(user, {**parts, **form.fields()}),
             user=user,
             catalog=catalog,
             schema=schema,
@@ -175,24 +175,24 @@ def _form(request: web.Request, given: Mapping[str, str]) -> Form:
             f"Content-Type {request.headers.get('Content-Type', '')[:80]!r} is not known here",
             f"send one of {', '.join(FormKind)}; texts in UTF-8",
         )
-    said = {name: given[name] for name in _OF_FORM if name in given}
-    _check_said(kind, said)
-    line = said.pop("first_line", "1")
+    options = {name: given[name] for name in _OF_FORM if name in given}
+    _check_options(kind, options)
+    line = options.pop("first_line", "1")
     if not (line.isascii() and line.isdigit() and len(line) <= LINE_DIGITS_MAX):
         raise refused(ErrorClass.BAD_REQUEST, "first_line must be a number of a line")
-    return Form(kind, first_line=int(line), **said)
+    return Form(kind, first_line=int(line), **options)
 
 
-def _check_said(kind: FormKind, said: Mapping[str, str]) -> None:
-    for name in said:
+def _check_options(kind: FormKind, options: Mapping[str, str]) -> None:
+    for name in options:
         if kind not in _TAKES.get(name, FormKind):
             raise refused(ErrorClass.BAD_REQUEST, f"{name} says nothing of {kind.value}")
-    delimiter = said.get("delimiter", ",")
+    delimiter = options.get("delimiter", ",")
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
         raise refused(
             ErrorClass.BAD_REQUEST, "delimiter must be one ASCII character, no quote or line end"
         )
-    zone = said.get("time_zone", "UTC")
+    zone = options.get("time_zone", "UTC")
     try:
         ZoneInfo(zone)
     except (ValueError, KeyError, OSError):

@@ -23,10 +23,10 @@ STATEMENTS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a client has its session begin with.
+    """The content with which a client has its session begin.
 
-    ``afresh``: whatever the session held. Clients that keep their session's journal themselves
-    send it so to each HAProc that they come to.
+    ``afresh``: it replaces the session's content. Clients that keep their session's journal
+    themselves send it so to each HAProc that they come to.
     """
 
     statements: Sequence[str] = ()
@@ -75,7 +75,7 @@ class SessionDoor:
 
 
 def read_opening(body: bytes) -> Opening:
-    """Return what a body says; raises RequestError."""
+    """Return the content of a body; raises RequestError."""
     given = reading.parse_object(body) if body.strip() else {}
     reading.no_unknown(given, ("begin_with", "statements"))
     if "statements" in given and "begin_with" in given:

@@ -19,8 +19,8 @@ from haproc.doors.http import reading
 from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import (
     ARROW_STREAM,
-    ASKED,
     HELD,
+    REQUESTED,
     check_json,
     json_response,
     raw_json,
@@ -35,7 +35,7 @@ from haproc.statements.registry import Registry
 from haproc.statements.request import Format, OnWaitTimeout, StatementRequest
 
 RECALL_S: Final = 1.0
-"""What became of a write that is in the log is mostly known at once; chosen, not measured."""
+"""The wait for a logged write's outcome, mostly known at once; chosen, not measured."""
 
 
 DEFAULT_CONCERN: Final = "default"
@@ -82,13 +82,13 @@ class StatementDoor:
         check_json(request)
         limit = self._config.limits.statement_body_bytes_max
         body = await read_body(request, limit)
-        asked = await self._read(body, request, arrived_s)
-        request[ASKED] = RequestedStatement(asked.request.id, asked.own_id)
+        wanted = await self._read(body, request, arrived_s)
+        request[REQUESTED] = RequestedStatement(wanted.request.id, wanted.own_id)
         if ARROW_STREAM in request.headers.get("Accept", ""):
-            return await self._streams.answer(request, asked)
-        execution = await self._registry.submit(asked, request[HELD])
-        if not await self._registry.wait(execution, asked.wait_s or 0):
-            if asked.on_wait_timeout is OnWaitTimeout.CANCEL:
+            return await self._streams.answer(request, wanted)
+        execution = await self._registry.submit(wanted, request[HELD])
+        if not await self._registry.wait(execution, wanted.wait_s or 0):
+            if wanted.on_wait_timeout is OnWaitTimeout.CANCEL:
                 await self._registry.cancel(execution)
             execution.promised = True
         return await self._answer(execution, request)
@@ -106,7 +106,7 @@ class StatementDoor:
         )
 
     async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
-        """Return what is known of a write's place in the ring, beside what became of it here."""
+        """Return the known facts about a write in the ring, beside its outcome here."""
         error, report = execution.error, execution.report
         if error is not None:
             if error.kind is not FailureKind.APPLICATION or error.offset is None:
@@ -118,8 +118,8 @@ class StatementDoor:
             }
         if not concern or not execution.finished or report is None or report.offset is None:
             return {}
-        asked = concern if isinstance(concern, WriteConcern) else None
-        return {"concern_met": await self._service.concern_met(report.offset, asked)}
+        requested = concern if isinstance(concern, WriteConcern) else None
+        return {"concern_met": await self._service.concern_met(report.offset, requested)}
 
     async def chunk(self, request: web.Request) -> web.Response:
         """Answer with one chunk of a result."""
@@ -129,9 +129,9 @@ class StatementDoor:
     async def cancel(self, request: web.Request) -> web.Response:
         """Cancel a statement; answer with what became of it."""
         found = await self._registry.cancel(self._find(request))
-        told: dict[str, Json] = {"became": found.fate.value}
-        told |= {} if found.offset is None else {"log_offset": found.offset}
-        return json_response(told | ({"message": found.text} if found.text else {}))
+        fields: dict[str, Json] = {"became": found.fate.value}
+        fields |= {} if found.offset is None else {"log_offset": found.offset}
+        return json_response(fields | ({"message": found.text} if found.text else {}))
 
     async def result(self, request: web.Request) -> web.Response:
         """Answer with a chunk's bytes, found by its link."""
@@ -153,10 +153,10 @@ class StatementDoor:
             headers=headers,
             reads=self._config.reads,
         )
-        asked = await self._texts.run(request[USER], len(body), read, body)
+        wanted = await self._texts.run(request[USER], len(body), read, body)
         if (standing := request[ADMITTED].standing) is None:
-            return asked
-        return replace(asked, request=replace(asked.request, standing=standing))
+            return wanted
+        return replace(wanted, request=replace(wanted.request, standing=standing))
 
     def _find(self, request: web.Request) -> Execution:
         return self._registry.find(request.match_info["statement_id"], request[USER])
@@ -174,7 +174,7 @@ def _index(request: web.Request) -> int:
 
 
 def _concern(request: web.Request) -> WriteConcern | str:
-    """Return whose fulfilment is asked about; empty: none's."""
+    """Return the write concern whose fulfilment is asked for; empty: none."""
     text = request.query.get("concern", "")
     if text in ("", DEFAULT_CONCERN):
         return text

@@ -24,7 +24,7 @@ from haproc.statements.request import (
     fingerprint_of,
 )
 
-# How fresh a query must be, from a request's fields and headers; what neither says is configured.
+# The freshness of a query, from a request's fields and headers; the configuration has the defaults.
 #
 # A field counts before the header of its name. Values in, `Freshness` or RequestError out.
 
@@ -43,30 +43,32 @@ def read_freshness(
     given: Mapping[str, Any], headers: Mapping[str, str], defaults: Reads
 ) -> Freshness:
     """Check and combine them; raises RequestError."""
-    told: dict[str, Any] = {
+    from_headers: dict[str, Any] = {
         name: headers[header].strip()
         for name, header in FRESHNESS_HEADERS.items()
         if header in headers
     }
     for name in ("acceptable_offset_lag", "after_offset"):
-        if name in told:
-            told[name] = reading.whole_number(told[name], FRESHNESS_HEADERS[name], 19)
-    asked = {
-        **told,
+        if name in from_headers:
+            from_headers[name] = reading.whole_number(
+                from_headers[name], FRESHNESS_HEADERS[name], 19
+            )
+    fields = {
+        **from_headers,
         **{name: given[name] for name in FRESHNESS_FIELDS if given.get(name) is not None},
     }
-    level = reading.choice(asked, "consistency", Consistency)
-    lag_max = reading.offset(asked, "acceptable_offset_lag")
+    level = reading.choice(fields, "consistency", Consistency)
+    lag_max = reading.offset(fields, "acceptable_offset_lag")
     return Freshness(
         level or defaults.consistency,
         defaults.acceptable_offset_lag if lag_max is None else lag_max,
-        reading.offset(asked, "after_offset") or 0,
-        _seen(asked),
+        reading.offset(fields, "after_offset") or 0,
+        _seen(fields),
     )
 
 
-def _seen(asked: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    value = asked.get("seen")
+def _seen(fields: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    value = fields.get("seen")
     if value is None:
         return ()
     if not isinstance(value, dict):
@@ -114,7 +116,7 @@ FIELDS: Final = (
     "age_s",
 )
 HEADERS: Final = {"HAProc-Write-Concern": "write_concern", "Idempotency-Key": "request_id"}
-"""Headers that may say a field, too; what the body says counts more."""
+"""Headers that may contain a field, too; the body's field counts first."""
 CACHE_HEADER: Final = "HAProc-Cache"
 READ_HEADERS: Final = (*HEADERS, *FRESHNESS_HEADERS.values(), CACHE_HEADER)
 """All headers that are looked at."""
@@ -163,18 +165,20 @@ def read_statement(
 
 
 def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a body, and those that only headers say."""
+    """Return the fields of a body, and those that only headers contain."""
     # An Idempotency-Key is a string in quotes, which not everybody writes.
-    said = {field: headers[name].strip('"') for name, field in HEADERS.items() if name in headers}
-    return {**said, **{name: value for name, value in given.items() if value is not None}}
+    from_headers = {
+        field: headers[name].strip('"') for name, field in HEADERS.items() if name in headers
+    }
+    return {**from_headers, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _cache(given: Mapping[str, Any], headers: Mapping[str, str]) -> bool | None:
-    """Return what the request says of the cache; the field counts before the header."""
+    """Return the request's use of the cache; the field counts before the header."""
     value = given.get("cache")
     if value is None and CACHE_HEADER in headers:
-        said = headers[CACHE_HEADER].strip().lower()
-        value = {"true": True, "false": False}.get(said, said)
+        header = headers[CACHE_HEADER].strip().lower()
+        value = {"true": True, "false": False}.get(header, header)
     if value is None or isinstance(value, bool):
         return value
     raise reading.wrong("cache", "true or false", value)
@@ -210,8 +214,8 @@ def _name(given: Mapping[str, Any], name: str) -> str | None:
 
 
 def _waiting(given: Mapping[str, Any]) -> tuple[float, OnWaitTimeout]:
-    asked = reading.text(given, "wait_timeout", "10s") or ""
-    found = _WAIT.fullmatch(asked)
+    wanted = reading.text(given, "wait_timeout", "10s") or ""
+    found = _WAIT.fullmatch(wanted)
     wait_s = int(found[1]) if found else -1
     if wait_s != 0 and not 5 <= wait_s <= 50:
         raise refused(ErrorClass.BAD_REQUEST, 'wait_timeout must be "0s", or "5s" to "50s"')

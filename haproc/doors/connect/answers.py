@@ -1,4 +1,4 @@
-"""What Spark answers a statement with, made for those that did not run in the client's session."""
+"""Spark's answers, made for statements that did not run in the client's session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from haproc.engine.arrow import empty_stream, joined, stream_of
 from haproc.engine.interface import Chunk
 from haproc.statements.plain_arrow import text_of
 
-# The schema of an Arrow stream as Spark Connect tells it.
+# The schema of an Arrow stream in Spark Connect's form.
 
 
 _SIMPLE: Final = {
@@ -86,14 +86,14 @@ def sql_result(chunks: Sequence[bytes], plan_id: int | None) -> bytes:
 
 
 def settings_rows(rows: Sequence[tuple[str, str]]) -> Chunk:
-    """Return what a SET or RESET gives that has these rows of a key and its value."""
+    """Return the result of a SET or RESET with these rows of a key and its value."""
     columns = {name: [row[at] for row in rows] for at, name in enumerate(("key", "value"))}
     schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in columns])
     return Chunk(stream_of(pa.table(columns, schema=schema)), len(rows))
 
 
 def schema(chunks: Sequence[bytes]) -> bytes:
-    """Return the answer that tells the columns of Arrow streams; of none, that there is none."""
+    """Return the answer with the columns of Arrow streams; without streams, an empty one."""
     response = _base.ExecutePlanResponse()
     with pa.ipc.open_stream(chunks[0] if chunks else empty_stream()) as stream:
         response.schema.CopyFrom(schema_of(stream.schema))
@@ -109,7 +109,7 @@ def rows(chunk: Chunk) -> bytes:
 
 
 def observed(found: Sequence[bytes]) -> bytes:
-    """Return the answer that tells what observations found."""
+    """Return the answer with the results of observations."""
     response = _base.ExecutePlanResponse()
     for each in found:
         metrics = wire.parsed(_base.ExecutePlanResponse.ObservedMetrics, each)
@@ -118,13 +118,13 @@ def observed(found: Sequence[bytes]) -> bytes:
 
 
 def only_removes(plan: bytes) -> bool:
-    """Tell whether a plan does nothing but drop what only its server's session holds."""
+    """Return whether a plan only drops objects that only its server's session holds."""
     command = wire.parsed(_base.Plan, plan).command
     return bool(command.WhichOneof("command_type") == "remove_cached_remote_relation")
 
 
 def handles_in(responses: Sequence[bytes]) -> set[str]:
-    """Return what a command made that only its server's session has: checkpoints, models."""
+    """Return the objects of a command that only its server's session has: checkpoints, models."""
     found: set[str] = set()
     for each in responses:
         response = wire.parsed(_base.ExecutePlanResponse, each)

@@ -1,7 +1,7 @@
 """One call at this door: whose it is, for which session, and how it is answered.
 
-Handlers raise RequestError, or a RelayedError with Spark's own words; what the client is told of
-either is decided here, for all calls.
+Handlers raise RequestError, or a RelayedError with Spark's own words; the client's error for either
+is decided here, for all calls.
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from haproc.doors.connect.errors import DETAILS, CallEnd, Enriched, as_given, invalid_handle, told
+from haproc.doors.connect.errors import (
+    DETAILS,
+    CallEnd,
+    Enriched,
+    as_given,
+    call_end,
+    invalid_handle,
+)
 from haproc.doors.http.access import Admission, Admitted
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.route.answering import as_told
+from haproc.route.answering import to_request_error
 from haproc.route.model import Authorization
 from haproc.sessions.ownership import Key
 from haproc.statements.request_admission import Held, RequestAdmission
@@ -60,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """What a call shows of itself; ``observed`` is the server's id as its client knows it."""
+    """The public facts of a call; ``observed`` is the server's id as its client knows it."""
 
     rpc: str
     by: Admitted
@@ -78,8 +85,8 @@ Uploading = Callable[[Call, bytes, AsyncIterator[bytes]], Awaitable[bytes]]
 class Boundary:
     """Lets calls in, and no exception out.
 
-    ``server_id`` gives the server's own id of a user's session; ``explained`` says what a client is
-    told of its own call's failure in the session behind it.
+    ``server_id`` gives the server's own id of a user's session; ``explained`` returns the client's
+    error for its own call's failure in the session behind it.
     """
 
     def __init__(
@@ -178,8 +185,8 @@ class Boundary:
             error_id = str(uuid.uuid4())
             only_reads = rpc not in _RUNNING
             to_java = _JAVA in _metadata(context).get("user-agent", "")
-            failure = as_told(error, rpc, only_reads=only_reads)
-            ending = told(failure, error_id=error_id, to_java=to_java)
+            failure = to_request_error(error, rpc, only_reads=only_reads)
+            ending = call_end(failure, error_id=error_id, to_java=to_java)
             if ending.enriched:
                 self.enriched.keep(error_id, ending.enriched)
         await abort(context, ending)
@@ -193,7 +200,7 @@ async def abort(context: Any, ending: CallEnd) -> None:
 
 
 def _metadata(context: Any) -> dict[str, str]:
-    """Return what came beside the request; of a name that came twice the first one counts."""
+    """Return the request's metadata; of a name that came twice the first one counts."""
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):

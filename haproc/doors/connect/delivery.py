@@ -1,18 +1,19 @@
-"""What clients of the Spark Connect door get of their operations, however often they come for it.
+"""Delivers the responses of operations to clients of the Spark Connect door, at each attempt.
 
-An operation is what ExecutePlan began: a query that is relayed, or a write whose answer is awaited.
-It runs in a task of its own (`operation.py`), and its client reads it from any connection, until it
-releases it, or has not come for a time. Ended ones are remembered as Spark remembers them, and what
-is said of an operation is what Spark says (`errors.py`).
+An operation begins with ExecutePlan: a query that is relayed, or a write whose answer is awaited.
+It runs in a task of its own (`operation.py`). Its client reads it from any connection, until the
+client releases it, or has not come for a time. Ended ones are remembered as Spark remembers them,
+and errors about operations are Spark's (`errors.py`).
 
 A client may come with a response that another HAProc gave it, or this one before its Spark died.
-What the response's id says (`responses.py`) is enough to go on: the request runs again in the
-client's session, and what the client has is passed over (`responses.py`). A request that does not
-fit into ids is put into the key-value store before the first response leaves, unless the result is
-small: `running/USER/SESSION/OPERATION`, deleted at the operation's end by who put it there last.
+That response's id (`responses.py`) is enough to go on: the request runs again in the client's
+session, and the responses that the client has are passed over. A request that does not fit into ids
+is put into the key-value store before the first response leaves, unless the result is small:
+`running/USER/SESSION/OPERATION`. The process that put it there last deletes it at the operation's
+end.
 
-A run that fails because its cluster is not there is forgotten at once, and its stream ends with
-that error: so the client comes again, here or at the next HAProc, and is welcome with what it has.
+A run that fails because its cluster is away is forgotten at once, and its stream ends with that
+error. So the client comes again, here or at the next HAProc, and goes on from what it has.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ _LOG = logging.getLogger(__name__)
 Source = Callable[[bytes], AsyncGenerator[bytes, None]]
 """Runs a serialized ExecutePlanRequest and yields serialized ExecutePlanResponses, as Spark gave
 them: the door's ordinary way of a request, with all that it checks. The user and session are those
-of the key, whatever the request says. Closing it early stops the statement on Spark."""
+of the key, whatever the request contains. Closing it early stops the statement on Spark."""
 
 RUNNING: Final = "running/"
 _STORED: Final = struct.Struct("<BQ8s")
 """Version, time in seconds, and the run that put it there; the request follows."""
 _STORED_S_MAX: Final = 86_400.0
-"""What is older was left behind by a HAProc that died, for a client that never came again."""
+"""Older ones were left behind by a HAProc that died, for a client that never came again."""
 _STORE_LOOK_INTERVAL_S: Final = 3600.0
 
 
@@ -117,7 +118,7 @@ class Deliveries:
 
     @property
     def kept(self) -> int:
-        """How many operations run, or were not released by their clients yet."""
+        """The number of operations that run, or that their clients have not released yet."""
         return len(self._operations)
 
     async def run(
@@ -132,7 +133,7 @@ class Deliveries:
         read = read_request(request)
         known = self._operations.get(key)
         if known is not None:
-            if not (read.reattachable and known.asked.read.plan_hash == read.plan_hash):
+            if not (read.reattachable and known.requested.read.plan_hash == read.plan_hash):
                 raise already_exists(key.operation_id)
             operation = known
         elif self._remembered(key) is not None:
@@ -164,9 +165,9 @@ class Deliveries:
                 yield response
 
     def was_sought(self, key: Key) -> bool:
-        """Whether a client looked here for an operation that was not here.
+        """True if a client looked here for an operation that was not here.
 
-        Whoever begins one of these now has sent it before, perhaps to another HAProc.
+        A client that begins one of these now has sent it before, perhaps to another HAProc.
         """
         return key in self._sought
 
@@ -178,7 +179,7 @@ class Deliveries:
         operation = self._operations.get(key)
         if operation is None:
             return False
-        if not operation.asked.read.reattachable:
+        if not operation.requested.read.reattachable:
             raise not_reattachable()
         if until is None:
             self._remove(operation)
@@ -206,14 +207,14 @@ class Deliveries:
     ) -> list[str]:
         """Stop this operation, those with this tag, or all of the session; return those stopped.
 
-        A write is taken back, if that can be; otherwise its client is told what came of it.
+        A write is revoked, if that is possible; otherwise its client gets its outcome.
         """
         wanted = [
             (key, operation)
             for key, operation in list(self._operations.items())
             if (key.user, key.session_id) == (user, session_id)
             and operation_id in (None, key.operation_id)
-            and (tag is None or tag in operation.asked.read.tags)
+            and (tag is None or tag in operation.requested.read.tags)
         ]
         stopped = await asyncio.gather(*(self._stopped(*each) for each in wanted))
         return [key.operation_id for (key, _), each in zip(wanted, stopped, strict=True) if each]
@@ -241,17 +242,17 @@ class Deliveries:
 
     def _begin(
         self,
-        asked: OperationRequest,
+        requested: OperationRequest,
         responses: AsyncGenerator[bytes, None],
         start: ResultPosition = START,
         resumed_from: str = "",
     ) -> ConnectOperation:
-        if self._shares.take(asked.key.user) is not None:
+        if self._shares.take(requested.key.user) is not None:
             raise busy("too many operations are under way, or were not released by their clients")
         if self._looks is None:
             self._looks = asyncio.create_task(self._look_after())
         operation = ConnectOperation(
-            asked,
+            requested,
             start=start,
             resumed_from=resumed_from,
             limits=self._limits,
@@ -259,7 +260,7 @@ class Deliveries:
             keep=self._keep,
             ended=self._when_ended,
         )
-        self._operations[asked.key] = operation
+        self._operations[requested.key] = operation
         operation.start(responses)
         return operation
 
@@ -273,7 +274,7 @@ class Deliveries:
         """End an operation for good."""
         if not self._forget(operation):
             return
-        key = operation.asked.key
+        key = operation.requested.key
         untold = operation.state is OperationState.RUNNING and self._goes_on(key)
         state = OperationState.UNKNOWN if untold else operation.outcome
         self._ended[key] = _Ended(state, was_abandoned, operation.run, self._clock())
@@ -284,7 +285,7 @@ class Deliveries:
             self._in_background(self._delete(key, operation.stored))
 
     def _forget(self, operation: ConnectOperation) -> bool:
-        key = operation.asked.key
+        key = operation.requested.key
         if self._operations.get(key) is not operation:
             return False
         del self._operations[key]
@@ -292,7 +293,7 @@ class Deliveries:
         return True
 
     def _place(self, key: Key, last: str | None) -> tuple[ConnectOperation | None, int]:
-        """Return where to go on: in an operation that is here, or else in a new run (None)."""
+        """Return the operation to continue in, if it is here; None: a new run."""
         read = read_id(last) if last is not None else None
         operation = self._operations.get(key)
         if operation is None:
@@ -302,7 +303,7 @@ class Deliveries:
                 gone = abandoned if ended is not None and ended.abandoned else not_found
                 raise gone(key.operation_id)
             return None, -1
-        if not operation.asked.read.reattachable:
+        if not operation.requested.read.reattachable:
             raise not_reattachable()
         if last is None or last == operation.resumed_from:
             return operation, -1
@@ -325,16 +326,16 @@ class Deliveries:
         assert read is not None
         if read.way is Way.TAIL:
             responses = _each(_tail(last, read))
-            asked = OperationRequest(key, b"", RequestRead(reattachable=True), names)
-            operation = self._replacing(asked, responses, START, last)
+            requested = OperationRequest(key, b"", RequestRead(reattachable=True), names)
+            operation = self._replacing(requested, responses, START, last)
             self._in_background(self._delete(key))  # nobody will need it
         else:
             request = await self._request(key, read)
             found = self._operations.get(key)
             if found is not None and found.resumed_from == last:
                 return found  # the client came twice meanwhile
-            asked = OperationRequest(key, request, _own(key, request), names)
-            operation = self._replacing(asked, source(request), read.position, last)
+            requested = OperationRequest(key, request, _own(key, request), names)
+            operation = self._replacing(requested, source(request), read.position, last)
             if read.way is Way.STORED:
                 await self._put(operation)
         self.resumed += 1
@@ -343,16 +344,16 @@ class Deliveries:
 
     def _replacing(
         self,
-        asked: OperationRequest,
+        requested: OperationRequest,
         responses: AsyncGenerator[bytes, None],
         start: ResultPosition,
         last: str,
     ) -> ConnectOperation:
-        older = self._operations.get(asked.key)
+        older = self._operations.get(requested.key)
         if older is not None:
             self._forget(older)
             older.close()
-        return self._begin(asked, responses, start, last)
+        return self._begin(requested, responses, start, last)
 
     async def _request(self, key: Key, read: ResponseId) -> bytes:
         """Return the request that an id leads to; RESULT_LOST if it leads to none."""
@@ -367,8 +368,8 @@ class Deliveries:
 
     async def _keep(self, operation: ConnectOperation) -> tuple[Way, str]:
         """See to it that somebody else can go on with this run; return how."""
-        request = operation.asked.request
-        if not (operation.asked.read.reattachable and request):
+        request = operation.requested.request
+        if not (operation.requested.read.reattachable and request):
             return Way.NOTHING, ""
         if len(request) <= 16 * REQUEST_BYTES_MAX:
             text = packed(request)
@@ -379,12 +380,12 @@ class Deliveries:
         return Way.NOTHING, ""
 
     async def _put(self, operation: ConnectOperation) -> bool:
-        request = operation.asked.request
+        request = operation.requested.request
         if len(request) > self._limits.stored_request_bytes_max:
             return False
         try:
             value = _STORED.pack(1, int(time.time()), operation.run) + request
-            await self._store.put(_stored_key(operation.asked.key), value)
+            await self._store.put(_stored_key(operation.requested.key), value)
         except (LogError, ValueError) as error:
             _LOG.warning("a query is not kept for others to go on with: %s", error)
             return False
@@ -439,7 +440,7 @@ class Deliveries:
 
 
 def _goes_elsewhere(error: Exception) -> bool:
-    """Whether a client that hears this error comes again, here or at the next HAProc."""
+    """True if a client that receives this error comes again, here or at the next HAProc."""
     if isinstance(error, RequestError):
         return error.kind is FailureKind.AVAILABILITY
     return not isinstance(error, EngineError) or error.kind is not ErrorKind.APPLICATION

@@ -1,11 +1,11 @@
-"""What the rows of a result amount to, wherever its batches were cut and however Arrow wrote them.
+"""Digests of a result's rows, independent of its batches and of Arrow's form.
 
 Two clusters give the same rows in other batches, and the same values in other bytes: padding,
-offsets of slices, dictionaries, compression, whatever stands in a slot that is null. So each column
-is told as a few streams that know of rows alone, and each stream has a running hash: where nulls
-are, the bytes of fixed-width values, the lengths and then the bytes of strings, the lengths of
-lists, and what is in them likewise. Slots that are null are left out of a column before its values
-are looked at. Values count bit by bit: -0.0 is not 0.0.
+offsets of slices, dictionaries, compression, the content of slots that are null. So each column
+becomes a few streams that depend on rows alone, each with a running hash: the places of nulls, the
+bytes of fixed-width values, the lengths and then the bytes of strings, the lengths of lists, and
+their items in the same way. Slots that are null are left out of a column before its values are
+read. Values count bit by bit: -0.0 is not 0.0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIGEST_BYTES: Final = 16
 
 
 class UnknownTypeError(Exception):
-    """A column has a type that nothing is known of here; no digest can be told of its rows."""
+    """A column has a type that is unknown here; its rows have no digest."""
 
 
 class RowDigest:
@@ -55,10 +55,10 @@ class RowDigest:
         """Return the digest of what was added up to now; the same for all that have no rows."""
         if not self.rows:
             return bytes(DIGEST_BYTES)
-        told = hashlib.sha256(f"{self.rows} {self._types}".encode())
+        whole = hashlib.sha256(f"{self.rows} {self._types}".encode())
         for column in self._columns:
-            column.tell(told.update)
-        return told.digest()[:DIGEST_BYTES]
+            column.feed(whole.update)
+        return whole.digest()[:DIGEST_BYTES]
 
 
 class _Column:
@@ -114,12 +114,12 @@ class _Column:
         if data is not None:
             self._values.update(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
 
-    def tell(self, told: Callable[[bytes], None]) -> None:
-        told(self._rows.to_bytes(8, "little"))
+    def feed(self, update: Callable[[bytes], None]) -> None:
+        update(self._rows.to_bytes(8, "little"))
         for stream in (self._nulls, self._lengths, self._values):
-            told(stream.digest())
+            update(stream.digest())
         for column in self._inside:
-            column.tell(told)
+            column.feed(update)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -172,7 +172,7 @@ def _name_of(kind: pa.DataType) -> str:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return how many bits a value has; 0 if that is not the same for all."""
+    """Return the number of bits of a value; 0 if that is not the same for all."""
     try:
         return int(kind.bit_width)
     except ValueError:

@@ -30,8 +30,8 @@ DETAILS: Final = "grpc-status-details-bin"
 _MESSAGE_BYTES_MAX: Final = 2048
 """As Spark cuts them: clients take 8 KiB of metadata, in which a message comes twice."""
 ENRICHED_MAX: Final = 500
-"""Errors of which more is kept than their status tells; clients ask at once. At most 24 KiB each,
-most have less than one."""
+"""Errors of which more is kept than their status has; clients fetch it at once. At most 24 KiB
+each, most have less than one."""
 _CODE_NUMBER: Final = {
     "INVALID_ARGUMENT": 3,
     "DEADLINE_EXCEEDED": 4,
@@ -59,7 +59,7 @@ _CODE_OF_KIND: Final = {
 _SPARK_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.SESSION_CLOSED: "INVALID_HANDLE.SESSION_CLOSED",
 }
-"""What Spark has a name for, which its clients know."""
+"""Spark's names, which its clients know, for errors that Spark has, too."""
 DRAINING_RETRY_S: Final = 0.7
 _RETRY_AFTER_S: Final[Mapping[str, float]] = {
     ErrorClass.BUSY: 1.0,
@@ -93,7 +93,7 @@ _CLASSES_OF_OURS: Final[Mapping[str, tuple[str, ...]]] = {
         _ANALYSIS,
     ),
 }
-"""Where Spark raises these for a statement that we refuse, a program catches ours by the same."""
+"""Spark's classes for statements that we refuse: a program catches ours by the same class."""
 _PARAMETERS_BYTES_MAX: Final = 1024
 """Of an ErrorInfo's parameters, as Spark bounds its metadata; what is longer is asked for."""
 _UNSUPPORTED: Final = (
@@ -117,13 +117,13 @@ _SPARK: Final = ("org.apache.spark.SparkException",)
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """How a call ends; ``packed`` is a serialized google.rpc.Status, sent as `DETAILS`."""
+    """The end of a call; ``packed`` is a serialized google.rpc.Status, sent as `DETAILS`."""
 
     code: str
     message: str
     packed: bytes
     enriched: bytes = b""
-    """A FetchErrorDetailsResponse, for who asks for more; empty: there is no more."""
+    """A FetchErrorDetailsResponse, for clients that ask for more; empty: there is no more."""
 
 
 def as_given(error: RelayedError) -> CallEnd | None:
@@ -138,7 +138,7 @@ def as_given(error: RelayedError) -> CallEnd | None:
     return CallEnd(error.code, error.status_message, error.packed)
 
 
-def told(
+def call_end(
     error: RequestError, *, own_id: bool = True, error_id: str = "", to_java: bool = False
 ) -> CallEnd:
     """Return how a call ends that failed so; without an id of the client's it is not repeated.
@@ -188,7 +188,7 @@ def told(
 def _enriched(
     error: RequestError, message: str, classes: Sequence[str], parameters: Mapping[str, str]
 ) -> bytes:
-    """Return what clients show of an error beside its status."""
+    """Return the parts of an error that clients show beside its status."""
     response = protos.base.FetchErrorDetailsResponse(root_error_idx=0)
     root = response.errors.add(message=message, error_type_hierarchy=classes)
     throwable = root.spark_throwable
@@ -231,7 +231,7 @@ def _as_spark_names(error: RequestError) -> RequestError:
 
 
 def _is_ours(error: RequestError) -> bool:
-    """Whether the error's class is none of Spark's."""
+    """True if the error's class is none of Spark's."""
     return error.error_class.startswith("HAPROC_")
 
 
@@ -261,7 +261,7 @@ def _cut(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Return how long a status message is as gRPC sends it: percent-encoded."""
+    """Return the length of a status message as gRPC sends it: percent-encoded."""
     data = text.encode("utf-8", "replace")
     plain = sum(1 for byte in data if 0x20 <= byte < 0x7F)
     return 3 * len(data) - 2 * plain
@@ -281,31 +281,31 @@ def _classes(error: RequestError) -> tuple[str, ...]:
 
 
 class Enriched:
-    """What clients may ask for of the newest errors, by ids of errors."""
+    """The details of the newest errors for clients, by ids of errors."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
-    def keep(self, error_id: str, said: bytes) -> None:
-        """Remember what is told of an error; the oldest ones are forgotten."""
-        self._kept[error_id] = said
+    def keep(self, error_id: str, details: bytes) -> None:
+        """Remember an error's details; the oldest ones are forgotten."""
+        self._kept[error_id] = details
         while len(self._kept) > ENRICHED_MAX:
             self._kept.popitem(last=False)
 
     def find(self, error_id: str) -> bytes | None:
-        """Return what was kept; None for an id that is not ours, or is forgotten."""
+        """Return the kept details; None for an id that is not ours, or is forgotten."""
         return self._kept.get(error_id)
 
 
-# Operations as clients name them, and what is said of those that are not as they think.
+# Operations as clients name them, and the errors of those in another state than clients expect.
 #
-# The words and classes are those of Spark 4.2.1, which its clients know: a PySpark that hears
-# OPERATION_NOT_FOUND before it got anything sends its plan again.
+# The words and classes are those of Spark 4.2.1, which its clients know: a PySpark that gets
+# OPERATION_NOT_FOUND before any response sends its plan again.
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which operation: ids are those of one user, in one session."""
+    """The key of an operation: ids are those of one user, in one session."""
 
     user: str
     session_id: str
@@ -344,7 +344,7 @@ def abandoned(operation_id: str) -> RequestError:
 
 
 def disconnected() -> RequestError:
-    """Return what ends a stream when another one takes over, or the operation is released."""
+    """Return the error of a stream that another one replaced, or whose operation was released."""
     return _cursor("DISCONNECTED", "The cursor has been disconnected by the server.")
 
 
@@ -367,7 +367,7 @@ def not_available(index: int) -> RequestError:
 
 
 def canceled() -> RequestError:
-    """Return what an interrupted operation ends with."""
+    """Return the error of an interrupted operation."""
     return _error("OPERATION_CANCELED", "Operation has been canceled.", "HY008")
 
 

@@ -61,7 +61,7 @@ _STATE_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What one ExecutePlan asks for.
+    """The request of one ExecutePlan.
 
     ``request`` is as it may be relayed, ``plan`` the one in it. ``handles`` are those of the
     session's checkpoints and models that it uses; ``plan_id`` is the number of a SQL command.
@@ -74,26 +74,26 @@ class PlanRequest:
     kind: Kind
     handles: frozenset[str] = frozenset()
     is_root: bool = False
-    """Whether it is a relation, whose rows the client wants to have."""
+    """True if it is a relation, whose rows the client wants."""
     plan_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
-    """What a client may have run in its session, see `haproc.route.model.Fit`."""
+    """A request that may run in its client's session, see `haproc.route.model.Fit`."""
 
     session: ClientSession
-    asked: PlanRequest
+    plan_request: PlanRequest
     request: Request
     still: Callable[[], bool]
 
 
 class Behind(Protocol):
-    """What this door needs of the HAProc behind it. Methods raise RequestError."""
+    """The parts of the HAProc that this door needs. Methods raise RequestError."""
 
     @property
     def planning(self) -> Planning:
-        """Whose statement Spark plans next."""
+        """The order in which Spark plans statements."""
         ...
 
     @property
@@ -118,7 +118,7 @@ class Behind(Protocol):
 
 
 class Executing:
-    """See the module. Methods raise RequestError, or RelayedError with Spark's own words."""
+    """Answers ExecutePlan. Methods raise RequestError, or RelayedError with Spark's own words."""
 
     def __init__(self, config: Config, behind: Behind, registry: Registry, texts: Texts) -> None:
         self._behind = behind
@@ -142,40 +142,42 @@ class Executing:
         ``age_s``: how long ago it may have been sent for the first time; 0: now.
         """
         session = await self._behind.enter_session(call.names.session_id, call.user)
-        asked = await self._read(call, request)
-        if asked.does is Does.HOLDS and answers.only_removes(asked.plan):
-            if asked.handles - session.handles:
+        plan_request = await self._read(call, request)
+        if plan_request.does is Does.HOLDS and answers.only_removes(plan_request.plan):
+            if plan_request.handles - session.handles:
                 return  # it is gone already, with the Spark session that had it
         else:
-            session.check_handles(asked.handles)
-        if (said := _said(asked.statement)) is not None:
-            rows = await self._change_options(call, session, said)
-            if said.key:
-                for response in _told(asked, [answers.settings_rows(rows)]):
+            session.check_handles(plan_request.handles)
+        if (change := _change_in(plan_request.statement)) is not None:
+            rows = await self._change_options(call, session, change)
+            if change.key:
+                for response in _told(plan_request, [answers.settings_rows(rows)]):
                     yield response
                 return
-        wanted = self._request(call, session, operation_id, asked.statement, age_s)
-        with self._counted(asked.does):
+        wanted = self._request(call, session, operation_id, plan_request.statement, age_s)
+        with self._counted(plan_request.does):
             async with self._registry.having(wanted, self._behind.decide) as (execution, found):
-                execution.leaves_nothing = asked.does is Does.HOLDS
-                async with aclosing(self._responses(session, asked, wanted, found)) as responses:
+                execution.leaves_nothing = plan_request.does is Does.HOLDS
+                async with aclosing(
+                    self._responses(session, plan_request, wanted, found)
+                ) as responses:
                     async for response in responses:
                         yield response
 
     async def _change_options(
-        self, call: Call, session: ClientSession, said: options.Said
+        self, call: Call, session: ClientSession, change: options.OptionChange
     ) -> list[tuple[str, str]]:
-        """Do what a SET or RESET of our options says; return its rows."""
-        if said.value is None and not said.resets:
-            value = self.options_of(session, call.metadata).get(said.key, "<undefined>")
-            return [(said.key, value)]
+        """Run a SET or RESET of our options; return its rows."""
+        if change.value is None and not change.resets:
+            value = self.options_of(session, call.metadata).get(change.key, "<undefined>")
+            return [(change.key, value)]
         rows: list[tuple[str, str]] = []
-        if said.value is not None:
-            options.check(said.key, said.value)
-            entry = ConfEntry(sets=((said.key, said.value),))
+        if change.value is not None:
+            options.check(change.key, change.value)
+            entry = ConfEntry(sets=((change.key, change.value),))
             rows = list(entry.sets)
         else:
-            entry = ConfEntry(unsets=(said.key,) if said.key else tuple(dict(session.options)))
+            entry = ConfEntry(unsets=(change.key,) if change.key else tuple(dict(session.options)))
             if not entry.unsets:
                 return rows
         async with self._sessions.changing(session):
@@ -191,7 +193,7 @@ class Executing:
             self.running[does] -= 1
 
     def state_of_write(self, user: str, operation_id: str) -> OperationState:
-        """Return what the log says of a write, whoever brought it there."""
+        """Return a write's outcome according to the log, through any HAProc."""
         if self._registry.goes_on((user, operation_id)):
             return OperationState.RUNNING
         known = self._behind.known_write(operation_id, user)
@@ -204,7 +206,7 @@ class Executing:
     async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
         """Return once a plan that only reads may be analysed in the session.
 
-        What is returned says, behind the analysis, whether it counts; see `check_still`.
+        The returned function shows, after the analysis, if it counts; see `check_still`.
         """
         packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
@@ -217,14 +219,20 @@ class Executing:
             return found.still
 
     def _responses(
-        self, session: ClientSession, asked: PlanRequest, request: Request, found: Fit | Answer
+        self,
+        session: ClientSession,
+        plan_request: PlanRequest,
+        request: Request,
+        found: Fit | Answer,
     ) -> AsyncGenerator[bytes, None]:
         if isinstance(found, Answer):
-            return _answered(asked, found)
-        permitted = Permitted(session, asked, request, found.still)
+            return _answered(plan_request, found)
+        permitted = Permitted(session, plan_request, request, found.still)
         if found.operation_class is OperationClass.QUERY:
             return self._relayed(permitted)
-        return self._held(permitted) if asked.does is Does.HOLDS else self._changed(permitted)
+        return (
+            self._held(permitted) if plan_request.does is Does.HOLDS else self._changed(permitted)
+        )
 
     async def _relayed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """Run it in its session; Spark has to have read it while it may answer."""
@@ -237,7 +245,7 @@ class Executing:
             self._behind.planning.turn(request.user, timeout_s, size, departures) as planned,
             aclosing(
                 relay.execute(
-                    permitted.asked.request,
+                    permitted.plan_request.request,
                     str(uuid.uuid4()),
                     timeout_s=timeout_s,
                     planned=planned,
@@ -253,28 +261,34 @@ class Executing:
 
     async def _changed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
         """Run it, and record what it left, if it counts once it has run."""
-        session, asked, request = permitted.session, permitted.asked, permitted.request
-        settling = session.settling if asked.kind is Kind.USE else nullcontext()
+        session, plan_request, request = (
+            permitted.session,
+            permitted.plan_request,
+            permitted.request,
+        )
+        settling = session.settling if plan_request.kind is Kind.USE else nullcontext()
         async with self._sessions.changing(session), settling:
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
             run = partial(self._change, permitted)
-            if asked.kind is Kind.USE:
-                told, found = await session.setting(run)
+            if plan_request.kind is Kind.USE:
+                given, found = await session.setting(run)
                 now = replace(session.settings, catalog=found.catalog, schema=found.schema)
                 entry: Entry = SettingsEntry(now)
             else:
-                told, entry = await session.leaving(run, partial(left_by_plan, session, asked.plan))
+                given, entry = await session.leaving(
+                    run, partial(left_by_plan, session, plan_request.plan)
+                )
             check_still(permitted.still)  # else the session is made anew, without what it left
             await self._sessions.record(session, entry, request.id)
-        for response in told:
+        for response in given:
             yield response
 
     @staticmethod
     async def _change(permitted: Permitted) -> list[bytes]:
         """Run a plan that changes the session."""
         responses = permitted.session.spark.relay.execute(
-            permitted.asked.request,
+            permitted.plan_request.request,
             str(uuid.uuid4()),
             timeout_s=permitted.request.timeout_s,
             changes=True,
@@ -283,11 +297,12 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """What only this Spark session has leaves no entry; broken off, it leaves nothing."""
+        """Yield the responses of a plan whose result only this Spark session has; it leaves no
+        entry, and nothing at all if it is broken off."""
         async with aclosing(self._relayed(permitted)) as responses:
-            told = [response async for response in responses]
-        permitted.session.handles |= answers.handles_in(told)
-        for response in told:
+            given = [response async for response in responses]
+        permitted.session.handles |= answers.handles_in(given)
+        for response in given:
             yield response
 
     def _request(
@@ -319,7 +334,7 @@ class Executing:
         return await plan_work(self._texts, _size(packed), _opened, packed, self._most)
 
     async def _read(self, call: Call, request: bytes) -> PlanRequest:
-        """Return what a request asks for; what may be relayed of it is the plan that was read."""
+        """Return the content of a request; only the plan that was read may be relayed."""
         packed = b"".join(fields_of(request, _PLAN))
         packed, plan, reading = await self._opened(packed)
         request = replaced_plan(request, packed)
@@ -370,11 +385,11 @@ def check_still(still: Callable[[], bool]) -> None:
 
 
 def _size(packed: bytes) -> int:
-    """Return how large a plan is at most; of a compressed one that is not known before."""
+    """Return the largest size of a plan; of a compressed one it is not known before."""
     try:
         return OPENED_BYTES_MAX if fields_of(packed, _COMPRESSED) else len(packed)
     except ValueError:
-        return len(packed)  # who reads it says what is wrong
+        return len(packed)  # its reader reports the fault
 
 
 def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
@@ -397,33 +412,33 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
     return packed, plan, read_opened(messages.as_command(plan))
 
 
-def _said(statement: Sent) -> options.Said | None:
-    return options.said_in(statement.text) if isinstance(statement, SentSql) else None
+def _change_in(statement: Sent) -> options.OptionChange | None:
+    return options.change_in(statement.text) if isinstance(statement, SentSql) else None
 
 
-async def _answered(asked: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
     """Yield the responses to what the ring did: of a root its rows, of a SQL command a relation."""
-    for response in _told(asked, [chunk async for chunk in answer.result]):
+    for response in _told(plan_request, [chunk async for chunk in answer.result]):
         yield response
     if answer.observed:
         yield answers.observed(answer.observed)
 
 
-def _told(asked: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
+def _told(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
     data = [chunk.data for chunk in chunks]
-    if asked.is_root:
+    if plan_request.is_root:
         yield answers.schema(data)
         yield from map(answers.rows, chunks or [Chunk(empty_stream(), 0)])
-    elif asked.does is Does.RUNS_SQL:
-        yield answers.sql_result(data, asked.plan_id)
+    elif plan_request.does is Does.RUNS_SQL:
+        yield answers.sql_result(data, plan_request.plan_id)
 
 
 def _parts(session_id: str, statement: Sent) -> dict[str, Any]:
     match statement:
         case SentSql(text):
-            said = text.encode("utf-8", "surrogatepass")
+            content = text.encode("utf-8", "surrogatepass")
         case SentPlan(plan):
-            said = plan
+            content = plan
         case _:
             raise AssertionError("rows do not come here")
-    return {"session_id": session_id, "plan": hashlib.sha256(said).hexdigest()}
+    return {"session_id": session_id, "plan": hashlib.sha256(content).hexdigest()}

@@ -1,4 +1,4 @@
-"""What operators are told of the Spark Connect door: numbers, never names or statements."""
+"""Figures of the Spark Connect door for operators: numbers, never names or statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Figures:
     operations: int
     resumed: int
 
-    def told(self) -> dict[str, Json]:
+    def fields(self) -> dict[str, Json]:
         """Return them for ``/clusterStatus``."""
         return {
             "statements": dict(self.statements),

@@ -1,4 +1,4 @@
-"""What is read from messages of clients: plans to analyse, files of artifacts, SQL commands."""
+"""The parts of clients' messages: plans to analyse, files of artifacts, SQL commands."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def plans_of(request: bytes) -> tuple[bytes, list[bytes]]:
 
     RefusedError if any does more than read.
     """
-    asked = parse(protos.base.AnalyzePlanRequest, request)
+    parsed = parse(protos.base.AnalyzePlanRequest, request)
     try:
-        read_analysis(asked)
+        read_analysis(parsed)
     except RefusedError as error:
-        if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(asked):
+        if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(parsed):
             raise
-        read_analysis(asked)
-        request = bytes(asked.SerializeToString(deterministic=True))
-    kind = asked.WhichOneof("analyze")
+        read_analysis(parsed)
+        request = bytes(parsed.SerializeToString(deterministic=True))
+    kind = parsed.WhichOneof("analyze")
     places = EXPLAINED.get(kind, ())
-    return request, [_plan(getattr(getattr(asked, kind), each)) for each in places]
+    return request, [_plan(getattr(getattr(parsed, kind), each)) for each in places]
 
 
 def _plan(explained: Any) -> bytes:
@@ -74,7 +74,7 @@ class Arriving:
 
     @property
     def size(self) -> int:
-        """How many bytes are there."""
+        """The number of bytes."""
         return sum(map(len, self.chunks))
 
     def pieces(self, bytes_max: int) -> Iterator[bytes]:
@@ -236,7 +236,7 @@ def with_text(plan: Any, text: str) -> Any:
 
 
 def has_relations(plan: Any) -> bool:
-    """Tell whether a SQL command's text comes with DataFrames that it reads."""
+    """Return whether a SQL command's text comes with DataFrames that it reads."""
     return bool(plan.command.sql_command.input.WhichOneof("rel_type") == "with_relations")
 
 

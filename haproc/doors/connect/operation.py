@@ -49,7 +49,7 @@ class DeliveryLimits:
     hold_bytes: int = 4 << 20
     """A result is held until it is complete, or until it has this size."""
     window_bytes: int = 4 << 20
-    """How far a run is ahead of its client."""
+    """The most bytes by which a run is ahead of its client."""
     retained_bytes: int = 8 << 20
     """Kept of what was given and not released; Spark's own default is 10 MiB."""
     stored_request_bytes_max: int = 1 << 20
@@ -62,11 +62,11 @@ class DeliveryLimits:
     abandoned_after_s: float = 300.0
     """An operation that nobody reads is given up; Spark's own default."""
     look_interval_s: float = 5.0
-    """How often it is looked for those."""
+    """The interval of checks for those."""
     ended_s: float = 1800.0
-    """How long an operation that ended is remembered; Spark's own default."""
+    """The time for which an ended operation is remembered; Spark's own default."""
     ended_max: int = 10_000
-    """How many are; Spark's own default."""
+    """The most ended operations that are remembered; Spark's own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run. ``keep`` says by which way somebody else may go on with it, and what ids say so."""
+    """One run. ``keep`` returns the way for another HAProc to continue it, with the ids' part."""
 
     def __init__(
         self,
-        asked: OperationRequest,
+        requested: OperationRequest,
         *,
         start: ResultPosition,
         resumed_from: str,
@@ -93,7 +93,7 @@ class ConnectOperation:
         keep: Callable[[ConnectOperation], Awaitable[tuple[Way, str]]],
         ended: Callable[[ConnectOperation], None],
     ) -> None:
-        self.asked = asked
+        self.requested = requested
         self.resumed_from = resumed_from
         self.run = os.urandom(8)
         self.error: Exception | None = None
@@ -101,7 +101,7 @@ class ConnectOperation:
         """The run under which the key-value store has its request, if it has."""
         self._limits = limits
         self._memory = memory
-        self._user = asked.key.user
+        self._user = requested.key.user
         self._keep = keep
         self._when_ended = ended
         self._start = start
@@ -127,11 +127,11 @@ class ConnectOperation:
         self._begun_at = self._clock()
         self.detached_at: float | None = self._begun_at
         self._task: asyncio.Task[None] | None = None
-        memory.count(asked.key.user, len(asked.request))
+        memory.count(requested.key.user, len(requested.request))
 
     @property
     def state(self) -> OperationState:
-        """As Spark tells it of an operation that was not released yet."""
+        """Spark's state of an operation that was not released yet."""
         if not self._ended:
             return OperationState.RUNNING
         if self.outcome is OperationState.CANCELLED:
@@ -140,7 +140,7 @@ class ConnectOperation:
 
     @property
     def outcome(self) -> OperationState:
-        """As Spark tells it of one that was released; one that still ran is cancelled by that."""
+        """Spark's state of one that was released; one that still ran is cancelled by that."""
         if self._canceled or not self._ended:
             return OperationState.CANCELLED
         return OperationState.SUCCEEDED if self.error is None else OperationState.FAILED
@@ -150,11 +150,11 @@ class ConnectOperation:
         self._task = asyncio.create_task(self._follow(responses))
 
     def has(self, index: int) -> bool:
-        """Whether the responses behind this one can be given from here."""
+        """True if the responses behind this one can be given from here."""
         return self._first <= index + 1 <= self._first + len(self._kept)
 
     def dropped(self, index: int) -> bool:
-        """Whether responses behind this one were given, and are not kept any more."""
+        """True if responses behind this one were given, and are not kept any more."""
         return index + 1 < self._first
 
     async def attach(self, after: int = -1) -> AsyncGenerator[bytes, None]:
@@ -164,11 +164,11 @@ class ConnectOperation:
         """
         self._stream += 1
         mine, index, sent = self._stream, after + 1, 0
-        reattachable = self.asked.read.reattachable
+        reattachable = self.requested.read.reattachable
         deadline = self._clock() + self._limits.stream_s if reattachable else None
         self.detached_at = None
         self._was_read(after)
-        self._tell()
+        self._notify()
         try:
             while not (self._ended and index >= self._first + len(self._kept)):
                 if mine != self._stream:
@@ -201,7 +201,7 @@ class ConnectOperation:
             self._drop_first()
 
     def cancel(self) -> bool:
-        """Stop the run, if it still goes on; who reads it is told so."""
+        """Stop the run, if it still goes on; its reader gets that error."""
         if self._ended or self._has_all:
             return False
         self._canceled = True
@@ -226,7 +226,7 @@ class ConnectOperation:
             self._drop_first()
         self._let_go_of_held()
         self._let_go_of_request()
-        self._tell()
+        self._notify()
 
     async def closed(self) -> None:
         """Wait until the run has ended, on Spark too."""
@@ -240,7 +240,7 @@ class ConnectOperation:
                 async for response in responses:
                     await self._take(response)
             self._has_all = True
-            if self.asked.read.reattachable and not self._complete:
+            if self.requested.read.reattachable and not self._complete:
                 await self._take(COMPLETE)
             await self._give_held()
         except Exception as error:
@@ -249,7 +249,7 @@ class ConnectOperation:
             self._end(None)
 
     async def _followed(self, response: bytes) -> list[Followed]:
-        """Return what the client gets of the run's next response.
+        """Return the client's part of the run's next response.
 
         Rows are not counted as long as all fit into ids: nobody asks then where a client stands.
         """
@@ -271,8 +271,8 @@ class ConnectOperation:
             if self._held is None:
                 await self._give_streamed(each)
             elif each.kind is Kind.PROGRESS:
-                # Clients send a call for each response that they got; who gets the whole result
-                # soon has no use for that.
+                # Clients send a call for each response that they got; a client that gets the whole
+                # result soon has no use for that.
                 if self._late:
                     await self._find_way()
                     self._give(replace(each, position=self._start))
@@ -310,8 +310,8 @@ class ConnectOperation:
 
     def _let_go_of_request(self) -> None:
         """Forget the request, which may be long, once it is in ids or in the store."""
-        self._memory.give_back(self._user, len(self.asked.request))
-        self.asked = replace(self.asked, request=b"")
+        self._memory.give_back(self._user, len(self.requested.request))
+        self.requested = replace(self.requested, request=b"")
 
     def _let_go_of_held(self) -> list[Followed]:
         held, self._held = self._held or [], None
@@ -342,11 +342,11 @@ class ConnectOperation:
             kind, rest = Way.NOTHING, ""
         index = self._first + len(self._kept)
         id_ = id_text(self.run, index, followed.position or self._start, kind, rest)
-        message = b"".join((followed.response, self.asked.names, response_id(id_)))
+        message = b"".join((followed.response, self.requested.names, response_id(id_)))
         self._kept.append(message)
         self._unread_bytes += len(message)
         self._memory.count(self._user, len(message))
-        self._tell()
+        self._notify()
 
     def _was_read(self, index: int) -> None:
         """Note that the client has all up to this one, also those whose stream ended before."""
@@ -359,7 +359,7 @@ class ConnectOperation:
         self._next_unread = index + 1
         while self._read_bytes > self._limits.retained_bytes:
             self._drop_first()
-        self._tell()
+        self._notify()
 
     def _drop_first(self) -> None:
         size = len(self._kept.popleft())
@@ -377,10 +377,10 @@ class ConnectOperation:
         self.error = error
         self._let_go_of_held()
         self._let_go_of_request()
-        self._tell()
+        self._notify()
         self._when_ended(self)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 

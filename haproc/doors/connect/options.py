@@ -46,21 +46,21 @@ _AGE: Final = "haproc-age-s"
 
 
 def age_s(metadata: Mapping[str, str]) -> float:
-    """Return how long ago a request was first sent, as far as it says; raises RequestError."""
+    """Return the time since a request was first sent, 0 if not stated; raises RequestError."""
     return reading.age(reading.seconds_in(metadata[_AGE], _AGE)) if _AGE in metadata else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a SET or RESET says of options: of all if ``key`` is empty."""
+class OptionChange:
+    """The change of options by a SET or RESET: of all if ``key`` is empty."""
 
     key: str
     value: str | None = None
     resets: bool = False
 
 
-def said_in(text: str) -> Said | None:
-    """Return what a SQL text says of our options; None: nothing."""
+def change_in(text: str) -> OptionChange | None:
+    """Return a SQL text's change of our options; None: nothing."""
     tokens = tokenize(text)
     try:
         word, first = next(tokens, None), next(tokens, None)
@@ -70,21 +70,21 @@ def said_in(text: str) -> Said | None:
     if word is None or not (resets or word.upper == "SET"):
         return None
     if first is None or first.text == ";":
-        return Said("", resets=True) if resets else None
-    said = text[first.start :].rstrip("; \t\r\n")
+        return OptionChange("", resets=True) if resets else None
+    rest_of = text[first.start :].rstrip("; \t\r\n")
     if first.kind is TokenKind.QUOTED_NAME:
-        key, rest = first.text[1:-1], said[first.end - first.start :]
+        key, rest = first.text[1:-1], rest_of[first.end - first.start :]
     else:
-        key, equals, rest = said.partition("=")
+        key, equals, rest = rest_of.partition("=")
         rest = equals + rest
     if not is_option(key := key.strip()):
         return None
     _, equals, value = rest.partition("=")
-    return Said(key, value.strip() if equals else None, resets)
+    return OptionChange(key, value.strip() if equals else None, resets)
 
 
 def is_option(key: str) -> bool:
-    """Whether a setting is ours."""
+    """True if a setting is ours."""
     return key.startswith(PREFIX)
 
 
@@ -116,7 +116,7 @@ class Options:
 
 
 def defaults(reads: Reads, statement_s: float) -> dict[str, str]:
-    """Return what options are that nobody set; a program sees at least what it wrote."""
+    """Return the values of options that nobody set; a program sees at least what it wrote."""
     level = reads.consistency
     return {
         "haproc.consistency": (Consistency.SESSION if level is Consistency.ANY else level).value,
@@ -163,7 +163,7 @@ NOTHING_HELD: Final[Mapping[str, str]] = {}
 
 
 def reserved(operation: Any) -> list[str]:
-    """Return what an operation is to set and no session may change."""
+    """Return the settings of an operation that no session may change."""
     if operation.WhichOneof("op_type") != "set" or operation.set.silent:
         return []
     return [pair.key for pair in operation.set.pairs if _is_reserved(pair.key)]
@@ -173,7 +173,7 @@ def _is_reserved(key: str) -> bool:
     return not is_option(key) and bool(session_settings.reserved(key))
 
 
-def asking(keys: Sequence[str]) -> bytes:
+def get_request(keys: Sequence[str]) -> bytes:
     """Return the request that asks for the values of settings."""
     request = _base.ConfigRequest()
     request.operation.get_option.keys.extend(keys)
@@ -232,13 +232,13 @@ def _check(key: str) -> None:
 
 
 def taken(entry: ConfEntry, held: Mapping[str, str]) -> ConfEntry:
-    """Return what is changed by what was set silently, given the values that Spark has now."""
+    """Return the changes among silently set values, given the values that Spark has now."""
     sets = (pair for pair in entry.sets if is_option(pair[0]) or pair in held.items())
     return ConfEntry(tuple(sets))
 
 
 def for_spark(operation: Any) -> Any | None:
-    """Return what is left for Spark of a checked operation; None: nothing."""
+    """Return Spark's part of a checked operation; None: nothing."""
     kind = operation.WhichOneof("op_type")
     inner = getattr(operation, kind)
     if kind == "get_all":
@@ -257,7 +257,7 @@ def _key(item: Any) -> str:
 
 
 def entry(operation: Any) -> ConfEntry | None:
-    """Return what a checked operation changes, for the session's journal; None: nothing."""
+    """Return a checked operation's changes, for the session's journal; None: nothing."""
     match operation.WhichOneof("op_type"):
         case "set" if operation.set.pairs:
             return ConfEntry(sets=tuple((each.key, each.value) for each in operation.set.pairs))
@@ -273,33 +273,33 @@ def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
     Raises RequestError for an option that has no value where one is asked for.
     """
     kind = operation.WhichOneof("op_type")
-    told = wire.parsed(_base.ConfigResponse, response)
+    parsed = wire.parsed(_base.ConfigResponse, response)
     if kind == "get_all":
-        _tell_all(operation.get_all, told, found)
+        _add_all(operation.get_all, parsed, found)
     elif kind in ("get", "get_option", "get_with_default", "is_modifiable"):
         inner = getattr(operation, kind)
-        asked = inner.pairs if kind == "get_with_default" else inner.keys
-        theirs = iter(list(told.pairs))
-        pairs = [_pair(kind, each, found) or next(theirs) for each in asked]
-        del told.pairs[:]
-        told.pairs.extend(pairs)
-    for pair in told.pairs:
+        wanted = inner.pairs if kind == "get_with_default" else inner.keys
+        theirs = iter(list(parsed.pairs))
+        pairs = [_pair(kind, each, found) or next(theirs) for each in wanted]
+        del parsed.pairs[:]
+        parsed.pairs.extend(pairs)
+    for pair in parsed.pairs:
         if kind == "is_modifiable" and _is_reserved(pair.key):
             pair.value = "false"
         elif pair.key == _COMPRESSION:
             pair.value = _NEVER
-    return bytes(told.SerializeToString())
+    return bytes(parsed.SerializeToString())
 
 
-def _tell_all(asked: Any, told: Any, found: Mapping[str, str]) -> None:
-    prefix = asked.prefix if asked.HasField("prefix") else ""
+def _add_all(wanted: Any, parsed: Any, found: Mapping[str, str]) -> None:
+    prefix = wanted.prefix if wanted.HasField("prefix") else ""
     for key, value in found.items():
         if key.startswith(prefix):
-            told.pairs.add(key=key.removeprefix(prefix), value=value)
+            parsed.pairs.add(key=key.removeprefix(prefix), value=value)
 
 
-def _pair(kind: str, asked: Any, found: Mapping[str, str]) -> Any | None:
-    key = _key(asked)
+def _pair(kind: str, wanted: Any, found: Mapping[str, str]) -> Any | None:
+    key = _key(wanted)
     if not is_option(key):
         return None
     pair = _base.KeyValue(key=key)
@@ -308,8 +308,8 @@ def _pair(kind: str, asked: Any, found: Mapping[str, str]) -> Any | None:
     elif key in found:
         pair.value = found[key]
     elif kind == "get_with_default":
-        if asked.HasField("value"):
-            pair.value = asked.value
+        if wanted.HasField("value"):
+            pair.value = wanted.value
     elif kind == "get":
         raise _not_set(key)
     return pair

@@ -1,4 +1,4 @@
-"""Where a client stands in a result, and what it has after each response of a run."""
+"""A client's position in a result, and what it has after each response of a run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from haproc.wire import varint
 # Where a client stands in a result, and how anybody may go on from there.
 #
 # A client that lost its connection names the last response that it got by the id that we gave it
-# (`ReattachExecute`), perhaps to another HAProc, and sends no plan with it. So the id itself says
-# how many rows it has and what they amount to (`digests.py`), and how the rest is come by:
+# (`ReattachExecute`), perhaps to another HAProc, and sends no plan with it. So the id itself
+# contains the number of its rows and their digest (`digests.py`), and the way to the rest:
 #
 # - ``TAIL``: the rest is short, and stands in the id. Nothing needs to be run again: so it is with
 #   whatever a write answers, and with small results.
@@ -33,10 +33,9 @@ from haproc.wire import varint
 # - ``STORED``: likewise, with the request from the key-value store.
 # - ``NOTHING``: no way leads on from there.
 #
-# Ids come back from clients, who could make up others. They need no signature: what an id says is
-# only ever done for its sender, in the sender's own session, and a request in it goes the way of
-# any request that the sender could as well have made. But they are input: bounded, and read with
-# care.
+# Ids come back from clients, which could make up others. They need no signature: an id only has an
+# effect for its sender, in the sender's own session, and a request in it goes the same way as any
+# other of the sender's. But they are input: bounded, and read with care.
 
 
 ID_CHARS_MAX: Final = 16 << 10
@@ -46,7 +45,7 @@ TAIL_BYTES_MAX: Final = 4 << 10
 REQUEST_BYTES_MAX: Final = 2 << 10
 """A request of this size, compressed, stands in the id. Chosen: most queries' are below 1 kB."""
 _REST_BYTES_MAX: Final = 64 << 10
-"""What a rest may come to once it is decompressed."""
+"""The most bytes of a rest after decompression."""
 _HEAD = struct.Struct(f"<BB8sIQI{DIGEST_BYTES}s")
 _VERSION: Final = 1
 
@@ -55,14 +54,14 @@ _ARROW_BATCH: Final = 2
 _RESULT_COMPLETE: Final = 14
 _PROGRESS: Final = 18
 COMPLETE: Final = bytes((_RESULT_COMPLETE << 3 | 2, 0))
-"""A response that says that the result is complete; Spark gives it to who can reattach only."""
+"""A response that ends a complete result; Spark sends it only to clients that can reattach."""
 _BESIDE: Final = frozenset({1, 4, 6, 7, 12, 13, 15})
 """Ids, metrics, observed metrics and the schema: what may stand beside anything else."""
 # In its ArrowBatch.
 _DATA: Final = 2
 _CHUNK: Final = 4
 _CHUNKS: Final = 5
-# In ExecutePlanRequest; an option's field 1 is ReattachOptions, whose field 1 says yes or no.
+# In ExecutePlanRequest; an option's field 1 is ReattachOptions, whose field 1 is yes or no.
 _SESSION: Final = 1
 _PLAN: Final = 3
 _OPTION: Final = 5
@@ -71,7 +70,7 @@ _TAG: Final = 7
 
 
 class Kind(Enum):
-    """What a response brings."""
+    """The content of a response."""
 
     ROWS = "rows"
     PROGRESS = "progress"
@@ -82,17 +81,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseParts:
-    """What is looked at of a response. ``data``: an Arrow stream, or one of its chunks."""
+    """The parts of a response that matter. ``data``: an Arrow stream, or one of its chunks."""
 
     kind: Kind
     data: memoryview | None = None
     last_chunk: bool = True
     beside: bool = False
-    """Whether it has nothing that may not stand beside what another response has."""
+    """True if all its content may stand in a response beside another's."""
 
 
 class Way(IntEnum):
-    """How the rest of a result is come by."""
+    """The way to the rest of a result."""
 
     NOTHING = 0
     TAIL = 1
@@ -102,7 +101,7 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResultPosition:
-    """What a client has: ``rows``, their digest, and ``others`` beside rows and progress."""
+    """A client's part of a result: ``rows``, their digest, ``others`` beside rows and progress."""
 
     rows: int = 0
     others: int = 0
@@ -114,7 +113,7 @@ START: Final = ResultPosition()
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """A response's id, read. ``run`` tells one run of an operation from another.
+    """A response's id, read. ``run`` identifies one run of an operation.
 
     ``index`` counts the responses of that run from 0; ``rest`` belongs to its ``way``.
     """
@@ -201,7 +200,7 @@ def seen(response: bytes) -> ResponseParts:
 
 @dataclass(frozen=True, slots=True)
 class RequestRead:
-    """What is looked at of a serialized ExecutePlanRequest."""
+    """The parts of a serialized ExecutePlanRequest that matter."""
 
     session_id: str = ""
     operation_id: str = ""
@@ -262,25 +261,25 @@ def _decompressed(data: bytes) -> bytes:
 
 # One run of a query, followed: what a client has after each response, and what it had before.
 #
-# A run that goes on for a client who has some rows already passes over so many, in whatever
-# batches they come now, and looks whether they are the same ones. They may end inside a batch,
-# whose other rows are then written anew. Rows that differ, or are too few, end the result: never
-# is a row left out or given twice.
+# A run that continues for a client with some rows passes over so many, in whatever batches they
+# come now, and checks that they are the same ones. They may end inside a batch, whose other rows
+# are then written anew. Rows that differ, or are too few, end the result: never is a row left out
+# or given twice.
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A response to give, and where the client stands once it has it; None: nobody can tell."""
+    """A response to give, and where the client stands once it has it; None: unknown."""
 
     kind: Kind
     response: bytes
     position: ResultPosition | None
     beside: bool = False
-    """Whether another response may have in it what this one has."""
+    """True if another response may contain this one's content."""
 
 
 def merged(held: Sequence[Followed]) -> list[Followed]:
-    """Return responses as fewer, which say the same; clients send a call for each.
+    """Return responses as fewer with the same content; clients send a call for each.
 
     The fields of two messages, one behind the other, are those of one message. The end of a result
     stays alone.
@@ -311,7 +310,7 @@ class Following:
         return self._digest.rows if self._digest is not None else 0
 
     def take(self, response: bytes) -> list[Followed]:
-        """Return what the client gets of the run's next response.
+        """Return the client's part of the run's next response.
 
         Long ones take a millisecond or more. Raises RequestError where the rows are not the same,
         ValueError for what is no response.
@@ -328,7 +327,7 @@ class Following:
         return [Followed(looked.kind, response, self._position(), looked.beside)]
 
     def ended(self) -> None:
-        """Say that the run has no more rows. Raises RequestError if the client has more."""
+        """Note that the run has no more rows. Raises RequestError if the client has more."""
         if self._rows < self._start.rows:
             raise _changed(f"it has {self._rows} rows now, {self._start.rows} were delivered")
 

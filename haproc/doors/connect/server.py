@@ -16,15 +16,15 @@ import grpc.aio
 
 from haproc.config.model import Address, Connect
 from haproc.doors.connect.calls import abort
-from haproc.doors.connect.errors import told
+from haproc.doors.connect.errors import call_end
 from haproc.doors.connect.figures import Figures
 from haproc.engine.rewriting import fields_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
 # gRPC's health service: whether this door takes new work.
 #
-# It asks for no token and tells nothing else, so that load balancers and clients may ask it before
-# they send anything. haclient asks it on each new connection.
+# It needs no token and reveals nothing else, so that load balancers and clients may call it before
+# they send anything. haclient calls it on each new connection.
 
 
 HEALTH: Final = "grpc.health.v1.Health"
@@ -41,10 +41,10 @@ def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
 
     async def check(request: bytes, context: Any) -> bytes:
         try:
-            asked = b"".join(fields_of(request, _SERVICE)[-1:])
+            service = b"".join(fields_of(request, _SERVICE)[-1:])
         except ValueError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no health check")
-        if asked not in (b"", SERVICE):
+        if service not in (b"", SERVICE):
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
         return SERVING if serves() else NOT_SERVING
 
@@ -76,7 +76,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._refused = 0
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return what answers a call; None for one that nobody here knows."""
+        """Return the handler of a call; None for one that nobody here knows."""
         handler = self._handlers.service(handler_call_details)
         if handler is None or not self._leaving:
             return handler
@@ -105,7 +105,7 @@ def _refusing(handler: Any) -> Any:
             error_class=ErrorClass.DRAINING,
             outcome=WriteOutcome.NOT_SENT,
         )
-        await abort(context, told(error))
+        await abort(context, call_end(error))
 
     if handler.request_streaming:
         return grpc.stream_unary_rpc_method_handler(refuse)
@@ -117,8 +117,8 @@ def _refusing(handler: Any) -> Any:
 # The door's listener: a gRPC server while it is open.
 #
 # A gRPC server that was stopped does not begin again, so each opening makes a new one. Closing
-# tells clients on their connections to go elsewhere (GOAWAY) and refuses new ones, while calls
-# under way come to their end.
+# sends clients on their connections elsewhere (GOAWAY) and refuses new ones, while calls under way
+# come to their end.
 
 
 MESSAGE_BYTES_MAX: Final = 128 << 20
@@ -139,7 +139,7 @@ class ConnectListener:
         figures: Callable[[], Figures],
         end: Callable[[], Awaitable[None]],
     ) -> None:
-        """``serves`` is what a health check is told, ``figures`` what operators are.
+        """``serves`` is the answer of a health check, ``figures`` are for operators.
 
         ``end`` is awaited once the last server has ended.
         """
@@ -159,7 +159,7 @@ class ConnectListener:
 
     @property
     def url(self) -> str:
-        """Where PySpark finds it."""
+        """The address for PySpark."""
         return f"sc://{self._host}:{self.port}"
 
     @property
@@ -168,7 +168,7 @@ class ConnectListener:
 
     @property
     def is_open(self) -> bool:
-        """Whether connections are accepted."""
+        """True if connections are accepted."""
         return self._server is not None
 
     async def open(self) -> None:
@@ -195,7 +195,7 @@ class ConnectListener:
             if pair is None:
                 return int(server.add_insecure_port(where))
             return int(server.add_secure_port(where, grpc.ssl_server_credentials([pair])))
-        except RuntimeError as error:  # it says nothing more
+        except RuntimeError as error:  # it has no more text
             raise _why_not(self.address) from error
 
     async def close(self) -> None:
@@ -224,7 +224,7 @@ class ConnectListener:
 
 
 def _pair(key: Path, certificate: Path) -> tuple[bytes, bytes]:
-    """Return what is in the files; OSError if they are no certificate with its key."""
+    """Return the files' content; OSError if they are no certificate with its key."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except ssl.SSLError as error:
@@ -237,7 +237,7 @@ def _pair(key: Path, certificate: Path) -> tuple[bytes, bytes]:
 
 
 def _why_not(address: Address) -> OSError:
-    """Return why nobody can listen on an address."""
+    """Return the reason why an address cannot be listened on."""
     try:
         family, _, _, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM

@@ -39,8 +39,8 @@ SERVICE: Final = "spark.connect.SparkConnectService"
 CONTROL_S: Final = 60.0
 """For calls that run no statement; a cold server took over 10 s for its first one."""
 RESENT_S: Final = 900.0
-"""How long ago a client may have sent what it sends again, which PySpark does not tell: it tries
-for ten minutes (15 times, a minute apart in the end), and attempts take time, too."""
+"""The age that a request may have that PySpark sends again, which it does not state: it tries for
+ten minutes (15 times, a minute apart in the end), and attempts take time, too."""
 SETTINGS_KEPT_MAX: Final = 32
 SETTINGS_BYTES_MAX: Final = 4 << 10
 """Answers about settings that are kept for each session, and how large one is with its question.
@@ -86,7 +86,7 @@ class ConnectService:
         return grpc.method_handlers_generic_handler(SERVICE, made)
 
     def figures(self) -> Figures:
-        """Return what operators are told."""
+        """Return the figures for operators."""
         running = {does.value: count for does, count in self._executing.running.items()}
         return Figures(running, self.deliveries.kept, self.deliveries.resumed)
 
@@ -120,31 +120,31 @@ class ConnectService:
 
     async def release_execute(self, call: Call, request: bytes) -> bytes:
         """Forget what the client has read."""
-        asked = parse(_base.ReleaseExecuteRequest, request)
-        until = asked.release_until.response_id if asked.HasField("release_until") else None
-        self.deliveries.release(_key(call, asked.operation_id), until)
-        return _answer(call, _base.ReleaseExecuteResponse(operation_id=asked.operation_id))
+        parsed = parse(_base.ReleaseExecuteRequest, request)
+        until = parsed.release_until.response_id if parsed.HasField("release_until") else None
+        self.deliveries.release(_key(call, parsed.operation_id), until)
+        return _answer(call, _base.ReleaseExecuteResponse(operation_id=parsed.operation_id))
 
     async def interrupt(self, call: Call, request: bytes) -> bytes:
         """Stop operations."""
-        asked = parse(_base.InterruptRequest, request)
+        parsed = parse(_base.InterruptRequest, request)
         kinds = _base.InterruptRequest.InterruptType
         which: dict[str, str] = {}
-        if asked.interrupt_type == kinds.INTERRUPT_TYPE_TAG:
-            which["tag"] = asked.operation_tag
-        elif asked.interrupt_type == kinds.INTERRUPT_TYPE_OPERATION_ID:
-            which["operation_id"] = asked.operation_id
-        elif asked.interrupt_type != kinds.INTERRUPT_TYPE_ALL:
+        if parsed.interrupt_type == kinds.INTERRUPT_TYPE_TAG:
+            which["tag"] = parsed.operation_tag
+        elif parsed.interrupt_type == kinds.INTERRUPT_TYPE_OPERATION_ID:
+            which["operation_id"] = parsed.operation_id
+        elif parsed.interrupt_type != kinds.INTERRUPT_TYPE_ALL:
             raise refused(ErrorClass.BAD_REQUEST, "this kind of interrupt is not known")
         stopped = await self.deliveries.interrupt(call.user, call.names.session_id, **which)
         return _answer(call, _base.InterruptResponse(interrupted_ids=stopped))
 
     async def status(self, call: Call, request: bytes) -> bytes:
-        """Tell what became of operations; of writes, whichever HAProc they came by."""
-        asked = parse(_base.GetStatusRequest, request)
+        """Return the states of operations; of writes, through any HAProc."""
+        parsed = parse(_base.GetStatusRequest, request)
         response = _base.GetStatusResponse()
-        if asked.HasField("operation_status"):
-            wanted = list(asked.operation_status.operation_ids)
+        if parsed.HasField("operation_status"):
+            wanted = list(parsed.operation_status.operation_ids)
             found = self.deliveries.status(call.user, call.names.session_id, wanted)
             for operation_id, state in found.items():
                 if state is OperationState.UNKNOWN:
@@ -171,19 +171,19 @@ class ConnectService:
 
     async def config(self, call: Call, request: bytes) -> bytes:
         """Read or change settings."""
-        asked = parse(_base.ConfigRequest, request)
-        reserved, session = options.reserved(asked.operation), None
+        parsed = parse(_base.ConfigRequest, request)
+        reserved, session = options.reserved(parsed.operation), None
         held: Mapping[str, str] = {}
         if reserved:
             session = await self._session(call)
-            answer = await self._configured(session, options.asking(reserved))
+            answer = await self._configured(session, options.get_request(reserved))
             held = options.values(answer)
-        operation = options.checked(asked.operation, held)
+        operation = options.checked(parsed.operation, held)
         session = session or await self._session(call)
         left, entry = options.for_spark(operation), options.entry(operation)
         if left is not None:
-            asked.operation.CopyFrom(left)
-        relayed = asked.SerializeToString() if left is not None else None
+            parsed.operation.CopyFrom(left)
+        relayed = parsed.SerializeToString() if left is not None else None
         if entry is None:
             response = await self._settings_of(session, operation, relayed)
         else:
@@ -195,22 +195,22 @@ class ConnectService:
     async def _settings_of(
         self, session: ClientSession, operation: Any, request: bytes | None
     ) -> bytes:
-        """Return what Spark says of settings. PySpark asks for the same ones at each `collect`.
+        """Return Spark's answer about settings. PySpark asks for the same ones at each `collect`.
 
         Nothing but a statement changes them, so it is asked once until one may have done so.
         """
         if request is None:
             return b""
-        known = session.told_settings.get(request)
+        known = session.known_settings.get(request)
         if known is not None and known.still() and known.epoch == session.spark.epoch:
             return known.response
         still, epoch = session.unchanged(), session.spark.epoch
         response = await self._configured(session, request)
         is_short = len(request) + len(response) <= SETTINGS_BYTES_MAX
         if is_short and operation.WhichOneof("op_type") != "get_all":
-            if len(session.told_settings) >= SETTINGS_KEPT_MAX:
-                session.told_settings.clear()
-            session.told_settings[request] = ToldSettings(response, epoch, still)
+            if len(session.known_settings) >= SETTINGS_KEPT_MAX:
+                session.known_settings.clear()
+            session.known_settings[request] = ToldSettings(response, epoch, still)
         return response
 
     async def _set(
@@ -219,13 +219,13 @@ class ConnectService:
         async with self._sessions.changing(session), session.settling:
             response = await self._configured(session, relayed, changes=True)
             if silent and relayed is not None:
-                asking = options.asking([key for key, _ in entry.sets])
-                held = options.values(await self._configured(session, asking))
+                reading = options.get_request([key for key, _ in entry.sets])
+                held = options.values(await self._configured(session, reading))
                 entry = options.taken(entry, held)
             if entry.unsets:  # the value of this server's other sessions, and not Spark's own
                 back = await session.spark.untouched(entry.unsets)
-                asking = options.asking([*entry.unsets])
-                now = options.values(await self._configured(session, asking)).items()
+                reading = options.get_request([*entry.unsets])
+                now = options.values(await self._configured(session, reading)).items()
                 if values := {k: v for k, v in back.items() if v is not None and (k, v) not in now}:
                     setting = options.setting(values)
                     await self._configured(session, setting, changes=True)
@@ -283,18 +283,18 @@ class ConnectService:
         return response + to_client(call.rpc, call.names)
 
     async def error_details(self, enriched: Enriched, call: Call, request: bytes) -> bytes:
-        """Tell more of an error: of one that came from the log, or as Spark has it."""
-        asked = parse(_base.FetchErrorDetailsRequest, request)
-        found = enriched.find(asked.error_id)
+        """Return more of an error: of one that came from the log, or Spark's own."""
+        parsed = parse(_base.FetchErrorDetailsRequest, request)
+        found = enriched.find(parsed.error_id)
         if found is None:
             return await self.relayed(call, request)
         return found + to_client(call.rpc, call.names)
 
     async def release_session(self, call: Call, request: bytes) -> bytes:
         """Close the session for good, or have it begin anew under its id."""
-        asked = parse(_base.ReleaseSessionRequest, request)
+        parsed = parse(_base.ReleaseSessionRequest, request)
         self.deliveries.close_session(call.user, call.names.session_id)
-        if asked.allow_reconnect:
+        if parsed.allow_reconnect:
             await self._sessions.begin_afresh(call.user, call.names.session_id)
         else:
             await self._sessions.close(call.user, call.names.session_id)
@@ -302,8 +302,8 @@ class ConnectService:
 
     async def clone_session(self, call: Call, request: bytes) -> bytes:
         """Begin a session with what this one holds."""
-        asked = parse(_base.CloneSessionRequest, request)
-        new_id = asked.new_session_id or str(uuid.uuid4())
+        parsed = parse(_base.CloneSessionRequest, request)
+        new_id = parsed.new_session_id or str(uuid.uuid4())
         check_id(new_id, "the new session's")
         copy = await self._sessions.clone(await self._session(call), new_id)
         response = _base.CloneSessionResponse(

@@ -1,1 +1,1 @@
-"""What doors over HTTP share: listeners, access, bodies read and errors written."""
+"""The common parts of doors over HTTP: listeners, access, bodies read and errors written."""

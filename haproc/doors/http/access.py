@@ -1,4 +1,4 @@
-"""Whose a request is: bearer tokens, and whose they are."""
+"""The user of a request: bearer tokens and their users."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _OTHER_TOKEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Whose bearer token opens a door: user name by token, or nobody's is needed."""
+    """The users by bearer tokens that open a door; none if no token is needed."""
 
     tokens: tuple[tuple[str, bytes], ...] = field(repr=False)
     needed: str = "the token of a user of this ring"
 
     @classmethod
     def of_users(cls, config: Config) -> Credentials:
-        """Return what opens the client door."""
+        """Return the credentials of the client door."""
         return cls(tuple((user.name, user.token.encode()) for user in config.users))
 
     @classmethod
     def of_peers(cls, config: Config) -> Credentials:
-        """Return what opens the doors between peers."""
+        """Return the credentials of the doors between peers."""
         return cls((("peer", config.secret.encode()),), "the ring's secret")
 
     def user_of(self, headers: Mapping[str, str]) -> str:
         """Return the user's name; raises RequestError (401).
 
-        Every token is compared, so that the time taken tells nothing about them.
+        Every token is compared, so that the time taken reveals nothing about them.
         """
         if not self.tokens:
             return ANONYMOUS
@@ -75,17 +75,17 @@ class JobTokens(Protocol):
     """Tokens that jobs show."""
 
     async def user_of(self, token: str, session_id: str = "") -> str:
-        """Return for whom a token's job acts, in this Spark session; raises RequestError."""
+        """Return the user of a token's job, in this Spark session; raises RequestError."""
         ...
 
     def standing(self, token: str) -> Authorization:
-        """Return by what whoever shows this token was let in."""
+        """Return the authorization that this token gives."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Who was let in, and by what, if that may end."""
+    """The admitted user, and the token if it can expire."""
 
     user: str
     standing: Authorization | None = None
@@ -96,13 +96,13 @@ ADMITTED: Final = web.RequestKey("admitted", Admitted)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who is let in: users by their own tokens, and jobs by theirs, in the name of their users."""
+    """Admits users by their own tokens, and jobs by theirs, in the name of their users."""
 
     credentials: Credentials
     jobs: JobTokens | None = None
 
     async def admit(self, headers: Mapping[str, str], session_id: str = "") -> Admitted:
-        """Return who asks; raises RequestError."""
+        """Return the request's user; raises RequestError."""
         token = headers.get("Authorization", "").partition(" ")[2].strip()
         if self.jobs is not None and token.startswith(f"{PREFIX}."):
             user = await self.jobs.user_of(token, session_id)

@@ -21,7 +21,7 @@ from haproc.doors.http.statuses import (
     status_of,
 )
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.route.answering import as_told
+from haproc.route.answering import to_request_error
 from haproc.statements.request_admission import Held
 
 # Bodies: how a request's is read, how an answer's is written.
@@ -31,11 +31,11 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
 """A body that takes longer is given up; chosen, not measured."""
 PROGRESS_BYTES: Final = 1 << 20
-"""What must come of a large body in that time; chosen, not measured."""
+"""The bytes that must arrive of a large body in that time; chosen, not measured."""
 SMALL_BYTES_MAX: Final = 64 << 10
 """A body of a few fields."""
 HELD: Final = web.RequestKey("held", Held)
-"""What of the request is in memory; not on the operator door."""
+"""The memory that the request holds; not on the operator door."""
 
 
 async def read_object(request: web.BaseRequest, known: Collection[str]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
 
 
 def is_packed(request: web.BaseRequest) -> bool:
-    """Whether the body comes under an encoding that has to be undone."""
+    """True if the body comes under an encoding that has to be undone."""
     return _encoding(request) not in PLAIN
 
 
@@ -145,7 +145,7 @@ def _too_large(bytes_max: int) -> RequestError:
 
 
 def check_json(request: web.BaseRequest) -> None:
-    """Refuse a body that says it is not JSON."""
+    """Refuse a body that is declared as something other than JSON."""
     if request.content_type not in ("application/json", "application/octet-stream"):
         raise refused(
             ErrorClass.CONTENT_TYPE,
@@ -173,9 +173,9 @@ def raw_json(data: bytes, status: int = 200) -> web.Response:
 
 
 CLUSTER: Final = web.AppKey("cluster", str)
-"""Whose application it is: every error names the cluster."""
-ASKED: Final = web.RequestKey("asked", RequestedStatement)
-"""What a request turned out to ask for."""
+"""The cluster of the application: every error names it."""
+REQUESTED: Final = web.RequestKey("requested", RequestedStatement)
+"""The statement that a request turned out to be for."""
 
 _CLASS_OF_HTTP: Final = {
     404: (ErrorClass.NOT_FOUND, "there is nothing at this path", "see /openapi.json"),
@@ -204,12 +204,12 @@ def body_of(
 
 
 def as_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
-    """Turn whatever was raised while a door did ``what`` into what the client is told."""
+    """Turn any error that was raised while a door did ``what`` into the client's error."""
     if isinstance(error, web.HTTPException):
         return _of_http(error)
     if isinstance(error, web.RequestPayloadError):
         return refused(ErrorClass.BAD_REQUEST, "the request's body is not what its head says")
-    return as_told(error, what, only_reads=only_reads)
+    return to_request_error(error, what, only_reads=only_reads)
 
 
 def _of_http(error: web.HTTPException) -> RequestError:
@@ -221,17 +221,20 @@ def _of_http(error: web.HTTPException) -> RequestError:
 def error_response(
     error: RequestError,
     cluster: str,
-    asked: RequestedStatement | None = None,
+    requested: RequestedStatement | None = None,
     *,
     livy: bool = False,
 ) -> web.Response:
-    """Return an error's answer; ``asked`` tells of the statement that it is about.
+    """Return an error's answer; ``requested``: the statement that it is about.
 
     ``livy``: its clients read ``msg``, and show the user nothing else.
     """
-    status = status_of(error, asked)
+    status = status_of(error, requested)
     body = body_of(
-        in_our_words(error, asked), cluster, asked.statement_id if asked else None, status
+        in_our_words(error, requested),
+        cluster,
+        requested.statement_id if requested else None,
+        status,
     )
     if livy:
         body["msg"] = ": ".join(filter(None, (error.message, error.hint)))

@@ -27,7 +27,7 @@ from haproc.failure import ErrorClass, RequestError, busy, refused
 
 
 PROBES_S: Final = (0.5, 0.5)
-"""When the first ones are sent: most requests are answered before."""
+"""The times of the first probes: most requests are answered before."""
 PROBE_S: Final = 10.0
 """And the others."""
 INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -46,7 +46,7 @@ class HalfClosed:
     def wait(self) -> None:
         """Ask it after a while, for as long as this is not ended."""
         after_s = self._left.pop(0) if self._left else PROBE_S
-        self._timer = asyncio.get_running_loop().call_later(after_s, self._ask)
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._probe)
 
     def end(self) -> None:
         """Ask it no more."""
@@ -54,7 +54,7 @@ class HalfClosed:
             self._timer.cancel()
             self._timer = None
 
-    def _ask(self) -> None:
+    def _probe(self) -> None:
         if not self._transport.is_closing():
             if self._takes():
                 self._transport.write(INTERIM)
@@ -68,13 +68,14 @@ class HalfClosed:
 #
 # - A head must be there `HEAD_S` after its first byte, the first one of a connection after its
 #   opening; between requests a connection may be idle for `KEEPALIVE_S`.
-# - Who takes nothing of an answer for `STALL_S` is cut off.
-# - Who sends no more is answered what it has asked in full, and nothing else (`HalfClosed`).
+# - A client that takes nothing of an answer for `STALL_S` is cut off.
+# - A client that has ended its side gets the answers to its complete requests, and nothing else
+# (`HalfClosed`).
 # - Where all places are taken, the connection that has waited longest without a request under way
-#   gives up its own: of the user who has most of them; strangers count as one user. Only where
-#   every place has a request under way is a new one told to go.
-# - What is not HTTP is answered in the form of every other error, and told of in one line now and
-#   then, without a word of it.
+# gives up its own: of the user who has most of them; strangers count as one user. Only where
+# every place has a request under way is a new one refused.
+# - What is not HTTP is answered in the form of every other error, and logged in one line now and
+#   then, without its content.
 
 
 _LOG = logging.getLogger(__name__)
@@ -86,18 +87,18 @@ KEEPALIVE_S: Final = 75.0
 STALL_S: Final = 60.0
 """A client that takes nothing for so long is cut off: its answer lies in memory."""
 CONNECTIONS_MAX: Final = 1000
-TELL_S: Final = 10.0
+WARNING_PAUSE_S: Final = 10.0
 """So seldom is a line written about what strangers send."""
 _LINE_BYTES_MAX: Final = 16 << 10
 """Of a head: its first line, and each header."""
 _STRANGER: Final = ""
-"""Who has shown no token yet."""
+"""The user of a connection without a token yet."""
 _HEADERS_MAX: Final = 128
 """As aiohttp has it by itself."""
 
 
 class Places:
-    """So many connections at a time; of each user the one heard of longest ago comes first.
+    """So many connections at a time; of each user the one with the oldest last request is first.
 
     So no crowd, of strangers or of one user's, pushes out the few connections of others.
     """
@@ -107,7 +108,7 @@ class Places:
         self._whose: dict[Connection, str] = {}
         self._crowds: dict[str, dict[Connection, None]] = {}
         self._full = _answer(busy(f"{connections_max} connections are open here"), cluster)
-        self._told = ThrottledWarning("%d connections are open (limits.connections_max)")
+        self._warning = ThrottledWarning("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._whose)
@@ -115,13 +116,13 @@ class Places:
     def take(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Give the connection a place, or close it where there is none."""
         if len(self._whose) >= self._connections_max and not self._make_room():
-            self._told.tell(len(self._whose))
+            self._warning.warn(len(self._whose))
             transport.write(self._full)
             transport.close()
             return
         self._enter(connection, _STRANGER)
 
-    def heard(self, connection: Connection, user: str | None = None) -> None:
+    def received(self, connection: Connection, user: str | None = None) -> None:
         """Note that a request came on it; ``user``: that it was this one's."""
         if connection in self._whose:
             whose = self._whose[connection]
@@ -152,20 +153,20 @@ class Places:
 
 
 class ThrottledWarning:
-    """Writes a warning now and then; says how often it kept silent."""
+    """Writes a warning now and then, with the number of those left out."""
 
     def __init__(self, message: str) -> None:
         self._message = message
         self._next_s = 0.0
         self._kept = 0
 
-    def tell(self, *values: object) -> None:
+    def warn(self, *values: object) -> None:
         """Write it, unless the last one is too fresh."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             self._kept += 1
             return
-        self._next_s = now_s + TELL_S
+        self._next_s = now_s + WARNING_PAUSE_S
         _LOG.warning(self._message, *values)
         if self._kept:
             _LOG.warning("%d more such lines were left out before this one", self._kept)
@@ -184,8 +185,8 @@ def no_shortcut(data: bytes) -> tuple[bytes, bytes]:
 class Connections:
     """Makes aiohttp's protocol for each connection of a listener.
 
-    A connection is the ``shortcut``'s for as long as nothing is left over for aiohttp. Whoever was
-    answered by it is no stranger, and keeps the connection.
+    A connection is the ``shortcut``'s for as long as nothing is left over for aiohttp. A client
+    that was answered by it is no stranger, and keeps the connection.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class Connection(web.RequestHandler):
         self._short = True
         """Nothing was left over for aiohttp yet."""
         self._known = self._came = False
-        """Whether the shortcut has answered: ever, and since the last look."""
+        """True if the shortcut has answered: ever, and since the last look."""
         self._answered = 0
         """Of aiohttp's `_request_count` requests."""
         self._last: StreamReader | None = None
@@ -238,17 +239,17 @@ class Connection(web.RequestHandler):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a request, and none has come."""
+        """True if it waits for a request, and none has come."""
         return self._waiter is not None and not self._waiter.done()
 
     @property
     def is_expendable(self) -> bool:
-        """Whether nothing is under way on it, and it may be a stranger's."""
+        """True if nothing is under way on it, and it may be a stranger's."""
         return not (self._known or self._is_busy)
 
     def is_of(self, user: str) -> None:
         """Note whose request came on it."""
-        self._door.places.heard(self, user)
+        self._door.places.received(self, user)
 
     @property
     def _is_busy(self) -> bool:
@@ -270,7 +271,7 @@ class Connection(web.RequestHandler):
             self._last = self._messages[-1][1]
         if self._messages or self._request_in_progress:
             self._stop_head()
-            self._door.places.heard(self)
+            self._door.places.received(self)
         else:
             self._await_head()
 
@@ -298,7 +299,7 @@ class Connection(web.RequestHandler):
         return True
 
     def _takes_interim(self) -> bool:
-        """Whether the client can be sent an interim answer now: it knows them, and has no other."""
+        """True if the client can receive an interim answer now: it knows them, and has no other."""
         request = self._current_request
         if request is None or request.version < HttpVersion11:
             return False
@@ -368,11 +369,11 @@ class Connection(web.RequestHandler):
     # -- what is not HTTP ------------------------------------------------------------------
 
     def log_exception(self, *args: object, **kw: object) -> None:
-        """Say what ended the connection, and where; the exception's text may be the client's."""
+        """Log the error that ended the connection, and its place, without the client's text."""
         error = kw.get("exc_info")
         where = traceback.extract_tb(error.__traceback__) if isinstance(error, Exception) else []
         last = f"{where[-1].filename}:{where[-1].lineno}" if where else "an unknown place"
-        self._door.broken.tell(self._peer, type(error).__name__, last)
+        self._door.broken.warn(self._peer, type(error).__name__, last)
 
     def handle_error(
         self,
@@ -381,8 +382,8 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what could not be read. What aiohttp would say and log repeats it."""
-        self._door.unreadable.tell(request.remote, type(exc).__name__)
+        """Answer what could not be read. aiohttp's own answer and log would repeat it."""
+        self._door.unreadable.warn(request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
         error = _unread(exc)
@@ -397,9 +398,9 @@ class Connection(web.RequestHandler):
 
 
 def _unread(error: BaseException | None) -> RequestError:
-    """Return what is told of a head that aiohttp did not take.
+    """Return the error for a head that aiohttp did not take.
 
-    Too many headers are no class of error of its own, so the limits are told of in any case.
+    Too many headers are no class of error of its own, so the message names the limits in any case.
     """
     what = "the request is not HTTP as it is understood here"
     if isinstance(error, LineTooLong):
@@ -413,7 +414,7 @@ def _json(error: RequestError, cluster: str) -> bytes:
 
 
 def _answer(error: RequestError, cluster: str) -> bytes:
-    """Return a whole answer for who is not let in."""
+    """Return a whole answer for a client that is not admitted."""
     body = _json(error, cluster)
     head = (
         "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json; charset=utf-8\r\n"

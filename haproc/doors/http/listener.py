@@ -66,12 +66,12 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         return self.address.url
 
     @property
     def is_open(self) -> bool:
-        """Whether connections are accepted."""
+        """True if connections are accepted."""
         return self._server is not None
 
     @property
@@ -87,7 +87,7 @@ class Listener:
             _take_both_forms(self._app)
             await self._runner.setup()
             server = self._server_of()
-            server.request_handler = self._told(server.request_handler)
+            server.request_handler = self._with_errors(server.request_handler)
             self._started = True
 
     async def open(self) -> None:
@@ -104,7 +104,7 @@ class Listener:
                 reuse_address=True,
                 start_serving=False,
             )
-            # Known before it serves, which takes a turn: who is cancelled there can close it.
+            # Known before it serves, which takes a turn: a cancelled start can close it.
             await self._server.start_serving()
 
     async def close(self) -> None:
@@ -135,10 +135,10 @@ class Listener:
         assert server is not None
         return server
 
-    def _told(self, handle: _Handler) -> _Handler:
+    def _with_errors(self, handle: _Handler) -> _Handler:
         """Return the handler that answers what aiohttp refuses before any middleware, too."""
 
-        async def told(request: web.BaseRequest) -> web.StreamResponse:
+        async def handled(request: web.BaseRequest) -> web.StreamResponse:
             try:
                 return await handle(request)
             except web.HTTPException as refused:
@@ -146,7 +146,7 @@ class Listener:
                 response.force_close()
                 return response
 
-        return told
+        return handled
 
     @web.middleware
     async def _last_answer(

@@ -17,7 +17,7 @@ from multidict import CIMultiDictProxy
 
 from haproc.failure import ErrorClass, RequestError, refused
 
-# Undoes a body's Content-Encoding, piece by piece, and tells one that is cut off from a whole one.
+# Undoes a body's Content-Encoding, piece by piece, and recognises one that is cut off.
 #
 # aiohttp would take the beginning of a gzip stream for all of it.
 
@@ -81,7 +81,7 @@ class Unpacking:
 
 
 def check_head(headers: CIMultiDictProxy[str], read: Collection[str]) -> None:
-    """Refuse a head of which only a part would be heard; ``read`` are the headers looked at."""
+    """Refuse a head of which only a part would be read; ``read`` are the headers looked at."""
     for name in ("Content-Encoding", *read):
         if len(headers.getall(name, ())) > 1:
             raise refused(ErrorClass.BAD_REQUEST, f"there are several headers {name}", "send one")
@@ -117,8 +117,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise _not_json("nested too deeply") from None
     except ValueError:  # the only one left: what Python reads no number from
         digits_max = sys.get_int_max_str_digits()
-        said = f"a number in the body has more than {digits_max} digits"
-        raise refused(ErrorClass.BAD_REQUEST, said) from None
+        message = f"a number in the body has more than {digits_max} digits"
+        raise refused(ErrorClass.BAD_REQUEST, message) from None
     if not isinstance(value, dict):
         raise refused(ErrorClass.BAD_REQUEST, "the body must be a JSON object")
     return value
@@ -247,7 +247,7 @@ def whole_number(written: str, name: str, digits_max: int = 18) -> int:
 
 
 def page(query: Mapping[str, str], default: int, most: int) -> tuple[int, int]:
-    """Return where a page of a list begins, and how much is on it at most."""
+    """Return the beginning of a page of a list, and its largest length."""
     no_unknown(query, ("start", "limit"))
     start = whole_number(query.get("start", "0"), "start")
     limit = whole_number(query.get("limit", str(default)), "limit")
@@ -276,7 +276,7 @@ def seconds(value: object, name: str, maximum_s: float) -> float | None:
 
 
 def age(value: object) -> float:
-    """Return how long ago a request was first sent: a duration of 0 or more; absent is 0."""
+    """Return the time since a request was first sent: a duration of 0 or more; absent is 0."""
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float):

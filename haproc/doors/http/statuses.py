@@ -1,14 +1,16 @@
-"""Which HTTP status a failure is answered with, and what clients make of it by themselves.
+"""The HTTP status of a failure, chosen by the reactions of clients.
 
-Clients that are not ours repeat requests on their own, going by the status: databricks-sdk repeats
-429 and 503 (whether or not there is a Retry-After) and whatever has certain words in its message;
-databricks-sql-connector repeats a statement at 429 and 503; retry libraries mostly take 408, 425,
-429 and all of 500 to 599; OkHttp repeats 408, urllib3 413, 429 and 503 that have a Retry-After.
-So such a status may be given only where repeating does no harm: nothing was done, or the request
-can be told again (it has an id of the client's own, or doing it twice is the same as once).
+Clients that are not ours repeat requests on their own, by the status: databricks-sdk repeats 429
+and 503 (with or without a Retry-After) and any answer with certain words in its message;
+databricks-sql-connector repeats a statement at 429 and 503; retry libraries mostly repeat 408, 425,
+429 and all of 500 to 599; OkHttp repeats 408, urllib3 413, 429 and 503 that have a Retry-After. So
+such a status is given only if repeating does no harm: nothing was done, or the request can be
+recognised when it comes again (it has an id of the client's own, or doing it twice is the same as
+once).
 
-A write whose outcome is unknown and that could not be told again is answered `SETTLED_ELSEWHERE`,
-a status that nobody repeats, in words of ours alone, with the id by which to ask for its outcome.
+If a write's outcome is unknown and the write could not be recognised again, the answer is
+`SETTLED_ELSEWHERE`. No client repeats this status. The message has only words of ours, and the id
+with which to ask for the outcome.
 """
 
 from __future__ import annotations
@@ -67,35 +69,35 @@ RETRY_AFTER_S: Final = {429: 1, 503: 1}
 
 @dataclass(frozen=True, slots=True)
 class RequestedStatement:
-    """What was asked for: the statement's id, and whether the client chose it."""
+    """A requested statement: its id, and True if the client chose it."""
 
     statement_id: str
     own_id: bool
 
 
-def status_of(error: RequestError, asked: RequestedStatement | None = None) -> int:
-    """Return the status of an error's answer; ``asked`` is None for what is no statement or rows.
+def status_of(error: RequestError, requested: RequestedStatement | None = None) -> int:
+    """Return the HTTP status of an error.
 
-    All else (asking for a state, opening a session, what peers and operators send) may be repeated.
+    ``requested``: the statement or rows. All other requests may be repeated.
     """
-    if error.outcome is WriteOutcome.UNKNOWN and asked is not None and not asked.own_id:
+    if error.outcome is WriteOutcome.UNKNOWN and requested is not None and not requested.own_id:
         return SETTLED_ELSEWHERE
     return _STATUS_OF_CLASS.get(error.error_class, _STATUS_OF_KIND[error.kind])
 
 
-def in_our_words(error: RequestError, asked: RequestedStatement | None) -> RequestError:
-    """Return the error in the words in which it is told.
+def in_our_words(error: RequestError, requested: RequestedStatement | None) -> RequestError:
+    """Return the error in the words for the client.
 
     databricks-sdk reads the message, and no other field, for words of its own servers: so none of
     Spark's may be in it where repeating does harm.
     """
-    if asked is None or status_of(error, asked) != SETTLED_ELSEWHERE:
+    if requested is None or status_of(error, requested) != SETTLED_ELSEWHERE:
         return error
     return RequestError(
         error.kind,
-        f"whether statement {asked.statement_id} was applied is not known: do not send it again, "
-        f"ask with GET {STATEMENTS_PATH}/{asked.statement_id}, here or at another HAProc of the "
-        "ring",
+        f"whether statement {requested.statement_id} was applied is not known: do not send it "
+        f"again, ask with GET {STATEMENTS_PATH}/{requested.statement_id}, here or at another "
+        "HAProc of the ring",
         error_class=error.error_class,
         sqlstate=error.sqlstate,
         outcome=error.outcome,

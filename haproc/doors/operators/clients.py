@@ -1,4 +1,4 @@
-"""The doors for operators who look at all users' jobs and sessions and end them."""
+"""The operators' doors to all users' jobs and sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.service import JobService
 
-# The door for operators who look at all users' jobs and end them, under the ring's secret.
+# The operators' door to all users' jobs, to list and end them, under the ring's secret.
 
 
 def supervise(app: web.Application, config: Config, service: JobService | None) -> None:
@@ -57,7 +57,7 @@ def supervise(app: web.Application, config: Config, service: JobService | None) 
     )
 
 
-# The door for operators who look at clients' sessions and close them, under the ring's secret.
+# The operators' door to clients' sessions, to list and close them, under the ring's secret.
 
 
 PAGE_DEFAULT: Final = 100

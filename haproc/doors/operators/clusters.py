@@ -1,4 +1,4 @@
-"""The doors for operators who add, remove or drain clusters, under the ring's secret."""
+"""The operators' doors to add, remove or drain clusters, under the ring's secret."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
 
-# The door for operators who add and remove clusters, under the ring's secret.
+# The operators' door to add and remove clusters, under the ring's secret.
 
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{1,60})\]|([A-Za-z0-9._-]{1,253})):(\d{1,5})")
 
 
 class MembersService(Protocol):
-    """Who the ring's members are; methods raise RequestError."""
+    """The ring's members; methods raise RequestError."""
 
     def describe(self) -> Mapping[str, Json]:
         """Return the members."""
@@ -60,7 +60,7 @@ class MembersDoor:
         ]
 
     async def members(self, request: web.Request) -> web.Response:
-        """Tell who the members are."""
+        """Return the members."""
         self._credentials.user_of(request.headers)
         return json_response(dict(self._service.describe()))
 
@@ -104,7 +104,7 @@ def _address(text: str) -> Address:
 
 
 class DrainService(Protocol):
-    """What a HAProc does about its clients for operators; methods raise RequestError."""
+    """A HAProc's actions on its clients for operators; methods raise RequestError."""
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
         """Take no more requests from clients."""
@@ -115,7 +115,7 @@ class DrainService(Protocol):
         ...
 
     def standing(self) -> Mapping[str, Json]:
-        """Return how far the drain is."""
+        """Return the progress of the drain."""
         ...
 
 
@@ -135,7 +135,7 @@ class DrainDoor:
         ]
 
     async def standing(self, request: web.Request) -> web.Response:
-        """Tell whether the cluster is drained, and what clients still have here."""
+        """Return the drain's progress, and what clients still have here."""
         self._credentials.user_of(request.headers)
         return json_response(dict(self._service.standing()))
 

@@ -31,7 +31,7 @@ _DECODERS: Final = {path: Decoder(of) for path, of in MESSAGE_TYPES.items()}
 
 
 class Listening(Protocol):
-    """Who takes in what peers tell."""
+    """Receives peers' messages."""
 
     def knows(self, peer: str) -> bool:
         """Return whether the ring has such a peer."""
@@ -42,7 +42,7 @@ class Listening(Protocol):
         ...
 
     def report(self, report: ClusterReport) -> None:
-        """A peer tells how far it is."""
+        """Take in a peer's progress."""
         ...
 
 
@@ -100,7 +100,7 @@ class HeartbeatDoor:
             try:
                 self.deliver(self._read(path, data[found.end() : end]))
             except RequestError:
-                return 0  # the usual handler says why
+                return 0  # the usual handler answers with the reason
             return end
         return 0
 
@@ -109,5 +109,5 @@ class HeartbeatDoor:
         try:
             return _DECODERS[path].decode(body)
         except (MsgspecError, ValueError, RecursionError) as error:
-            said = f"the body is no message of a peer: {error}"
-            raise refused(ErrorClass.BAD_REQUEST, said) from error
+            problem = f"the body is no message of a peer: {error}"
+            raise refused(ErrorClass.BAD_REQUEST, problem) from error

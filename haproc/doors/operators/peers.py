@@ -45,18 +45,18 @@ from haproc.statements.request_admission import RequestAdmission
 
 T = TypeVar("T")
 
-# The door on which a HAProc tells how its Spark server is set, under the ring's secret.
+# The door on which a HAProc reports its Spark server's settings, under the ring's secret.
 
 
 class SettingsService(Protocol):
-    """How the server is set."""
+    """The settings of the server."""
 
     def settings(self) -> Mapping[str, Json]:
         """Return the versions and settings that change results."""
         ...
 
 
-def tell(app: web.Application, config: Config, service: SettingsService) -> None:
+def add_settings(app: web.Application, config: Config, service: SettingsService) -> None:
     """Add the door to the operators' application."""
     credentials = Credentials.of_peers(config)
 
@@ -71,7 +71,7 @@ def tell(app: web.Application, config: Config, service: SettingsService) -> None
 
 
 class QueryService(Protocol):
-    """What runs peers' queries."""
+    """Runs peers' queries."""
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query here once ``needed`` records are applied; raises RequestError."""
@@ -80,7 +80,7 @@ class QueryService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """Who runs peers' queries, and how many may be under way together with clients' own."""
+    """The service that runs peers' queries, and the number allowed together with clients' own."""
 
     service: QueryService
     request_admission: RequestAdmission
@@ -106,10 +106,10 @@ class ForwardedDoor:
         self._credentials.user_of(request.headers)
         check_json(request)
         body = await read_body(request, self._bytes_max)
-        asked, needed = await self._texts.run("", len(body), read_query, body)
+        wanted, needed = await self._texts.run("", len(body), read_query, body)
         # Its HAProc keeps a place for it meanwhile, and knows of others to ask.
-        async with self._request_admission.permit(asked.user, waits=False):
-            answer = await self._service.query_for_peer(asked, needed)
+        async with self._request_admission.permit(wanted.user, waits=False):
+            answer = await self._service.query_for_peer(wanted, needed)
             try:
                 return await _send(request, answer)
             finally:
@@ -128,14 +128,16 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
             await _write(response, chunk.data)
         await _write(response, pieces.end())
     except _FailedError as failed:
-        told = as_request_error(failed.error, f"query for a peer {request.remote}", only_reads=True)
-        await _write(response, pieces.error(body_of(told, request.app[CLUSTER])))
+        reported = as_request_error(
+            failed.error, f"query for a peer {request.remote}", only_reads=True
+        )
+        await _write(response, pieces.error(body_of(reported, request.app[CLUSTER])))
     await response.write_eof()
     return response
 
 
 class _FailedError(Exception):
-    """The result's own failure, told apart from that of the connection it is sent on."""
+    """The result's own failure, distinguished from that of the connection it is sent on."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -160,27 +162,27 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 
 
 def read_query(body: bytes) -> tuple[Request, int]:
-    """Return what a peer asks, and how many records it needs; raises RequestError."""
-    asked = _of_peer(PeerQuery, body)
+    """Return a peer's query, and the number of records it needs; raises RequestError."""
+    query = _of_peer(PeerQuery, body)
     request = Request(
-        id=asked.request_id,
-        statement=SentSql(asked.statement),
+        id=query.request_id,
+        statement=SentSql(query.statement),
         fingerprint="",
-        user=asked.user,
-        catalog=asked.catalog,
-        schema=asked.schema,
-        operation_class=asked.operation_class,
-        timeout_s=asked.timeout_s,
+        user=query.user,
+        catalog=query.catalog,
+        schema=query.schema,
+        operation_class=query.operation_class,
+        timeout_s=query.timeout_s,
     )
-    return request, asked.needed
+    return request, query.needed
 
 
 def _of_peer(of: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=of)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        said = f"the body is no question of a peer: {error}"
-        raise refused(ErrorClass.BAD_REQUEST, said) from error
+        message = f"the body is no question of a peer: {error}"
+        raise refused(ErrorClass.BAD_REQUEST, message) from error
 
 
 # The doors between peers, under the ring's secret.
@@ -191,22 +193,22 @@ LATENCIES_MAX: Final = 1 << 18
 
 
 class PeerService(Protocol):
-    """What a HAProc does for its peers."""
+    """A HAProc's services for its peers."""
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
         """Run a synchronous operation before it is decided and return its outcome."""
         ...
 
     async def outcome(self, offset: int) -> PeerOutcome:
-        """Return what became of an operation on this cluster."""
+        """Return the outcome of an operation on this cluster."""
         ...
 
     async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
-        """Return what this cluster has applied, once that differs from what was ``seen``."""
+        """Return this cluster's progress, once that differs from what was ``seen``."""
         ...
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
-        """Return how long operations of a range took until they were done here, in ms."""
+        """Return the times that operations of a range took until they were done here, in ms."""
         ...
 
     def status(self) -> PeerStatus:
@@ -214,7 +216,7 @@ class PeerService(Protocol):
         ...
 
     async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Return what a copy of this cluster needs; ValueError for what is no question."""
+        """Return the part that a copy of this cluster requests; ValueError for no question."""
         ...
 
 
@@ -240,18 +242,18 @@ class PeerDoor:
         """Run a synchronous operation now."""
         self._credentials.user_of(request.headers)
         check_json(request)
-        asked = _of_peer(ApplyNow, await read_body(request, SMALL_BYTES_MAX))
-        told = await self._peers.apply_now(asked.offset, asked.operation_id, asked.timeout_s)
-        return raw_json(msgspec.json.encode(told))
+        wanted = _of_peer(ApplyNow, await read_body(request, SMALL_BYTES_MAX))
+        outcome = await self._peers.apply_now(wanted.offset, wanted.operation_id, wanted.timeout_s)
+        return raw_json(msgspec.json.encode(outcome))
 
     async def outcome(self, request: web.Request) -> web.Response:
-        """Tell what became of an operation here."""
+        """Return the outcome of an operation here."""
         self._credentials.user_of(request.headers)
         offset = reading.whole_number(request.match_info["offset"], "an offset")
         return raw_json(msgspec.json.encode(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
-        """Tell what is applied here, once that is new to who asks."""
+        """Return this cluster's progress, once that is new to the peer."""
         self._credentials.user_of(request.headers)
         reading.no_unknown(request.query, ("seen", "timeout_s"))
         wait_s = reading.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
@@ -261,7 +263,7 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(await self._peers.progress(seen, timeout_s)))
 
     async def latencies(self, request: web.Request) -> web.Response:
-        """Tell how long operations took here."""
+        """Return the times that operations took here."""
         self._credentials.user_of(request.headers)
         reading.no_unknown(request.query, ("start", "end"))
         start = reading.whole_number(request.query.get("start", ""), "start")
@@ -286,6 +288,6 @@ class PeerDoor:
         )
 
     async def status(self, request: web.Request) -> web.Response:
-        """Tell state, cursor and lag."""
+        """Return state, cursor and lag."""
         self._credentials.user_of(request.headers)
         return raw_json(msgspec.json.encode(self._peers.status()))

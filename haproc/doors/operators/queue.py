@@ -18,7 +18,7 @@ PAGE_MAX: Final = 1000
 
 
 class OperatorService(Protocol):
-    """What a HAProc does for operators; methods raise RequestError."""
+    """A HAProc's actions for operators; methods raise RequestError."""
 
     def queue(self, start: int, count: int) -> Mapping[str, Json]:
         """Return a page of the queue, from an offset on."""
@@ -43,11 +43,11 @@ class OperatorService(Protocol):
         ...
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
-        """Have all clusters say what they hold; ``trusted``: whose tables are right."""
+        """Have all clusters report their content; ``trusted``: whose tables are right."""
         ...
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Return what that came to so far."""
+        """Return its result so far."""
         ...
 
     async def rebuild(self, cluster: str, donor: str, way: str) -> Mapping[str, Json]:
@@ -63,7 +63,7 @@ class OperatorService(Protocol):
         ...
 
     def backup_standing(self) -> Mapping[str, Json]:
-        """Return how far it is."""
+        """Return its progress."""
         ...
 
     async def restore(
@@ -162,7 +162,7 @@ class QueueDoor:
         return json_response(dict(self._service.backup(cluster, destination)))
 
     async def backup_standing(self, request: web.Request) -> web.Response:
-        """Tell how far the newest backup is."""
+        """Return the progress of the newest backup."""
         self._credentials.user_of(request.headers)
         return json_response(dict(self._service.backup_standing()))
 
@@ -172,10 +172,10 @@ class QueueDoor:
         body = await read_object(request, ("cluster", "source", "offset", "verify"))
         cluster, source = reading.needed_texts(body, ("cluster", "source"))
         offset, verify = reading.offset(body, "offset"), reading.flag(body, "verify")
-        told = await self._service.restore(
+        restored = await self._service.restore(
             cluster, source, -1 if offset is None else offset, verify=verify
         )
-        return json_response(dict(told))
+        return json_response(dict(restored))
 
     async def repair(self, request: web.Request) -> web.Response:
         """Replace tables by another cluster's."""
@@ -187,7 +187,7 @@ class QueueDoor:
         return json_response(dict(await self._service.repair(cluster, table, donor)))
 
     async def verification(self, request: web.Request) -> web.Response:
-        """Tell what a verification came to so far."""
+        """Return the result of a verification so far."""
         self._credentials.user_of(request.headers)
         return json_response(dict(await self._service.verification(_offset(request))))
 

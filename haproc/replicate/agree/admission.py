@@ -19,7 +19,7 @@ from haproc.config.model import Address
 from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
 from haproc.membership.peers import Enrolled, Member, disagreement
 from haproc.membership.state import State
-from haproc.replicate.log_state.members import heard
+from haproc.replicate.log_state.members import enrolled_after
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import from_record
@@ -67,7 +67,7 @@ class Admission:
     def heard(self, offset: int, message: Roster) -> None:
         """Take in a record; hearing of it again changes nothing."""
         before = self._core.members.enrolled
-        after = heard(before, offset, message)
+        after = enrolled_after(before, offset, message)
         if after != before:
             self._enrol(after)
         elif offset > before.offset:

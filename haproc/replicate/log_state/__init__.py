@@ -1,1 +1,1 @@
-"""What the log has said so far, as far as this cluster has read it. It tells; it asks nobody."""
+"""The facts that follow from all records that this cluster has read. Nothing here does I/O."""

@@ -1,4 +1,4 @@
-"""What the log says of others' work: operations that succeeded, rows and who computes them."""
+"""The work of other clusters according to the log: operations that succeeded, and computed rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class PeerSuccess:
 
     Also: which clusters have reported an error on an operation.
 
-    A cluster stores a cursor beyond an operation only once a record about it is in the log where
-    it did not simply succeed there: a report of its error, a skip, a word that it cannot be
-    applied. So whoever has heard all control records up to an end of the log that was asked for
-    *after* the cursor was read, and none of them is about an operation below that cursor, knows
-    that it succeeded.
+    A cluster stores a cursor beyond an operation only once a record about it is in the log where it
+    did not simply succeed there: a report of its error, a skip, a word that it cannot be applied.
+    So a HAProc that has read all control records up to an end of the log that was looked up *after*
+    the cursor was read, and found none about an operation below that cursor, knows that the
+    operation succeeded.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class PeerSuccess:
             reported[message.cluster] = max(message.epoch, reported.get(message.cluster, -1))
 
     def passed(self, below: int) -> None:
-        """Some cluster had stored this cursor, and all control records since then are heard."""
+        """A cluster had stored this cursor, and all control records since then are read."""
         self._below = max(self._below, below)
 
     def succeeded(self, offset: int) -> bool:
-        """Whether an operation is known to have succeeded."""
+        """True if an operation is known to have succeeded."""
         return offset < self._below and offset not in self._with_control_record
 
     def failed(self, offset: int, cluster: str) -> int | None:
@@ -49,7 +49,7 @@ class PeerSuccess:
         return self._failed.get(offset, {}).get(cluster)
 
     def has_control_record(self, offset: int) -> bool:
-        """Whether an operation is known not to have simply succeeded somewhere."""
+        """True if an operation is known not to have simply succeeded somewhere."""
         return offset in self._with_control_record
 
     def forget(self, below: int) -> None:
@@ -63,12 +63,13 @@ class PeerSuccess:
             }
 
 
-# What the log says of operations' rows, and who is to compute them. Values in, values out.
+# The log's facts about operations' rows, and the cluster that is to compute them. Values in, values
+# out.
 
 
 @dataclass(frozen=True, slots=True)
 class RowsLocation:
-    """Where in the log an operation's rows are, and how many; or that there will be none."""
+    """The place of an operation's rows in the log, and their number; or that there will be none."""
 
     place: int
     count: int
@@ -77,12 +78,12 @@ class RowsLocation:
 
 @dataclass(slots=True)
 class Passes:
-    """Who passed, by the places in the log where they say so."""
+    """The clusters that passed a computation on, by the offsets of their records."""
 
     by_place: dict[int, Passed] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
-        """Return how often each cluster passed."""
+        """Return the number of times that each cluster passed."""
         counts: dict[str, int] = {}
         for passed in self.by_place.values():
             counts[passed.by] = counts.get(passed.by, 0) + 1
@@ -90,7 +91,7 @@ class Passes:
 
 
 class Computations:
-    """What the log says of operations' rows, so far as it was read. Texts stay in the log."""
+    """Operations' rows according to the log, as far as it was read. Texts stay in the log."""
 
     def __init__(self) -> None:
         self._found: dict[int, RowsLocation] = {}
@@ -110,16 +111,16 @@ class Computations:
             self._passes.setdefault(passed.offset, Passes()).by_place[place] = passed
 
     def found(self, offset: int) -> RowsLocation | None:
-        """Return where the rows of the operation at this offset are, if they are there."""
+        """Return the place of the rows of the operation at this offset, if they are there."""
         return self._found.get(offset)
 
     def passes(self, offset: int) -> Mapping[str, int]:
-        """Return how often each cluster passed on the operation at this offset."""
+        """Return the number of times that each cluster passed on the operation at this offset."""
         passes = self._passes.get(offset)
         return passes.counts() if passes is not None else {}
 
     def trouble(self, offset: int) -> tuple[int, str]:
-        """Return how often the query at this offset failed on any cluster, and how at last."""
+        """Return the number of failures of the query at this offset, and the last error."""
         passes = self._passes.get(offset)
         if passes is None:
             return 0, ""
@@ -136,8 +137,8 @@ class Computations:
 def responsible(ring_order: Sequence[str], origin: str, passes: Mapping[str, int]) -> str:
     """Return the cluster that is to compute an operation's rows, as the log has it.
 
-    The origin; if it passed, the next one in ring order; those that passed least often first. One
-    that is silent is not skipped here: whoever waits for it takes over.
+    The origin; if it passed, the next one in ring order; those that passed least often first. A
+    silent cluster is not skipped here: the cluster that waits for it takes over.
     """
     order = [origin, *ring_order]
     if origin in ring_order:
@@ -147,5 +148,5 @@ def responsible(ring_order: Sequence[str], origin: str, passes: Mapping[str, int
 
 
 def exhausted(trying: Collection[str], passes: Mapping[str, int], attempts_max: int) -> bool:
-    """Whether all that can try have tried so often that the query itself is at fault."""
+    """True if each cluster that can try has tried so often that the query itself is at fault."""
     return all(passes.get(name, 0) >= attempts_max for name in trying)

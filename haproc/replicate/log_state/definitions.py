@@ -1,4 +1,4 @@
-"""What an operation rests on and touches: definitions, tables and when these were written."""
+"""The definitions and tables of an operation, and the offsets at which these were written."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 #
 # Before an operation enters the log, the HAProc that received it looks up what its tables, views
 # and functions are, and what is written down rests on that: which query text means the same
-# everywhere, which one has to become rows. The operation says what it *rests on*, and that all
-# records below ``analyzed_to`` were applied where that was looked up. If a record between there
-# and the operation's own place may have defined any of it anew, the operation is *stale*: every
-# cluster passes over it, as if it were not in the log, and its HAProc looks again and appends it
-# anew.
+# everywhere, which one has to become rows. The operation names what it *rests on*, and
+# ``analyzed_to``: all records below it were applied where that was looked up. If a record between
+# there and the operation's own place may have defined any of it anew, the operation is *stale*:
+# every cluster passes over it, as if it were not in the log, and its HAProc looks again and appends
+# it anew.
 #
 # Whether it is stale depends on the log alone: not on what became of the records in between, nor
 # on whether they are stale or repetitions themselves. One that never ran costs one more look. What
 # is asked is always "between there and here", so the newest definition of each name is enough to
 # know.
 #
-# How far back that may lie is a part of the record's own window of request ids (`reach`). So
-# whoever reads the log from ``records_needed`` below its cursor knows for each record of the
-# window whether it is stale, and for each new one whether it repeats one that is not.
+# How far back that may lie is a part of the record's own window of request ids (`reach`). So a
+# HAProc that reads the log from ``records_needed`` below its cursor knows which records of the
+# window are stale, and which new ones repeat one that is not.
 
 
 _SHARE: Final = 4
@@ -60,23 +60,23 @@ _NEVER: Final = frozenset(
 _MAY: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.MERGE})
 """Kinds that change what a table is where that is asked for."""
 _MERGING: Final = ("automerge", "overwriteschema")
-"""What is in the names of the settings that ask for it for every statement."""
+"""Words in the names of the settings that evolve the schema for every statement."""
 
 
 def reach(window_records: int) -> int:
-    """Return how many records may stand between the look and the operation."""
+    """Return the most records that may stand between the look and the operation."""
     return window_records // _SHARE
 
 
 def records_needed(window_records: int) -> int:
-    """Return how far below its cursor a HAProc has to know the log to judge what follows."""
+    """Return the number of records below its cursor that a HAProc must know to judge later ones."""
     return window_records + reach(window_records)
 
 
 def redefined_by(
     op: Operation, evolves: bool | None = None, *, writes_known: bool = False
 ) -> frozenset[str] | None:
-    """Return what the operation may define anew, of what it is known to write; None: anything.
+    """Return the names that the operation may redefine, of those it writes; None: anything.
 
     Decided once, where the operation is made, and written into the record. ``evolves``: whether it
     may change its table's columns by itself, where its plan was read. ``writes_known``:
@@ -92,7 +92,7 @@ def redefined_by(
 
 
 def _evolves(op: Operation, evolves: bool | None) -> bool:
-    """Whether an INSERT or a MERGE may change its table's columns.
+    """True if an INSERT or a MERGE may change its table's columns.
 
     It does by WITH SCHEMA EVOLUTION, by an option, or by a setting of the session. Plain rows
     (`Operation.insert`) have no options.
@@ -105,11 +105,11 @@ def _evolves(op: Operation, evolves: bool | None) -> bool:
         return evolves
     if isinstance(op.write, SparkPlan | ComputedPlan):
         reading = read_plan(parse(protos.base.Plan, op.write.plan))
-        return reading.evolves or (reading.sql is not None and _asks_to(reading.sql.text))
-    return _asks_to(op.write.sql)
+        return reading.evolves or (reading.sql is not None and _evolves_by_text(reading.sql.text))
+    return _evolves_by_text(op.write.sql)
 
 
-def _asks_to(sql: str) -> bool:
+def _evolves_by_text(sql: str) -> bool:
     if "with" not in sql.lower():
         return False
     try:
@@ -130,12 +130,12 @@ def _merges_by_itself(settings: Settings) -> bool:
 
 
 def redefined(op: Operation | Fence) -> frozenset[str] | None:
-    """Return what a record of the log may define anew; None: anything."""
+    """Return the names that a record of the log may redefine; None: anything."""
     return frozenset({op.name}) if isinstance(op, Fence) else op.redefines
 
 
 class Definitions:
-    """What was defined anew in the last records; ``window_records`` as in `Window`."""
+    """The definitions that the last records changed; ``window_records`` as in `Window`."""
 
     def __init__(self, window_records: int) -> None:
         self._reach = reach(window_records)
@@ -172,7 +172,7 @@ class Definitions:
                 del self._newest[name]
 
     def stale(self, offset: int, op: Operation) -> bool | None:
-        """Whether what the operation rests on may have changed before its place, ``offset``.
+        """True if the definitions of the operation may have changed before its place, ``offset``.
 
         None if that cannot be known here, because the log was not read from far enough back.
         """
@@ -185,7 +185,7 @@ class Definitions:
         return None if op.analyzed_to < self._known_from else False
 
     def unchanged(self, names: Iterable[str], since: int) -> bool:
-        """Whether no record from ``since`` up to what is read so far may have redefined a name."""
+        """True if no record from ``since`` up to the newest one read may have redefined a name."""
         remembered = max(self._known_from, self._read_to - self._reach)
         return since >= remembered and not self._defined_since(names, since)
 
@@ -201,27 +201,28 @@ TABLES_MAX: Final = 10_000
 
 
 def defines(op: Operation) -> bool:
-    """Whether an operation may change what a query is: what its names stand for, and their types.
+    """True if an operation may change the meaning of a query: its names, or their types.
 
-    So does whatever is exclusive, as it may touch more than it names.
+    An exclusive operation may, because it may touch more than it names.
     """
     return op.exclusive or redefined(op) != NOTHING
 
 
 def touches(op: Operation, tables: frozenset[str]) -> bool:
-    """Whether an operation may change what a query of these tables gives."""
+    """True if an operation may change the result of a query of these tables."""
     return defines(op) or not op.writes.isdisjoint(tables)
 
 
 class Written:
-    """Where the log last said that a table is written, for answers that may be given again.
+    """The newest offset at which each table is written, for answers that may be given again.
 
-    An answer that shows all writes to its tables below an offset is still the answer at a later
-    one if no record in between writes any of them. Which records do is told when they are read,
-    long before they are applied, and without asking what became of them: one that was rejected,
-    is stale or repeats another costs an answer, and no more.
+    An answer that shows all writes to its tables below an offset is still right at a later one if
+    no record in between writes any of them. Records are known when they are read, long before they
+    are applied. Their outcomes are not looked at: a record that was rejected, is stale or repeats
+    another costs an answer, and no more.
 
-    It is shown every operation that this process reads, with rising offsets."""
+    It receives every operation that this process reads, with rising offsets.
+    """
 
     def __init__(self, tables_max: int = TABLES_MAX) -> None:
         self._tables_max = tables_max
@@ -243,20 +244,20 @@ class Written:
         return self._newest
 
     def defined(self, since: int) -> bool:
-        """Whether a record from ``since`` on may have changed what any query is."""
+        """True if a record from ``since`` on may have changed the meaning of any query."""
         return self._defined >= since
 
     def changed(self, tables: Iterable[str], since: int) -> bool:
-        """Whether a record from ``since`` on may change what a query of these tables gives."""
+        """True if a record from ``since`` on may change the result of a query of these tables."""
         newest = max((self._newest.get(name, -1) for name in tables), default=-1)
         return max(newest, self._defined, self._unknown) >= since
 
 
 # Which DDL touches nothing but the tables that it names, so that it need not wait for all others.
 #
-# What names a place may touch the files of a table that it does not name. What is about a schema
-# or a function touches names that it does not say. So this is a closed list, and whatever is not
-# certain is not on it. Decided once, where the operation is made, and written into its record.
+# What names a place may touch the files of a table that it does not name. An operation on a schema
+# or a function touches names that it does not contain. So this is a closed list, and whatever is
+# not certain is not on it. Decided once, where the operation is made, and written into its record.
 
 
 _KINDS: Final = frozenset(
@@ -271,32 +272,32 @@ _KINDS: Final = frozenset(
     }
 )
 _PLACES: Final = (b"path", b"location")
-"""In the names of options of a plan that say where a table's files are."""
+"""Parts of the names of a plan's options that give the place of a table's files."""
 _GOES_ON: Final = frozenset({"FROM", "AS"})
 """Behind a column of the name ``location``."""
 
 
 def names_all(op: Operation) -> bool:
-    """Whether an operation is DDL that touches nothing but the tables that it names."""
+    """True if an operation is DDL that touches only the tables that it names."""
     if not (op.tables_known and op.writes) or op.kind not in _KINDS:
         return False
     match op.write:
         case ArrowRows() | SpooledRows():
             return False
         case SparkPlan(plan):
-            return not _says_place(plan)
+            return not _names_place(plan)
         case ComputedPlan(query, template):
-            return not (_says_place(query) or _says_place(template))
-    return not _may_say_place(op.write.sql, renames=op.kind in (Kind.ALTER_TABLE, Kind.ALTER_VIEW))
+            return not (_names_place(query) or _names_place(template))
+    return not _may_name_place(op.write.sql, renames=op.kind in (Kind.ALTER_TABLE, Kind.ALTER_VIEW))
 
 
-def _says_place(plan: bytes) -> bool:
+def _names_place(plan: bytes) -> bool:
     plan = plan.lower()
     return any(word in plan for word in _PLACES)
 
 
-def _may_say_place(sql: str, *, renames: bool) -> bool:
-    """Whether a text may say where files are, or ``renames`` what it names."""
+def _may_name_place(sql: str, *, renames: bool) -> bool:
+    """True if a text may name a place of files, or ``renames`` its target."""
     try:
         tokens = [token for token in tokenize(sql) if token.kind is not TokenKind.HINT]
     except LexicalError:

@@ -12,28 +12,28 @@ in one place of the log:
   (``words``). Every cluster passes over the operation at its place in the order, and it counts as
   rejected. The first one that is valid counts.
 
-Who writes an ``abandon`` has read the log up to ``read_to`` and found all members covered there.
+The writer of an ``abandon`` has read the log up to ``read_to`` and found all members covered there.
 For readers it is valid if nothing that matters came in between: no word was taken back, the members
 did not change, no other cluster came in, and the writer was not replaced. All of that stands behind
-the operation itself, so whoever still has it before him reads it, and all come to the same.
+the operation itself, so every cluster that has not applied it yet reads the same.
 
 Somebody may want an operation taken back that could be applied well:
 
 - ``revoke``: the wish. A cluster that reads it does not begin the operation, or stops it, makes
-  sure that nothing of it is under way, looks, and says ``unable``; the rest is as above. The wish
+  sure that nothing of it is under way, looks, and writes ``unable``; the rest is as above. The wish
   is void from the first ``able`` on that names a wish: a cluster has an outcome of the operation
-  already, so it stands; or not all had spoken in time, and it goes on. Words that were said for it
-  are taken back by those who said them, when the operation is to run there. One that comes into the
-  log behind that counts for nothing: by then its cluster may run the operation again.
+  already, so it stands; or not all had spoken in time, and it goes on. A cluster that voted for it
+  withdraws its vote when the operation is to run there. One that comes into the log behind that
+  counts for nothing: by then its cluster may run the operation again.
 
-A process that starts hears what the log says up to its own claim before it runs anything. So it
-obeys the words of the processes before it, and what was given up while it was away. What a replaced
-process says behind that claim is void.
+A process that starts reads the log up to its own claim before it runs anything. So it obeys the
+words of the processes before it, and what was given up while it was away. Records of a replaced
+process behind that claim are void.
 
-A member that is away cannot say anything. It is covered by the word that it said before, or if it
-never took part, or if an operator vouches for it (``absent``, with its newest claim): then a newer
-claim of that cluster in between voids the ``abandon``, because it has come back. A cluster that
-finds that it had committed what was given up is DIVERGED, and says so.
+A member that is away cannot vote. It is covered by the vote that it wrote before, or if it never
+took part, or if an operator vouches for it (``absent``, with its newest claim): then a newer claim
+of that cluster in between voids the ``abandon``, because it has come back. A cluster that finds
+that it had committed the abandoned operation is DIVERGED, and reports it.
 
 `replicate.agree.poison_rejection` does what this decides. Hearing of a record again changes
 nothing: only offsets are compared.
@@ -53,17 +53,17 @@ QUERY_CANCELED: Final = "57014"
 
 
 def given_up_as(word: Abandon) -> ErrorClass:
-    """Return the class of the error that clients are told."""
+    """Return the class of the clients' error."""
     return ErrorClass.REVOKED if word.revoked else ErrorClass.GIVEN_UP
 
 
 def taken_back(who: str) -> str:
-    """Return what clients are told of an operation that is taken back."""
+    """Return the clients' error for a revoked operation."""
     return f"it was taken back by {who}, and has no effect anywhere"
 
 
 class FailureVotes:
-    """What the log says of operations that cannot be applied, as far as it was read."""
+    """The votes on operations that cannot be applied, as far as the log was read."""
 
     def __init__(self) -> None:
         self._votes: dict[int, dict[int, FailureVote | VoteWithdrawal]] = {}
@@ -73,11 +73,11 @@ class FailureVotes:
         self._known_from = 0
 
     def begin(self, known_from: int) -> None:
-        """What concerns operations below this offset is not known wholly, and passed over."""
+        """Pass over votes on operations below this offset: they are not known completely."""
         self._known_from = known_from
 
     def members_changed(self, offset: int, leaves: str = "") -> None:
-        """Note a record about the ring's members, and who leaves."""
+        """Note a record about the ring's members, and those that leave."""
         self._changes[offset] = leaves
 
     def left_since(self, offset: int) -> frozenset[str]:
@@ -87,7 +87,7 @@ class FailureVotes:
     def record(self, at: int, word: FateMessage, claims: Claims) -> bool:
         """Take in the record at ``at``; whether the operation is given up by it, from here on.
 
-        Records must be heard in the log's order, with all claims before them seen.
+        Records must come in the log's order, with all claims before them seen.
         """
         by = word.by if isinstance(word, Abandon | Revoke) else word.cluster
         if word.offset < self._known_from or claims.void(at, by, word.epoch):
@@ -144,9 +144,9 @@ class FailureVotes:
         wishes = self._wishes.get(offset)
         if not wishes or offset in self._abandoned:
             return None
-        said = self._votes.get(offset, {}).items()
+        votes = self._votes.get(offset, {}).items()
         void = max(
-            (at for at, word in said if isinstance(word, VoteWithdrawal) and word.wish >= 0),
+            (at for at, word in votes if isinstance(word, VoteWithdrawal) and word.wish >= 0),
             default=-1,
         )
         return min((each for each in wishes.items() if each[0] > void), default=None)
@@ -156,13 +156,13 @@ class FailureVotes:
         return sorted(self._wishes)
 
     def was_wished(self, offset: int) -> bool:
-        """Whether anybody ever wanted it taken back."""
+        """True if anybody ever wanted to revoke it."""
         return offset in self._wishes
 
     def done(self, offset: int) -> bool:
-        """Whether a cluster has answered a wish by an outcome that it has: the operation stands."""
-        said = self._votes.get(offset, {}).values()
-        return any(isinstance(word, VoteWithdrawal) and word.done for word in said)
+        """True if a cluster answered the wish with its outcome: the operation stands."""
+        votes = self._votes.get(offset, {}).values()
+        return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 
     def given_up(self, offset: int) -> Abandon | None:
         """Return the record by which the ring gave the operation up, if it has."""
@@ -190,8 +190,8 @@ class FailureVotes:
     ) -> Abandon | None:
         """Return the record that gives an operation up; None if somebody is not covered.
 
-        ``members``: all that were members since the operation, as of ``read_to``. ``by``: who
-        decides, and its claim.
+        ``members``: all that were members since the operation, as of ``read_to``. ``by``: the
+        deciding cluster, and its claim.
         """
         names = frozenset(members)
         if self.uncovered(offset, names, absent):
@@ -203,13 +203,13 @@ class FailureVotes:
         if wish is not None:
             error = taken_back(wish[1].who)
         else:
-            told = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
-            error = f"no cluster of the ring could apply it, and it was given up: {told}"
+            errors = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
+            error = f"no cluster of the ring could apply it, and it was given up: {errors}"
         return Abandon(offset, operation_id, *by, read_to, words, without, error, wish is not None)
 
     def forget(self, below: int) -> None:
         """Forget operations that nobody asks about any more."""
         if self._votes or self._abandoned or self._wishes:
             self._wishes = {o: found for o, found in self._wishes.items() if o >= below}
-            self._votes = {o: said for o, said in self._votes.items() if o >= below}
+            self._votes = {o: votes for o, votes in self._votes.items() if o >= below}
             self._abandoned = {o: found for o, found in self._abandoned.items() if o >= below}

@@ -1,4 +1,4 @@
-"""Which request ids were seen before, how far back, and whether an operation is to be applied."""
+"""The request ids seen before, their range in the log, and the operations that count."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from haproc.replicate.records.operation import Operation
 
 # Where the log ended some time ago: below that no copy of a request stands that was sent later.
 #
-# A request says how long ago it was first sent, by its sender's own clock. This HAProc watches the
-# log's end once a second, and remembers that as far back as the window of request ids reaches.
+# A request states the time since it was first sent, by its sender's own clock. This HAProc watches
+# the log's end once a second, and remembers that as far back as the window of request ids reaches.
 # What it did not see itself, because it was started later, it takes from the times at which the
 # records were made, by the clocks of the HAProcs that made them.
 #
@@ -24,7 +24,7 @@ from haproc.replicate.records.operation import Operation
 
 
 MARGIN_S: Final = 5.0
-"""How much older a request may be than it says, and how far the HAProcs' clocks may differ. Chosen:
+"""The most by which a request may be older than stated, and the HAProcs' clocks may differ. Chosen:
 more than a network's delays, and at 5,000 writes a second less than half of the window."""
 _STEP_MS: Final = 100
 
@@ -94,12 +94,11 @@ class Past:
 # log. A stale record (`replicate.log_state.definitions`) is never shown to the window: it is as if
 # it were not there.
 #
-# What stands farther back is forgotten. So that a late copy is not taken for new, a record says
-# ``since``: an offset below which no copy of its request can stand (see
-# `Past`). If that is not within the window, the record is *expired*: it is
-# passed over, whether or not there was an earlier copy. Of two copies at most one is therefore
-# applied: the second one is either within reach of the first, or expired, because its ``since``
-# lies at or below the first.
+# What stands farther back is forgotten. So that a late copy is not taken for new, a record contains
+# ``since``: an offset below which no copy of its request can stand (see `Past`). If that is not
+# within the window, the record is *expired*: it is passed over, whether or not there was an earlier
+# copy. Of two copies at most one is therefore applied: the second one is either within reach of the
+# first, or expired, because its ``since`` lies at or below the first.
 #
 # ``window`` comes with the record, so all readers agree on it, whatever their own limits; one that
 # remembers less than a record asks for cannot judge it, and stops there. So does one that could
@@ -111,7 +110,7 @@ class WindowTooSmallError(LogError):
 
 
 class Sighting(Enum):
-    """What a record is, by its request id."""
+    """The kind of a record by its request id."""
 
     NEW = auto()
     REPEATED = auto()
@@ -146,7 +145,7 @@ class IdempotencyWindow:
         self._known_from = offset
 
     def see(self, offset: int, key: _Key, since: int, window: int) -> Sighting:
-        """Note the key at ``offset``, user and id, and say what the record is.
+        """Note the key at ``offset``, user and id, and return the kind of the record.
 
         ``since`` and ``window`` are the record's own. Offsets must rise from call to call.
         """
@@ -191,7 +190,7 @@ class IdempotencyWindow:
 
 
 class RecordJudgement(Enum):
-    """What an operation is at its place in the log."""
+    """The judgement of an operation at its place in the log."""
 
     NEW = auto()
     STALE = auto()
@@ -207,12 +206,13 @@ _OF_SIGHTING = {
 
 
 class Judge:
-    """Whether an operation of the log is to be applied, by what it rests on and by its request id.
+    """Decides if an operation of the log is applied, by its definitions and by its request id.
 
-    A stale one is never shown to the window, so the two rules go together, in this order. The
-    same on every cluster, and for whoever reads that part of the log again later.
+    A stale one never enters the window, so the two rules belong together, in this order. The result
+    is the same on every cluster, and for every later reader of that part of the log.
 
-    It is shown every operation, with rising offsets."""
+    It receives every operation, with rising offsets.
+    """
 
     def __init__(self, window: IdempotencyWindow, definitions: Definitions) -> None:
         self._window = window
@@ -223,8 +223,8 @@ class Judge:
     ) -> RecordJudgement:
         """Take in an operation; raises WindowTooSmallError where it cannot be known.
 
-        ``passed_window``: it was passed already, by somebody with so wide a window, so that nothing
-        hangs on it but what is told.
+        ``passed_window``: another process with so wide a window has passed it already, so it
+        matters for reports only.
         """
         if self._stale(offset, op, passed=passed_window is not None):
             return RecordJudgement.STALE

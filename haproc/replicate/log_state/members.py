@@ -1,4 +1,4 @@
-"""The members of the ring by what the log has said: incarnations that spoke, cursors that count."""
+"""The members of the ring according to the log: their incarnations, and the cursors that count."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from haproc.membership.peers import Enrolled
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.progress import Progress, from_cursor
 
-# Who the ring's members are by what the log has said. Values in, values out.
+# The ring's members according to the log. Values in, values out.
 
 
-def heard(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
-    """Return what counts after a record; hearing of one again changes nothing."""
+def enrolled_after(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
+    """Return the members after a record; a repeated one changes nothing."""
     if offset <= enrolled.offset or roster.replaces != enrolled.offset:
         return enrolled
     return Enrolled(offset, roster.members)
@@ -31,7 +31,7 @@ class RingMembers:
 
     @property
     def enrolled(self) -> Enrolled:
-        """What the log says."""
+        """The members according to the log."""
         return self._enrolled
 
     @property
@@ -46,7 +46,7 @@ class RingMembers:
         return self._order[at + 1 :] + self._order[:at]
 
     def enrol(self, enrolled: Enrolled) -> None:
-        """Go by what the log says now."""
+        """Use the log's present members."""
         self._enrolled = enrolled
         if enrolled.members is not None:
             names = tuple(member.name for member in enrolled.members)
@@ -61,8 +61,8 @@ def names_needed(
 ) -> frozenset[str]:
     """Return the clusters without whose consent nothing is trimmed or given up.
 
-    As long as the log does not say who the members are, a configuration may lack one: so whoever
-    ever took part counts.
+    While the log names no members, a configuration may lack one: so every cluster that ever took
+    part counts.
     """
     if enrolled is not None:
         return frozenset(enrolled)
@@ -71,10 +71,9 @@ def names_needed(
 
 # Which incarnation of a HAProc spoke for its cluster at which point of the log.
 #
-# A process that was frozen and replaced may wake up and append what it was about to say. Its
-# decisions and reports carry its *epoch*, the offset of its own claim; one that stands behind a
-# newer claim of the same cluster is void, on every cluster alike, because only offsets are
-# compared.
+# A process that was frozen and replaced may wake up and append its pending record. Its decisions
+# and reports carry its *epoch*, the offset of its own claim; one that stands behind a newer claim
+# of the same cluster is void, on every cluster alike, because only offsets are compared.
 
 
 class Claims:
@@ -100,7 +99,7 @@ class Claims:
             insort(offsets, offset)
 
     def void(self, offset: int, cluster: str, epoch: int) -> bool:
-        """Whether a record at ``offset`` was written by an incarnation replaced before it."""
+        """True if the writer of a record at ``offset`` was replaced before it."""
         offsets = self._offsets.get(cluster, [])
         newest = bisect_left(offsets, offset) - 1
         return newest >= 0 and offsets[newest] > epoch
@@ -116,33 +115,34 @@ class Claims:
 
 
 class StoredCursors:
-    """Which stored cursors say what their clusters have done. Values in, values out.
+    """The stored cursors that count. Values in, values out.
 
-    A cursor says so only of the log that its cluster read. A log that lost its newest records (a
-    disk that lied, a copy of old) ends before the cursors of those who had read them, and later
-    grows beyond them with other records. So a cursor counts only if
+    A cursor is valid only for the log that its cluster read. A log that lost its newest records (a
+    disk that lied, an old copy) ends before the cursors of its readers, and later grows beyond them
+    with other records. So a cursor counts only if
 
-    - it is not beyond the log's end, asked for after it was read. One that was does not count
-      from then on, however far the log grows, before its cluster stores a lower one or another
-      process does;
-    - what it knows of the clusters' newest claims below it is what this log says of them:
-      whoever began after the loss claimed at an offset that held something else before;
+    - it is not beyond the log's end, read after the cursor. A cursor that was beyond does not count
+      from then on, however far the log grows, until its cluster stores a lower one or another
+      process stores one;
+    - the clusters' newest claims below it that it knows are those of this log: a process that began
+      after the loss has claimed at an offset that held another record before;
     - its cluster is not known to differ from the others, and holds its tables (no copy of them is
       under way).
 
-    What none of these shows: a log that was shortened and grew again while nobody looked at it,
-    and nobody began.
+    None of these finds a log that was shortened and grew again while no process looked at it and
+    none began.
 
-    ``claims``: those that the log says, up to the ends that it is asked with."""
+    ``claims``: those in the log, up to the ends that callers give.
+    """
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
         self._beyond: dict[str, Cursor] = {}
 
     def counting(self, cursors: Mapping[str, Cursor], end: int) -> dict[str, Progress]:
-        """Return by cluster what the cursors say that count.
+        """Return, by cluster, the progress of the cursors that count.
 
-        ``end``: the log's, asked for after the cursors were read; all claims below it were heard.
+        ``end``: the log's, read after the cursors; all claims below it are known.
         """
         found: dict[str, Progress] = {}
         for name, cursor in cursors.items():

@@ -1,4 +1,4 @@
-"""All that the log has said so far, and the first decision on each synchronous operation."""
+"""All facts from the log so far, and the first decision on each synchronous operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from haproc.replicate.log_state.members import Claims, StoredCursors
 from haproc.replicate.records.operation import DecisionKind
 from haproc.replicate.records.rows import ApplicationFailure
 
-# The first decision on each synchronous operation, as the log has it, and who waits for it.
+# The first decision on each synchronous operation, as the log has it, and the tasks that await it.
 
 
 class Decisions:
@@ -42,7 +42,7 @@ class Decisions:
         return self._first.get(offset)
 
     def failure(self, offset: int) -> ApplicationFailure | None:
-        """Return why an operation was rejected, if it was and somebody said why."""
+        """Return the reason why an operation was rejected, if it was and the record has one."""
         return self._failures.get(offset)
 
     def forget(self, below: int) -> None:
@@ -60,32 +60,33 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogState:
-    """All that the log has said so far, beside the operations in the queue.
+    """All facts from the log so far, beside the operations in the queue.
 
-    The reader records what the log says; the parts of the replica ask for it."""
+    The reader records them; the parts of the replica look them up.
+    """
 
     decisions: Decisions
-    """What became of synchronous operations."""
+    """The outcomes of synchronous operations."""
     computations: Computations
     """Operations' rows."""
     failure_votes: FailureVotes
     """Operations that clusters cannot apply."""
     claims: Claims
-    """Which incarnation speaks for which cluster."""
+    """The incarnation that speaks for each cluster."""
     definitions: Definitions
-    """What was defined anew."""
+    """The definitions that changed."""
     past: Past
-    """Where the log ended, and when."""
+    """The earlier ends of the log, with their times."""
     peer_success: PeerSuccess
     """Operations that other clusters have passed."""
     written: Written
-    """Which tables are written."""
+    """The tables that are written."""
     cursors: StoredCursors
-    """What others' cursors say."""
+    """The other clusters' stored cursors."""
 
     @classmethod
     def nothing(cls, window_records: int) -> LogState:
-        """Return what is known before anything was read."""
+        """Return the state before any record was read."""
         definitions, past = Definitions(window_records), Past(window_records)
         claims = Claims()
         return cls(

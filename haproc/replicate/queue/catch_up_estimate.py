@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 WORTH_S: Final = 60.0
-"""What is replayed sooner needs no other way. Chosen."""
+"""A replay shorter than this needs no other way. Chosen."""
 COPY_BYTES_PER_S: Final = 50 << 20
 """From one cluster to another. Chosen: half of a line of 1 Gbit/s."""
 COPY_TABLE_S: Final = 3.0
@@ -25,7 +25,7 @@ FACTOR: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How far a cluster and the log were at a moment, by the loop's clock."""
+    """The offsets of a cluster and of the log's end at a moment, by the loop's clock."""
 
     at_s: float
     low: int
@@ -47,7 +47,7 @@ class CatchUpEstimate:
 
     @property
     def long(self) -> bool:
-        """Whether the replay takes so long that another way is worth a thought."""
+        """True if the replay takes so long that a copy may be better."""
         return self.replay_s is None or self.replay_s > WORTH_S
 
     @property
@@ -71,7 +71,7 @@ class CatchUpEstimate:
 
 
 def replay_s(earlier: Sample, now: Sample) -> float | None:
-    """Return how long the replay takes at the rate between two moments; None: for ever."""
+    """Return the time of the replay at the rate between two moments; None: for ever."""
     if now.log_end <= now.low:
         return 0.0
     gained = (earlier.log_end - earlier.low) - (now.log_end - now.low)

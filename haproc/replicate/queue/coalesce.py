@@ -52,7 +52,7 @@ class BatchLimits:
         arrow_beside: int = 0,
         cells: int = 0,
     ) -> bool:
-        """Whether a statement of operations like this one would be too large.
+        """True if a statement of operations like this one would be too large.
 
         ``arrow_beside``: bytes of the rows in statements that run already. ``cells``: the rows'
         values.
@@ -63,7 +63,7 @@ class BatchLimits:
         return operations > self.operations_max or rows > ROWS_MAX or size > bytes_max
 
     def text_exceeded(self, operations: int, rows: int, size: int, cells: int) -> bool:
-        """Whether one text for so many operations would be too large."""
+        """True if one text for so many operations would be too large."""
         return (
             operations > self.operations_max
             or rows > self.rows_max
@@ -74,7 +74,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What operations that may run as one statement have in common.
+    """The properties that operations must share to run as one statement.
 
     ``head``: a digest of the text before the rows, or the rows' Arrow schema. ``signature``: the
     types of the literals, in which NULL goes with any.
@@ -96,7 +96,7 @@ class BatchKey:
 
 
 def batch_key(op: Operation) -> BatchKey | None:
-    """Return what an operation must share with its neighbours; None if it runs alone."""
+    """Return the key that an operation must share with its neighbours; None: it runs alone."""
     if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
         return None
     if op.reads or len(op.writes) != 1:
@@ -133,7 +133,7 @@ def left_in_log(op: Operation) -> Operation:
 
 
 def cell_count(key: BatchKey | None, rows: int) -> int:
-    """Return how many values the rows of an operation with this key have."""
+    """Return the number of values in the rows of an operation with this key."""
     if key is None:
         return 0
     return rows * (key.signature.count(",") + 1 if key.signature else len(key.head))

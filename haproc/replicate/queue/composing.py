@@ -1,8 +1,9 @@
-"""Which operations of the queue may run as one statement though they are not alike.
+"""The operations of the queue that may run as one statement although they are not alike.
 
-Only what is known to have succeeded is composed (`haproc.replicate.log_state.computations`): what a
-composition skips over, a value that a later statement replaces, would else not be tried at all. And
-only where it is known what the table's columns are, since a definition was last applied here.
+Only operations that are known to have succeeded are composed
+(`haproc.replicate.log_state.computations`). Otherwise a value that a later statement of the
+composition replaces would never be tried. The table's columns must be known, too, since a
+definition was last applied here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ takes. Measured."""
 
 
 class Composing:
-    """See the module. ``peer_success``: what is known to have succeeded."""
+    """The compositions of this queue. ``peer_success``: the operations known to have succeeded."""
 
     def __init__(self, peer_success: PeerSuccess, limits: BatchLimits) -> None:
         self._peer_success = peer_success
@@ -46,7 +47,7 @@ class Composing:
         self.definitions = 0
         """Rises whenever what is known of tables may have become wrong."""
         self.tried = False
-        """Whether texts were read to compose them since `begin`, which holds the event loop."""
+        """True if texts were read to compose them since `begin`, which holds the event loop."""
 
     def begin(self) -> None:
         """Allow one more look at texts."""
@@ -68,11 +69,11 @@ class Composing:
         self._unreadable.add(table)
 
     def looked_for(self, table: str) -> bool:
-        """Whether it was tried, to whatever end."""
+        """True if a composition was tried, with any result."""
         return self.described(table) or table in self._unreadable
 
     def described(self, table: str) -> bool:
-        """Whether the table was looked at since a definition was last applied."""
+        """True if the table was described since a definition was last applied."""
         return table in self._columns
 
     def applied(self, operations: Iterable[Operation]) -> None:
@@ -85,18 +86,18 @@ class Composing:
     # -- operations ------------------------------------------------------------------------
 
     def spoken_of(self, offset: int) -> bool:
-        """Whether an operation is known not to have simply succeeded on some cluster."""
+        """True if an operation is known not to have simply succeeded on some cluster."""
         return self._peer_success.has_control_record(offset)
 
     def may_compose(self, offset: int, op: Operation) -> bool:
-        """Whether an operation may be composed with others, as far as others' success goes."""
+        """True if an operation may be composed with others, as far as others' success goes."""
         return self._peer_success.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
 
     def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
         """Yield as many of the tasks, which follow on each other, as one statement may hold.
 
-        Nothing unless they are more than so many. No more is looked at than is asked for: most
-        often the first that is read says that nothing comes of it.
+        Nothing unless they are more than so many. No more are read than are needed: mostly the
+        first one already shows that nothing can be composed.
         """
         fitting = self._fitting(tasks)
         first = list(islice(fitting, more_than + 1))
@@ -121,7 +122,7 @@ class Composing:
     def composed(
         self, table: str, operations: Iterable[Operation], *, bounded: bool = True
     ) -> tuple[int, str]:
-        """Return how many of the operations, which follow on each other, run as one statement.
+        """Return the number of these consecutive operations that run as one statement.
 
         And the statement; 0 if there is none for at least two of them. Not ``bounded``: whatever
         time that takes.
@@ -143,7 +144,7 @@ class Composing:
 
 
 def _reading(op: Operation) -> int:
-    """Return what reading an operation costs beside its rows, in cells."""
+    """Return the cost of reading an operation beside its rows, in cells."""
     if changes_keys(op):
         return op.size_bytes // _KEYED_CHARS
     arrow = isinstance(op.write, ArrowRows)
@@ -162,7 +163,7 @@ def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tu
 
 
 def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool:
-    """Whether an operation that waits is no INSERT like the one ``before`` it on its table.
+    """True if a waiting operation is no INSERT like the one ``before`` it on its table.
 
     Only if it may be composed at all.
     """
@@ -172,5 +173,5 @@ def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool
 
 
 def changes_keys(op: Operation) -> bool:
-    """Whether an operation may be one that composing is for."""
+    """True if an operation may be one that composing is for."""
     return op.kind in CHANGES and isinstance(op.write, SqlText)

@@ -1,4 +1,4 @@
-"""What is remembered of operations: facts, revocations, and notes stored with the cursor."""
+"""The kept facts about operations: requests, revocations, and notes stored with the cursor."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef, 
 
 
 class Fate(StrEnum):
-    """What became of an operation that somebody wanted taken back.
+    """The result of revoking an operation.
 
-    For clients, who do not know whether their statement is one, also: of a statement.
+    For clients, who cannot know if their statement is an operation, also of a statement.
     """
 
     CANCELED = "canceled"
     """It was stopped before anything of it was in the log."""
     ENDED = "ended"
-    """It was over: its state says what came of it."""
+    """It had ended: its state shows the outcome."""
 
     REVOKED = "revoked"
     """It has no effect on any cluster, now or later."""
@@ -39,7 +39,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """``offset``: of the operation; ``text``: what there is to say beside the fate."""
+    """``offset``: of the operation; ``text``: a message beside the fate."""
 
     offset: int | None
     fate: Fate
@@ -47,7 +47,7 @@ class Revoked:
 
 
 class Notes:
-    """What is stored with the cursor beside the queue's own progress; `Progress` describes each."""
+    """Facts stored with the cursor beside the queue's own progress; `Progress` describes each."""
 
     def __init__(self) -> None:
         self.resume(Progress())
@@ -93,7 +93,7 @@ class Notes:
 
     @property
     def lineage(self) -> tuple[tuple[str, int], ...]:
-        """Whose tables these were before."""
+        """The clusters from which these tables were copied before."""
         return self._lineage
 
     def was(self, offset: int) -> str:
@@ -115,7 +115,7 @@ class Notes:
 
     @property
     def diverged(self) -> Divergence | None:
-        """How this cluster differs from the others."""
+        """This cluster's difference from the others."""
         return self._diverged
 
     def mark_diverged(self, divergence: Divergence) -> Divergence:
@@ -130,7 +130,7 @@ class Notes:
 
     @property
     def undecided(self) -> Undecided | None:
-        """How clusters differ without a proof of which is wrong."""
+        """A difference between clusters without a proof of which one is wrong."""
         return self._undecided
 
     def mark_undecided(self, undecided: Undecided) -> Undecided:
@@ -183,10 +183,10 @@ def _form(write: Write) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is remembered of an operation for as long as its request may be repeated.
+    """The facts about an operation that are kept while its request may be repeated.
 
-    The fields are those of `Operation`, if nothing else is said. Neither its text nor its rows: for
-    a window of requests these would be gigabytes, and the log has them.
+    The fields are those of `Operation`, unless stated otherwise. Texts and rows are not kept: for a
+    window of requests these would be gigabytes, and the log has them.
     """
 
     id: str
@@ -197,9 +197,9 @@ class Facts:
     unmarked: bool
     created_ms: int
     rows: int | None
-    """How many rows it brings; None if its record does not say."""
+    """The number of rows that it brings; None if its record does not state it."""
     of_session: bool
-    """Whether its query rests on its client's session."""
+    """True if its query rests on its client's session."""
     session: SessionRef | None
     """That session as it was, if it can be made anew."""
     kind: Kind
@@ -208,7 +208,7 @@ class Facts:
 
     @classmethod
     def of(cls, op: Operation) -> Facts:
-        """Return what is remembered of an operation."""
+        """Return the kept facts about an operation."""
         write, rows = op.write, op.insert.rows if op.insert is not None else None
         of_session, session = False, None
         match write:
@@ -236,5 +236,5 @@ class Facts:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What its request is known by: user and id."""
+        """The key of its request: user and id."""
         return self.user, self.id

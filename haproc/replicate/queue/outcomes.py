@@ -1,4 +1,4 @@
-"""What became of each operation on this cluster, who waits for it, and what keeps failing."""
+"""The outcomes of operations on this cluster, their awaiting requests, repeated failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Trouble:
     error: str = ""
     apart: bool = False
     since_s: float = 0.0
-    """When it failed first, by the loop's clock."""
+    """The time of its first failure, by the loop's clock."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -53,11 +53,11 @@ class Trouble:
 
 
 class Troubles:
-    """What keeps failing on this cluster, and which operations an operator wants passed over.
+    """The operations that keep failing on this cluster, and those that an operator wants skipped.
 
-    A unit that fails, for reasons of the environment or because the cluster goes away under it,
-    is tried again for ever. After some attempts the cluster counts as stuck at it. An operator
-    may have it tried at once, taken apart (a combined statement), or passed over.
+    A unit that fails for reasons of the environment, or because the cluster goes away, is tried
+    again for ever. After some attempts the cluster counts as stuck at it. An operator may have it
+    tried at once, taken apart (a combined statement), or skipped.
     """
 
     def __init__(self, stuck_after_attempts: int) -> None:
@@ -76,7 +76,7 @@ class Troubles:
         return trouble
 
     def stands(self, offset: int, error: str) -> Trouble:
-        """Note that the cluster has said that it cannot apply an operation, in an earlier life."""
+        """Note that an earlier incarnation has voted that the cluster cannot apply an operation."""
         now_s = asyncio.get_running_loop().time()
         attempts = self._stuck_after_attempts
         new = Trouble((offset,), attempts, error, since_s=now_s)
@@ -90,7 +90,7 @@ class Troubles:
         return self._troubles.pop(offsets[-1], None) is not None
 
     def skip(self, skip: Skip) -> None:
-        """Note what the log says is to be passed over here."""
+        """Note the operations that the log has this cluster skip."""
         self._skips[skip.offset] = skip
         if trouble := self.of(skip.offset):
             trouble.poked.set()
@@ -100,7 +100,7 @@ class Troubles:
         return next((t for t in self._troubles.values() if offset in t.offsets), None)
 
     def skip_wanted(self, offsets: Iterable[int]) -> bool:
-        """Whether any of these is to be passed over."""
+        """True if any of these is to be skipped."""
         return bool(self._skips) and any(offset in self._skips for offset in offsets)
 
     def stuck(self) -> Trouble | None:
@@ -109,7 +109,7 @@ class Troubles:
         return min(hard, key=lambda trouble: trouble.version, default=None)
 
 
-# What became of each operation on this cluster, and who waits for it.
+# The outcome of each operation on this cluster, and the requests that await it.
 #
 # Kept for the operations of the request-id window: a client that retries, here or after a restart,
 # gets the outcome of the first attempt.
@@ -124,17 +124,17 @@ class OutcomeStatus(StrEnum):
     REJECTED = "rejected"
     """Its origin decided against it; it never ran here, or had no effect."""
     EXPIRED = "expired"
-    """It came too late to tell whether it is a repetition, and was passed over."""
+    """It came too late for the check if it is a repetition, and was passed over."""
     STALE = "stale"
-    """What it rests on may have changed before its place in the order; it was passed over on every
-    cluster, and does not count as an attempt of its request."""
+    """What the operation rests on may have changed before its place in the order. Every cluster
+    passes over it, and it does not count as an attempt of its request."""
     SKIPPED = "skipped"
-    """An operator had it passed over on this cluster; nobody is told this as its outcome."""
+    """An operator had it skipped on this cluster; no client gets this as its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationOutcome:
-    """``clusters`` says for a synchronous operation what the other clusters answered.
+    """``clusters``: the other clusters' answers for a synchronous operation.
 
     ``assumed``: it is known only that it needs no running any more (done before a restart, or in
     doubt after a crash and found applied); not to be compared with other clusters' outcomes.
@@ -167,9 +167,9 @@ class Known:
     newest: int = 0
     """The offset of the newest copy."""
     resolved_ms: int | None = None
-    """When that was known here, Unix time; None if an earlier process knew."""
+    """The time at which this was known here, Unix time in ms; None if an earlier process knew."""
     awaited: asyncio.Event | None = None
-    """Made by who waits for the outcome first; most operations' nobody waits for."""
+    """Made by the first request that awaits the outcome; most operations have none."""
 
 
 class Outcomes:
@@ -188,7 +188,7 @@ class Outcomes:
         self._weights: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
         self._presumed: list[int] | None = []
-        """What was dealt with before this process, until it has heard how; None from then on."""
+        """Operations of earlier processes whose outcome is not known yet; None once it is."""
 
     def admit(self, offset: int, operation: Operation) -> Known:
         """Note an operation when it is first read."""
@@ -243,16 +243,16 @@ class Outcomes:
     def presume(self, offset: int) -> None:
         """Note an operation that an earlier incarnation dealt with.
 
-        It may have been rejected by a record that this process has yet to hear: nothing is known
-        of it until `all_heard`.
+        It may have been rejected by a record that this process has not read yet: its outcome is
+        unknown until `presumed_applied`.
         """
         if self._presumed is None:
             self.resolve(offset, DONE_BEFORE)
         else:
             self._presumed.append(offset)
 
-    def all_heard(self) -> None:
-        """Take what is presumed for applied, if nothing else was heard of it."""
+    def presumed_applied(self) -> None:
+        """Record presumed operations as applied, if the log shows no other outcome."""
         presumed, self._presumed = self._presumed or [], None
         for offset in presumed:
             if (known := self._by_offset.get(offset)) is not None and known.outcome is None:
@@ -271,7 +271,7 @@ class Outcomes:
             known.outcome = _in_short(known.outcome)
 
     def latencies(self, start: int, end: int) -> dict[int, int]:
-        """Return how long after it was made each operation of a range was done here, in ms.
+        """Return the time from each operation's making until it was done here, in ms.
 
         Of those that this process ran, and remembers.
         """
@@ -322,11 +322,11 @@ class Outcomes:
 
 
 def _weight(outcome: OperationOutcome) -> int:
-    """Return the bytes of an outcome that grow with what its statement says or gives."""
+    """Return the bytes of an outcome that grow with its statement's text or result."""
     failure = outcome.failure
-    said = 0 if failure is None else len(failure.message) + failure.details.weight
+    weight = 0 if failure is None else len(failure.message) + failure.details.weight
     applied = outcome.applied
-    return sum(map(len, applied.chunks)) + sum(map(len, applied.observed)) + said
+    return sum(map(len, applied.chunks)) + sum(map(len, applied.observed)) + weight
 
 
 def _in_short(outcome: OperationOutcome) -> OperationOutcome:

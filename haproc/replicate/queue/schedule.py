@@ -1,20 +1,20 @@
-"""What a cluster applies next.
+"""The order in which a cluster applies operations.
 
-Operations enter in log order. One may start when it conflicts with nothing unfinished before it:
-no table that one of the two writes is read or written by the other. *Exclusive* operations (DDL,
-unknown tables) run with nothing beside them, but for tables that are being computed (CREATE TABLE
-AS), see `haproc.replicate.queue.turns`. A synchronous operation that another cluster originated
-waits until its fate is known, and what conflicts with it behind it. A *computed* one waits for its
-rows, and only what touches its tables waits with it. Of several that are ready, users take turns,
-see `haproc.replicate.queue.turns`.
+Operations enter in log order. An operation may start when it conflicts with no unfinished one
+before it: no table that one of the two writes is read or written by the other. *Exclusive*
+operations (DDL, unknown tables) run alone, except beside tables that are being computed (CREATE
+TABLE AS), see `haproc.replicate.queue.turns`. A synchronous operation of another cluster waits for
+its decision, and operations that conflict with it wait behind it. A *computed* operation waits for
+its rows, and only operations on its tables wait with it. Users take turns with the operations that
+are ready, see `haproc.replicate.queue.turns`.
 
-An operation goes through ``take`` (it runs), ``complete`` (it ran; `progress` says so) and
-``release`` (that progress is durable; what conflicts with it may start). The order of the last two
-is what exactly-once rests on, see `haproc.replicate.records.progress`.
+An operation goes through ``take`` (it runs), ``complete`` (it has run; `progress` contains this)
+and ``release`` (that progress is durable; conflicting operations may start). Exactly-once rests on
+the order of the last two, see `haproc.replicate.records.progress`.
 
 After a restart, a statement of an earlier incarnation may still be running on the cluster. So the
-first statement on each table is the very one that may be running: the batch whose intent was
-stored, or the first operation alone. Delta's marks make the two one.
+first statement on each table is the same one: the batch whose intent was stored, or the first
+operation alone. The table's transaction marker then lets only one of the two commit.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from haproc.replicate.records.progress import SPAN_MAX, Progress
 
 
 class Schedule:
-    """See the module. ``me`` is the cluster's name; ``doubtful_below`` the log's end at start.
+    """The queue of this cluster: the operations that it has read and not finished.
 
-    ``peer_success``: what is known to have succeeded.
+    ``me``: the cluster's name; ``doubtful_below``: the log's end at start; ``peer_success``: the
+    operations that are known to have succeeded.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Schedule:
         self._old_batches = dict(progress.batches)
         self.unmarked = Unmarked(progress.unmarked, progress.low)
         self._doubtful_below = doubtful_below
-        self._asked_below = 0
+        self._looked_below = 0
         self._settled: set[str] = set()
         self._readiness = Readiness(self._me)
         self._uncomputed = self._unlike = 0
@@ -138,12 +139,12 @@ class Schedule:
         if task := self._tasks.get(offset):
             task.isolate()
 
-    def asked(self, below: int) -> None:
+    def looked_up(self, below: int) -> None:
         """Note that tables were asked what is applied of all below; the rest is in its turn."""
         self._asked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
-        """Mark as done what the tables themselves say was applied; return those offsets.
+        """Mark operations as done that the tables' own marks show; return their offsets.
 
         ``offsets_applied`` holds the last offset found in each table. An operation that wrote
         only that table, at or below that offset, had been applied.
@@ -186,7 +187,7 @@ class Schedule:
     def take(self, lanes_free: int) -> list[Unit]:
         """Return units to start now, at most ``lanes_free``; they count as running from here.
 
-        As many as one look at texts gives (`Composing.tried`); whoever can start more asks again.
+        One look at texts (`Composing.tried`) limits them; a caller that can start more calls again.
         """
         units: list[Unit] = []
         lanes = lanes_free + len(self._running)
@@ -230,7 +231,7 @@ class Schedule:
 
     @property
     def _farthest(self) -> int:
-        # From the first that is not released: the stored progress may not say more than that.
+        # From the first that is not released: the stored progress must not contain more.
         return next(iter(self._tasks), self._read_to) + SPAN_MAX
 
     def _begin(self, head: Task) -> Unit | None:
@@ -261,11 +262,11 @@ class Schedule:
         return self._start([task], Intent.ALONE)
 
     def _alone(self, task: Task) -> bool:
-        """Whether an operation runs alone: here, or on another cluster, it is known to fail."""
+        """True if an operation must run alone: it is known to fail here, or on another cluster."""
         return task.single or self.composing.spoken_of(task.offset)
 
     def _doubtful(self, task: Task) -> bool:
-        """Whether an earlier incarnation may have run what is the first on its tables here."""
+        """True if an earlier incarnation may have run this first operation on its tables."""
         begun = task.offset < self._doubtful_below and not task.op.unmarked
         return begun and not task.op.writes <= self._settled
 
@@ -285,7 +286,7 @@ class Schedule:
         return self._start(members, Intent.BATCH, text if whole else "", apart=not whole)
 
     def _composed(self, head: Task, joined: int) -> tuple[int, str]:
-        """Return how many operations run as one statement though they are not alike, and that.
+        """Return the number of unlike operations that run as one statement, and that.
 
         Nothing is read of them where those that are alike are as many.
         """
@@ -296,9 +297,9 @@ class Schedule:
         return self.composing.composed(table, self.composing.fitting(known, joined))
 
     def _may_compose(self, task: Task) -> bool:
-        # Who waits here for an answer is told how many rows it was.
-        asked = task.op.origin == self._me and task.offset >= self._doubtful_below
-        counts = asked and changes_keys(task.op)
+        # A request that waits here gets the number of its rows.
+        awaited = task.op.origin == self._me and task.offset >= self._doubtful_below
+        counts = awaited and changes_keys(task.op)
         return not (task.single or counts) and self.composing.may_compose(task.offset, task.op)
 
     def _on_table(self, head: Task, below: int | None = None) -> Iterator[Task]:
@@ -321,7 +322,7 @@ class Schedule:
         """Yield the head and what may run with it in one statement.
 
         It takes every operation on the table between its first and its last, so that the two
-        offsets alone say what it was.
+        offsets alone identify it.
         """
         rows = size = count = cells = 0
         key = head.key
@@ -343,7 +344,7 @@ class Schedule:
         in_doubt = (
             self.unmarked.doubted(offsets[0])
             or offsets[0] in self._old_batches
-            or (offsets[0] >= self._asked_below and self._doubtful(tasks[0]))
+            or (offsets[0] >= self._looked_below and self._doubtful(tasks[0]))
         )
         unit = Unit(offsets, tuple(t.op for t in tasks), intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
@@ -355,7 +356,7 @@ class Schedule:
     # -- what was done ---------------------------------------------------------------------
 
     def complete(self, unit: Unit) -> None:
-        """Note that the unit ran; `progress` says so from now on."""
+        """Note that the unit ran; `progress` contains it from now on."""
         for offset in unit.offsets:
             self._tasks[offset].become(TaskState.COMPLETE)
             self._done.add(offset)
@@ -428,19 +429,19 @@ class Schedule:
         return self._finished
 
     def expects(self, offset: int) -> bool:
-        """Whether an operation there is still to be run, or may come."""
+        """True if an operation at this offset is still to be run, or may come."""
         task = self._tasks.get(offset)
         unfinished = task is not None and task.state is not TaskState.COMPLETE
         return offset >= self._read_to or unfinished
 
     def untouched(self, offset: int) -> bool:
-        """Whether no process of this cluster has begun to run an operation, as far as is known."""
+        """True if no process of this cluster has begun the operation, as far as is known."""
         old = self._old_batches.items()
         if self.unmarked.doubted(offset) or any(a <= offset <= b for a, b in old):
             return False
         if (task := self._tasks.get(offset)) is None:
             return offset >= max(self._read_to, self._doubtful_below)
-        looked = offset < self._asked_below or not self._doubtful(task)
+        looked = offset < self._looked_below or not self._doubtful(task)
         return task.state is TaskState.WAITING and looked
 
     def unfinished(self) -> Iterator[Unfinished]:
@@ -453,17 +454,17 @@ class Schedule:
 
     @property
     def pending(self) -> int:
-        """How many operations are not finished."""
+        """The number of unfinished operations."""
         return len(self._tasks)
 
     @property
     def pending_bytes(self) -> int:
-        """What the unfinished operations weigh."""
+        """The weight of the unfinished operations, in bytes."""
         return self._bytes
 
     @property
     def progress(self) -> Progress:
-        """What to store of the queue with the cursor now."""
+        """The progress of the queue, to be stored with the cursor now."""
         low, rejected = self.low, self._readiness.rejected
         self._done = {offset for offset in self._done if offset >= low}
         self._readiness.forget(low)
@@ -472,7 +473,7 @@ class Schedule:
         running = self._running.values()
         batches = {u.offsets[0]: u.offsets[-1] for u in running if u.intent is Intent.BATCH}
         batches |= self._old_batches
-        # A rejected operation may be any distance ahead; the log says again that it is rejected,
+        # A rejected operation may be any distance ahead; the log shows again that it is rejected,
         # and the note beside the cursor has no room for all of them.
         return Progress(
             low=low,
@@ -488,7 +489,7 @@ class Schedule:
 
     @property
     def composable(self) -> bool:
-        """Whether it is worth to find out what `tables_to_describe` and others have passed."""
+        """True if it pays to look up what `tables_to_describe` and others have passed."""
         return self._unlike > 0 or bool(self._old_batches)
 
     def tables_to_describe(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Where an operation stands in a cluster's queue, and what an operator may do about it.
+"""The position of an operation in a cluster's queue, and the actions an operator may take.
 
-Values in, values out; the same answers decide what is shown and what is refused.
+Values in, values out. The same answers decide what is shown and what is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SKIPPABLE_AFTER_ATTEMPTS: Final = 3
 
 
 class Position(StrEnum):
-    """What becomes of an operation on a cluster at the moment."""
+    """The present position of an operation on a cluster."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -53,7 +53,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Whether something may be done, and what it would do, or why it may not."""
+    """An action that is possible, with its effect, or the reason why it is not possible."""
 
     allowed: bool
     text: str
@@ -72,7 +72,7 @@ _PATIENCE: Final = {
 
 
 def retry_advice(standing: OperationStatus) -> Advice:
-    """Say what a retry would do."""
+    """Describe the effect of a retry."""
     if standing.position in _PATIENCE:
         return Advice(False, f"nothing to retry: {_PATIENCE[standing.position]}")
     if standing.position is Position.ODD:
@@ -88,7 +88,7 @@ def retry_advice(standing: OperationStatus) -> Advice:
 
 
 def skip_advice(standing: OperationStatus) -> Advice:
-    """Say what a skip would do."""
+    """Describe the effect of a skip."""
     position = standing.position
     if position in _PATIENCE:
         return Advice(False, f"it cannot be skipped: {_PATIENCE[position]}")
@@ -115,7 +115,7 @@ def skip_advice(standing: OperationStatus) -> Advice:
 
 
 def revoke_advice(standing: OperationStatus) -> Advice:
-    """Say what taking it back would do."""
+    """Describe the effect of revoking it."""
     if standing.position in (Position.ODD, Position.DONE):
         return Advice(False, "it cannot be taken back: it has an outcome here")
     if standing.position is Position.UNCOMPUTED:

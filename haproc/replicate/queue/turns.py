@@ -1,4 +1,4 @@
-"""Whose turn it is: conflicts, statements without a mark, what is awaited, shares of the lanes."""
+"""The order of ready operations: conflicts, missing marks, decisions, shares of the lanes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from haproc.replicate.records.operation import DecisionKind, Operation
 
 
 class Readiness:
-    """What an operation waits for that stands behind it in the log: a decision, or its rows.
+    """Tells if an operation still waits for a later record: a decision, or its rows.
 
-    Operations are known by their offsets; ``me`` is the cluster's name."""
+    Operations are known by their offsets; ``me`` is the cluster's name.
+    """
 
     def __init__(self, me: str) -> None:
         self._me = me
@@ -32,7 +33,7 @@ class Readiness:
         return True
 
     def rejected(self, offset: int) -> bool:
-        """Whether it is known to be rejected."""
+        """True if it is known to be rejected."""
         return self._verdicts.get(offset) is DecisionKind.REJECT
 
     def provide(self, offset: int) -> None:
@@ -44,17 +45,17 @@ class Readiness:
         self._permitted.add(offset)
 
     def lacks_rows(self, offset: int, op: Operation) -> bool:
-        """Whether it waits for its rows."""
+        """True if it waits for its rows."""
         return op.computed and offset not in self._provided
 
     def lacks_decision(self, offset: int, op: Operation) -> bool:
-        """Whether it waits for a decision, once its rows are there."""
+        """True if it waits for a decision, once its rows are there."""
         if not op.synchronous or op.origin == self._me or self.lacks_rows(offset, op):
             return False
         return offset not in self._permitted and offset not in self._verdicts
 
     def lacks(self, offset: int, op: Operation) -> bool:
-        """Whether it waits for either."""
+        """True if it waits for either."""
         return self.lacks_rows(offset, op) or self.lacks_decision(offset, op)
 
     def released(self, offset: int) -> None:
@@ -70,18 +71,18 @@ class Readiness:
 NOT_LONG_AGO: Final = 16_384
 """Records. Chosen: as far as operations run ahead of each other."""
 USERS_MAX: Final = 1_024
-"""Of whom it is known when they had a lane last; the others count as having waited longest."""
+"""Users whose last time with a lane is known; the others count as having waited longest."""
 
 
 class Sharing:
-    """Whose operation gets the next lane, of those that are ready.
+    """The choice of the ready operation that gets the next lane.
 
-    Who has fewest lanes comes first, then who has waited longest for one. Nothing that runs is
-    taken back, so one user could still fill all lanes just before another one comes. Therefore
-    one lane is kept for others as long as there are any: somebody else wrote something not long
-    ago.
+    The user with the fewest lanes comes first, then the one whose operation has waited longest. A
+    running operation keeps its lane, so one user could fill all lanes just before another one
+    comes. Therefore one lane is kept free while another user has written something not long ago.
 
-    Values in, values out."""
+    Values in, values out.
+    """
 
     def __init__(self) -> None:
         self._served: OrderedDict[str, int] = OrderedDict()
@@ -99,7 +100,7 @@ class Sharing:
     def next(
         self, ready: Mapping[str, int], has: Mapping[str, int], lanes: int, read_to: int
     ) -> str | None:
-        """Return whose operation starts next; None if none may.
+        """Return the user whose operation starts next; None if none may.
 
         ``ready``: the first offset of each user that may start; ``has``: how many lanes each user
         has, of so many.
@@ -141,7 +142,8 @@ class Unmarked:
     before it. There is none before somebody has looked: what has no intent was not begun, and an
     operation in doubt is one of which it is known what stood there.
 
-    Operations are known by their offsets; ``stored`` is what progress says."""
+    Operations are known by their offsets; ``stored`` comes from the progress.
+    """
 
     def __init__(self, stored: Iterable[tuple[int, str]] = (), low: int = 0) -> None:
         self._stood = {offset: before for offset, before in stored if offset >= low}
@@ -149,7 +151,7 @@ class Unmarked:
         self._begun = set(self._stood)
 
     def may_begin(self, offset: int, *, beside: bool) -> bool:
-        """Whether there is room for one more; ``beside``: it may take long."""
+        """True if there is room for one more; ``beside``: it may take long."""
         most = UNMARKED_MAX - 1 if beside else UNMARKED_MAX
         return offset in self._begun or len(self._begun) < most
 
@@ -168,7 +170,7 @@ class Unmarked:
             self.over(offset)
 
     def doubted(self, offset: int) -> bool:
-        """Whether an earlier process may have run it."""
+        """True if an earlier process may have run it."""
         return offset in self._old and offset in self._stood
 
     def stood(self, offset: int, before: str) -> None:
@@ -184,7 +186,7 @@ class Unmarked:
 
     @property
     def stored(self) -> tuple[tuple[int, str], ...]:
-        """What to store of it."""
+        """The part of it that is stored."""
         return tuple(sorted(self._stood.items()))
 
 
@@ -204,24 +206,24 @@ class _Line:
 
 
 class Turns:
-    """Whose turn it is: the operations that conflict with nothing unfinished before them.
+    """The operations that conflict with nothing unfinished before them.
 
-    Two operations conflict if one of them writes a table that the other reads or writes; an
-    exclusive one does with every other, but for one case: DDL that names all that it touches
-    starts while a computation of a table (`Operation.beside`) in front of it runs, if they
-    conflict by no name. What is known of that is brought up to date with each operation that
-    comes or goes, so that one costs the same however many wait.
+    Two operations conflict if one of them writes a table that the other reads or writes. An
+    exclusive one conflicts with every other, with one exception: DDL that names all that it touches
+    starts while a computation of a table (`Operation.beside`) runs in front of it, if they share no
+    name. Each operation that comes or goes updates this, so one costs the same however many wait.
 
-    Operations are known by their offsets, and come in log order."""
+    Operations are known by their offsets, and come in log order.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
         self._exclusive: OrderedDict[int, Operation] = OrderedDict()
         self._beside: OrderedDict[int, None] = OrderedDict()
         self._plain: OrderedDict[int, None] = OrderedDict()
-        """What is neither of the two."""
+        """The operations that are neither of the two."""
         self.computations: OrderedDict[int, tuple[frozenset[str], frozenset[str]]] = OrderedDict()
-        """What those that came last read and write, until they are known to be over everywhere."""
+        """The tables of recent computations, until these are over on every cluster."""
         self._free: dict[str, list[int]] = {}
         """By user: what conflicts with nothing before it that is not exclusive; in log order."""
 
@@ -267,7 +269,7 @@ class Turns:
             self._move_up(line, wrote)
 
     def _move_up(self, line: _Line, wrote: bool) -> None:
-        """Free who stands first now; behind one that ``wrote`` all who read, as far as a writer."""
+        """Free the first operation; behind one that ``wrote``, all readers up to a writer."""
         for offset, op in line.touching.items():
             free = self._free.get(op.user, [])
             at = bisect_left(free, offset)
@@ -277,7 +279,7 @@ class Turns:
                 return
 
     def _is_free(self, offset: int, op: Operation) -> bool:
-        """Whether nothing before it writes what it touches, or reads what it writes."""
+        """True if nothing before it writes what it touches, or reads what it writes."""
         return all(
             next(iter(self._lines[table].touching)) == offset for table in op.writes
         ) and all(next(iter(self._lines[table].writing), offset) >= offset for table in op.reads)
@@ -311,7 +313,7 @@ class Turns:
         return found
 
     def _comes(self, offset: int) -> bool:
-        """Whether the turn of the first exclusive one has come."""
+        """True if the turn of the first exclusive operation has come."""
         op = self._exclusive[offset]
         if next(iter(self._plain), offset) < offset:
             return False
@@ -320,7 +322,7 @@ class Turns:
         return not any(self._stands_before(offset, op, table) for table in op.reads | op.writes)
 
     def _stands_before(self, offset: int, op: Operation, table: str) -> bool:
-        """Whether one that is not exclusive conflicts with an exclusive one at a table."""
+        """True if an operation that is not exclusive conflicts with an exclusive one at a table."""
         if (line := self._lines.get(table)) is None:
             return False
         others = line.touching if table in op.writes else line.writing

@@ -12,7 +12,7 @@ from haproc.replicate.queue.coalesce import BatchKey, combine
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
 
-# What the schedule gives out to be run, and what it tells of what it has not given out yet.
+# The units that the schedule gives out to run, and its facts about the tasks that still wait.
 
 
 MARKER: Final = Operation(
@@ -33,10 +33,10 @@ class Intent(Enum):
 class Unit:
     """One statement for the cluster: one operation, or several combined.
 
-    ``version`` is the mark's version: the last operation's offset. ``in_doubt`` says that an
-    earlier incarnation may have run it. ``composed``: the statement that does what unlike ones do
-    one after another. ``apart``: an earlier incarnation ran them as one statement, for which this
-    one finds no text.
+    ``version`` is the mark's version: the last operation's offset. ``in_doubt``: an earlier
+    incarnation may have run it. ``composed``: the statement that does what unlike ones do one after
+    another. ``apart``: an earlier incarnation ran them as one statement, for which this one finds
+    no text.
     """
 
     offsets: tuple[int, ...]
@@ -77,7 +77,7 @@ class Unfinished:
 
 
 class TaskState(Enum):
-    """How far an operation has come."""
+    """The progress of an operation."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -90,7 +90,8 @@ class TaskState(Enum):
 class Task:
     """An operation of the queue, and how far it has come.
 
-    ``cells``: its rows times their columns."""
+    ``cells``: its rows times their columns.
+    """
 
     offset: int
     op: Operation
@@ -103,7 +104,7 @@ class Task:
     half: int | None = None
     """The last offset of the half of a failed unit that it belongs to: it runs with no others."""
     unlike: bool = False
-    """What stands before it on its table is no INSERT that it may be combined with as it is."""
+    """True if the operation before it on its table is no INSERT that it can be combined with."""
 
     def become(self, state: TaskState) -> None:
         """Note how far it has come."""

@@ -1,9 +1,9 @@
 """CSV as RFC 4180 has it: a field in quotes may hold delimiters, line ends, and quotes doubled.
 
-A field without quotes that is equal to `null` (nothing, unless the request says otherwise) is NULL;
-one in quotes is what stands in them, so "" is an empty text. Each field is read as its column's
-type says. An empty line is a record if records have one field, wherever it stands: a block does not
-know whether it is the file's last. Where they have several it can be none, and is passed over.
+A field without quotes that is equal to `null` (nothing, unless the request states otherwise) is
+NULL; one in quotes is what stands in them, so "" is an empty text. Each field is read by its
+column's type. An empty line is a record if records have one field, wherever it stands: a block does
+not know whether it is the file's last. Where they have several it can be none, and is passed over.
 Quotes that stand otherwise than RFC 4180 says are refused: Arrow would make something of them.
 """
 
@@ -60,9 +60,9 @@ def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches
 
 
 class Records:
-    """Tells records apart. A quote that does not begin a field is a character like any other.
+    """Separates records. A quote that does not begin a field is a character like any other.
 
-    So a record of which the quotes are wrong ends where a reader would say, and its line is told.
+    So a record with wrong quotes ends where a reader would end it, and the error names its line.
     """
 
     def __init__(self, delimiter: str) -> None:
@@ -76,7 +76,7 @@ class Records:
         self._beside[list(delimiter.encode() + b'\r\n"')] = True
 
     def cut(self, data: bytes) -> int:
-        """Return where the last whole record ends, 0 if there is none."""
+        """Return the end of the last whole record, 0 if there is none."""
         if b'"' not in data:
             return data.rfind(b"\n") + 1
         if self.well_quoted(data):
@@ -85,11 +85,11 @@ class Records:
         return whole.end() if whole is not None else 0
 
     def well_quoted(self, data: bytes) -> bool:
-        """Whether quotes begin and end fields in turn, from a record's begin on, as RFC 4180 says.
+        """True if quotes begin and end fields in turn, from a record's begin on, as RFC 4180 says.
 
-        Each that stands behind an even number of them begins a field, and the next one ends it;
-        two that are side by side are one that is doubled. So counting tells where a field is, much
-        faster than reading each. One that is still open, or the last octet, is taken to be right.
+        A quote behind an even number of quotes begins a field, and the next one ends it; two side
+        by side are one that is doubled. So counting shows where a field is, much faster than
+        reading each. An open field at the end, or the last octet, counts as right.
         """
         octets = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(octets == _QUOTE)
@@ -116,7 +116,7 @@ class Records:
 
 
 def _end_by_count(data: bytes) -> int:
-    """Return where the last record ends, if quotes begin and end fields in turn."""
+    """Return the end of the last record, if quotes begin and end fields in turn."""
     end = data.rfind(b"\n")
     inside = data.count(b'"', 0, max(end, 0)) % 2
     while end >= 0 and inside:
@@ -127,7 +127,7 @@ def _end_by_count(data: bytes) -> int:
 
 
 class CsvLines:
-    """Implements Lines; ``schema`` says what the fields are, in their order."""
+    """Implements Lines; ``schema``: the fields, in their order."""
 
     def __init__(self, form: Form, records: Records, schema: pa.Schema) -> None:
         self._form = form
@@ -142,12 +142,12 @@ class CsvLines:
         try:
             batch = self._read(block, self._schema)
         except (pa.ArrowException, ValueError, ArithmeticError) as error:
-            raise RowsError([self._said(block, error)]) from error
+            raise RowsError([self._problem(block, error)]) from error
         check_nulls(batch, self._schema)
         return batch
 
-    def _said(self, block: bytes, error: Exception) -> str:
-        """Return what an error means, with the column that it comes from, if it is one's."""
+    def _problem(self, block: bytes, error: Exception) -> str:
+        """Return an error's meaning, with its column, if it has one."""
         plain = pa.schema([field.with_type(pa.binary()) for field in self._schema])
         if self._failure(block, plain) is None:
             for at, field in enumerate(self._schema):

@@ -1,10 +1,10 @@
-"""Whether Arrow rows fit a table without loss, and the rows in Spark's plain form.
+"""The check that Arrow rows fit a table without loss, and the rows in Spark's plain form.
 
-`fits` looks at the types alone, `plain` rewrites what Spark's Arrow reader does
-not take (dictionaries, compressed or large buffers, other time units, unsigned numbers) and looks
-at the values: a null where none may be, a nanosecond that would be cut off. What a stream says of
-nulls beside its values is not passed on: that is up to the table, and rows of two requests that
-differ in nothing else can run as one statement.
+`fits` looks at the types alone. `plain` rewrites what Spark's Arrow reader does not accept
+(dictionaries, compressed or large buffers, other time units, unsigned numbers), and checks the
+values: a null in a column without nulls, a nanosecond that would be cut off. A stream's own
+statement about nulls is not passed on. The table decides about nulls, and so rows of two requests
+that differ in nothing else can run as one statement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def fits(schema: pa.Schema, columns: Sequence[Column]) -> list[str]:
-    """Return what keeps a stream of this schema out of a table of these columns; empty if none."""
+    """Return why a stream of this schema does not fit a table; empty if it fits."""
     table = {column.name.lower(): column for column in columns}
     seen: set[str] = set()
     problems: list[str] = []
@@ -71,7 +71,7 @@ def _hint(kind: pa.DataType, wanted: SqlType) -> str:
 
 
 def _fits(kind: pa.DataType, wanted: SqlType) -> bool:
-    """Tell whether every value of the Arrow type is one of Spark's type, unchanged."""
+    """Return whether every value of the Arrow type is one of Spark's type, unchanged."""
     types = pa.types
     if types.is_dictionary(kind):
         return _fits(kind.value_type, wanted)
@@ -151,7 +151,7 @@ def _nested_fits(kind: pa.DataType, wanted: SqlType) -> bool:
 
 
 def untyped(schema: pa.Schema) -> Iterator[str]:
-    """Tell which columns have no type: a staging table does not take them."""
+    """Return the columns without a type: a staging table does not take them."""
     for field in schema:
         if _has_null(field.type):
             yield f"column {field.name} has no type (null), which many rows must have"
@@ -193,7 +193,7 @@ def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
 def encoded(table: pa.Table) -> bytes:
     """Return rows as one Arrow IPC stream, of one batch however many they came in.
 
-    Each batch costs whoever reads them something, on this machine's event loops and in Spark.
+    Each batch costs its reader something, on this machine's event loops and in Spark.
     """
     return stream_of(table.combine_chunks())
 

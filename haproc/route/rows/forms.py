@@ -15,31 +15,31 @@ from haproc.failure import RequestError
 
 PROBLEMS_MAX: Final = 20
 """More are counted; a schema may name a million columns."""
-TOLD_MAX: Final = 200
-"""Characters of what a reader said."""
+REASON_CHARS_MAX: Final = 200
+"""Characters of a reader's message."""
 _NOT_KNOWN: Final = "valid or not, Arrow cannot read it"
 TABLES_OWN: Final = "*"
 """As ``columns``: those of the table, in its order."""
 
 
 class RowsError(ValueError):
-    """The bytes are no rows that could be appended; ``problems`` says why."""
+    """The bytes are no rows that could be appended; ``problems`` has the reasons."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         more = len(problems) - PROBLEMS_MAX
-        said = [*problems[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]
-        super().__init__("; ".join(said))
+        shown = [*problems[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__("; ".join(shown))
         self.problems = tuple(problems)
 
 
 @contextmanager
-def clients_fault(said: str) -> Iterator[None]:
+def clients_fault(problem: str) -> Iterator[None]:
     """Around all that reads a client's bytes: whatever goes wrong in it is a RowsError.
 
-    Readers raise what they like where bytes are not what they expect, so there is no list of it.
-    What Arrow has not implemented is told as that, and not as ``said``: it may be valid.
-    Passed on is what was raised on purpose, and that this process has no memory left: Arrow's word
-    for that is of a length that is none.
+    Readers raise what they like where bytes are not what they expect, so there is no list of it. A
+    form that Arrow has not implemented is reported as that, and not as ``problem``: it may be
+    valid. Passed on is what was raised on purpose, and that this process has no memory left:
+    Arrow's word for that is of a length that is none.
     """
     try:
         yield
@@ -48,9 +48,9 @@ def clients_fault(said: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, MemoryError) and not isinstance(error, pa.ArrowException):
             raise
-        told = str(error)[:TOLD_MAX] or type(error).__name__
+        reason = str(error)[:REASON_CHARS_MAX] or type(error).__name__
         known = not isinstance(error, pa.ArrowNotImplementedError)
-        raise RowsError([f"{said if known else _NOT_KNOWN}: {told}"]) from error
+        raise RowsError([f"{problem if known else _NOT_KNOWN}: {reason}"]) from error
 
 
 class Readable(Protocol):
@@ -58,7 +58,7 @@ class Readable(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it can be read no more."""
+        """True if it cannot be read any more."""
         ...
 
     def read(self, size: int = -1, /) -> bytes:
@@ -89,10 +89,10 @@ NOT_OF_FORM: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What has to be known to read a body.
+    """The facts needed to read a body.
 
-    ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: as it says
-    itself. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
+    ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: its own
+    names. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
     for a TIMESTAMP, which have none of their own then. ``first_line`` is the number of the body's
     first line in its file: for messages, and a mark of the byte order stands before line 1 alone.
     """
@@ -105,21 +105,21 @@ class Form:
     first_line: int = 1
 
     def names(self, own: Sequence[str]) -> list[str] | None:
-        """Return the names that the request says; ``own`` are the table's. None: it says none."""
+        """Return the names in the request; ``own`` are the table's. None: it has none."""
         if self.columns is None:
             return None
         return list(own) if self.columns == TABLES_OWN else names_of(self.columns)
 
-    def told(self) -> dict[str, Any]:
-        """Return what makes another request of the same bytes; nothing for a plain Arrow stream."""
-        said = {
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that make the request of the bytes; none for a plain Arrow stream."""
+        given = {
             "form": self.kind.value,
             "columns": self.columns,
             "delimiter": self.delimiter,
             "null": self.null,
             "time_zone": self.time_zone,
         }
-        return {} if replace(self, first_line=1) == ARROW else said
+        return {} if replace(self, first_line=1) == ARROW else given
 
 
 ARROW: Final = Form()

@@ -100,8 +100,8 @@ class JsonLines:
         except ArithmeticError as error:
             raise RowsError(["a number has an exponent that is out of range"]) from error
         except (ValueError, RecursionError) as error:
-            said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise RowsError([f"not JSON: {said[:200]}"]) from error
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise RowsError([f"not JSON: {reason[:200]}"]) from error
         if type(row) is not dict:
             raise RowsError(["not a JSON object"])
         return row if row.keys() <= self._names.keys() else self._renamed(row)
@@ -155,7 +155,7 @@ def _array_of(kind: SqlType, made: pa.DataType, values: list[Any], zone: str | N
 def _flat(
     values: list[Any], kind: type, inside: Callable[[Any], Iterable[Any]]
 ) -> tuple[pa.Array, list[Any]]:
-    """Return where each value begins in all that is inside them (null: it is null), and that."""
+    """Return the places of values in the content of these (null: it is null), and that."""
     offsets: list[int | None] = []
     flat: list[Any] = []
     for value in values:
@@ -221,7 +221,7 @@ def _holds_decimal(kind: SqlType) -> bool:
 
 
 def _convert(kind: SqlType, zone: str | None) -> Convert:
-    """Return what makes a value of JSON one that Arrow takes as this type."""
+    """Return the function that makes a value of JSON one that Arrow takes as this type."""
     match kind.name:
         case "TIMESTAMP" | "TIMESTAMP_LTZ":
             return lambda value: _instant(value, ZoneInfo(zone) if zone else None)

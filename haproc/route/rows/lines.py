@@ -35,7 +35,7 @@ _SIMPLE: Final = {
 
 
 DIGITS: Final = 10
-"""Of a DECIMAL that does not say how many."""
+"""Of a DECIMAL that does not state how many."""
 _DIGITS_MAX: Final = 38
 _EXACT: Final = Context(prec=_DIGITS_MAX, traps=[Inexact, InvalidOperation])
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?", re.ASCII)
@@ -149,7 +149,7 @@ def _of_json(wanted: SqlType) -> pa.DataType | None:
 
 
 def about(field: pa.Field, error: Exception, zone: str | None) -> str:
-    """Return what is told of an error that a column's texts met."""
+    """Return the message for an error in a column's texts."""
     moment = pa.types.is_timestamp(field.type) and field.type.tz is not None
     hint = " (give each a time zone, or say time_zone)" if moment and zone is None else ""
     return f"column {field.name} ({field.type}): {str(error)[:200]}{hint}"
@@ -170,7 +170,7 @@ def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
 #
 # A block is decoded at a time, so no more of a body is in memory. Where one cannot be, its records
 # are halved again and again: a record that cannot be decoded makes every block undecodable that
-# holds it. So what goes wrong is told with its line, whatever the decoder says of it.
+# holds it. So an error names its line, whatever the decoder's message is.
 
 
 BLOCK_BYTES: Final = 1 << 20
@@ -183,7 +183,7 @@ BOM: Final = b"\xef\xbb\xbf"
 
 
 class Lines(Protocol):
-    """How one form's records are told apart and decoded."""
+    """Separates and decodes the records of one form."""
 
     def split(self, block: bytes) -> list[bytes]:
         """Return the records of a block; the last one may lack its end."""
@@ -214,13 +214,13 @@ def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -
         whole = rest if rest.endswith(b"\n") else rest + b"\n"
         if (end := cut(whole)) < len(whole):
             if end:
-                yield rest[:end]  # what is wrong before is told first
+                yield rest[:end]  # an earlier error comes first
             raise RowsError(["the last record never ends: a quote is not closed"])
         yield whole  # with its end: without it Arrow takes an empty last field for one in quotes
 
 
 def decoded(found: Iterator[bytes], lines: Lines, first_line: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of blocks; raises RowsError that tells the line."""
+    """Yield the rows of blocks; raises RowsError with the line."""
     at = first_line
     while (block := _next(found, at)) is not None:
         try:
@@ -235,10 +235,10 @@ def _next(found: Iterator[bytes], at: int) -> bytes | None:
     try:
         return next(found, None)
     except RowsError as error:
-        raise _told(error, at) from error
+        raise _at_line(error, at) from error
 
 
-def _told(error: RowsError, at: int) -> RowsError:
+def _at_line(error: RowsError, at: int) -> RowsError:
     return RowsError([f"line {at}: {problem}" for problem in error.problems])
 
 
@@ -258,7 +258,7 @@ def _located(block: bytes, lines: Lines, at: int, error: RowsError) -> RowsError
             records = records[len(first) :]
         else:
             records, error = first, failed
-    return _told(_failure(lines, b"".join(records)) or error, at)
+    return _at_line(_failure(lines, b"".join(records)) or error, at)
 
 
 def _failure(lines: Lines, block: bytes) -> RowsError | None:

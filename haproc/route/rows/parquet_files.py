@@ -23,10 +23,10 @@ BATCH_ROWS_MAX: Final = 64_000
 LIST_ITEMS_MAX: Final = 32 << 20
 """Of a column in one row group; chosen: a quarter GiB of numbers."""
 REPEATED_BYTES_MAX: Final = 1 << 30
-"""What texts can come to at a time that the file has once, at worst; chosen: with row groups of
-128 MiB eight rows, of which 300,000 a second were read."""
+"""The most bytes of texts at a time that the file has once; chosen: with row groups of 128 MiB
+eight rows, of which 300,000 a second were read."""
 _REPEATING: Final = frozenset({"DELTA_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-"""How a long text is written once and meant many times."""
+"""Encodings that store a long text once and repeat it."""
 _ITEM_BYTES: Final = 8
 _METADATA_BYTES_MAX: Final = 16 << 20
 _METADATA_ITEMS_MAX: Final = 1_000_000
@@ -69,7 +69,7 @@ def _dictionaries(file: pq.ParquetFile) -> list[str]:
 
 
 def _instants(file: pq.ParquetFile) -> frozenset[str]:
-    """Return the columns that are moments in Spark's older form, which does not say so."""
+    """Return the columns that are moments in Spark's older form, which does not show it."""
     return frozenset(leaf.path for leaf in _leaves(file) if leaf.physical_type == "INT96")
 
 
@@ -82,7 +82,7 @@ def _with_instants(schema: pa.Schema, instants: frozenset[str]) -> pa.Schema:
 
 
 def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
-    """Return what a row group's values take, of texts their places; raises RowsError.
+    """Return the bytes of a row group's values, of texts their places; raises RowsError.
 
     It is refused if it has too many in lists: one of a billion equal values takes some bytes of a
     file, and a row is read as a whole.
@@ -91,14 +91,14 @@ def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
     for at, leaf in enumerate(_leaves(file)):
         column = group.column(at)
         if column.num_values - group.num_rows > LIST_ITEMS_MAX:
-            told = f"{column.path_in_schema[:80]} has more than {LIST_ITEMS_MAX} items in lists"
-            raise RowsError([f"{told} in one row group: write smaller groups"])
+            message = f"{column.path_in_schema[:80]} has more than {LIST_ITEMS_MAX} items in lists"
+            raise RowsError([f"{message} in one row group: write smaller groups"])
         size += column.num_values * max(_ITEM_BYTES, leaf.length or 0)
     return size
 
 
 def _repeated_bytes(group: Any, texts: frozenset[str]) -> int:
-    """Return how much the texts of a row can come to, at worst; but for ``texts``: dictionaries.
+    """Return the most bytes that the texts of a row can take; but for ``texts``: dictionaries.
 
     Their column holds each piece of a text once, but a million such texts need not be longer. A row
     that is a list has many.

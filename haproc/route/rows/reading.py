@@ -28,7 +28,7 @@ from haproc.route.rows.sizes import AS_STREAM, batch_bytes, extent, halved
 
 PIECE_BYTES: Final = 4 << 20
 PIECE_BATCHES_MAX: Final = 1000
-"""What is worked on at a time of many rows; chosen, not measured."""
+"""The most batches that are processed at a time; chosen, not measured."""
 BEHIND_MAX: Final = 4096
 _NO_ARROW: Final = NOT_OF_FORM[FormKind.ARROW]
 
@@ -37,9 +37,9 @@ Opener = Callable[[Readable, Sequence[Column], int], Batches]
 
 
 def makes_a_record(stream: bytes, bytes_max: int) -> bool:
-    """Whether an Arrow IPC stream's rows are so few that one record has them.
+    """True if an Arrow IPC stream's rows fit into one record.
 
-    Of one that is wrong it is said when it is read.
+    An invalid stream is reported when it is read.
     """
     try:
         with clients_fault(_NO_ARROW):
@@ -90,7 +90,7 @@ def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form 
 
 
 def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str]:
-    """Return what a form's columns are called that has names of its own; raises RowsError."""
+    """Return the column names of a form that has names of its own; raises RowsError."""
     names = form.names([column.name for column in columns])
     if names is None:
         return list(schema.names)
@@ -100,7 +100,7 @@ def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str
 
 
 def misfit(error: RowsError) -> RequestError:
-    """Return what a client is told of its rows."""
+    """Return the client's error for its rows."""
     return refused(
         ErrorClass.ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"
     )

@@ -1,4 +1,4 @@
-"""How many bytes rows take: those of an Arrow stream before it is unpacked, and plain values."""
+"""The bytes that rows take: of an Arrow stream before it is unpacked, and of plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from haproc.route.rows.forms import Readable, RowsError
 
-# What an Arrow stream comes to, told by its messages before any of it is unpacked.
+# The size of an Arrow stream, by its messages before any of it is unpacked.
 #
 # A short stream can hold very much: compressed, a batch may be a thousand times as long, and rows
 # of nothing but NULL take no bytes at all. A stream is a sequence of messages: a length, metadata
@@ -30,14 +30,14 @@ AS_STREAM: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Of a stream: ``size_bytes`` as its messages say, unpacked; dictionaries count once."""
+    """Of a stream: ``size_bytes`` by its messages, unpacked; dictionaries count once."""
 
     rows: int = 0
     size_bytes: int = 0
 
 
 def extent(source: Readable, batch_bytes_max: int) -> Extent:
-    """Return what a stream comes to; raises RowsError if a batch is surely larger unpacked.
+    """Return the size of a stream; raises RowsError if a batch is surely larger unpacked.
 
     Together with the dictionaries that stand when it comes, and by so much that its form alone
     cannot be why. ``source`` is left at its beginning.
@@ -81,7 +81,7 @@ def _extent(source: Readable, batch_bytes_max: int) -> Extent:
 
 
 def _length(prefix: bytes, position: int) -> tuple[int, int]:
-    """Return how long a message's metadata is, 0 at the stream's end, and where it begins."""
+    """Return the length of a message's metadata, 0 at the stream's end, and its begin."""
     if len(prefix) < 4:
         return 0, position
     (length,) = struct.unpack_from("<I", prefix)
@@ -91,7 +91,7 @@ def _length(prefix: bytes, position: int) -> tuple[int, int]:
 
 
 def _unpacked(source: Readable, batch: _Table, body: int, end: int) -> int:
-    """Return how many bytes a batch has unpacked."""
+    """Return the bytes of a batch, unpacked."""
     if batch.table(3) is None:
         return end - body
     size = 0
@@ -164,7 +164,7 @@ _VIEW_BYTES: Final = 16
 
 
 def batch_bytes(batch: pa.RecordBatch) -> int:
-    """Return what a batch takes in plain form."""
+    """Return the bytes of a batch in plain form."""
     return sum(map(unpacked_bytes, batch.columns))
 
 
@@ -179,7 +179,7 @@ def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def unpacked_bytes(values: pa.Array) -> int:
-    """Return how many bytes the values take where each stands for itself.
+    """Return the bytes of the values if each stands for itself.
 
     In a dictionary or a view one long text may stand for many values at next to no cost.
     """
