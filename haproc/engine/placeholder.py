@@ -12,6 +12,7 @@ from haproc import protos, wire
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.arrow import END_OF_STREAM, FrameError, continuation, opening, rows_in
+from haproc.engine.statement import ArrowRows
 from haproc.pin.plan_parts import input_of, with_input
 from haproc.pin.sqltypes import quote_name
 from haproc.wire import Piece
@@ -112,6 +113,20 @@ def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece
             return relation_of_data
         to_df = wire.within(_Relations.ToDF(column_names=names), "input", relation_of_data)
         return wire.within(_Relations.Relation(), "to_df", to_df)
+
+
+def append_of(statement: ArrowRows) -> list[Piece]:
+    """Return the encoding of the plan that appends rows, in pieces."""
+    return appending(statement.table, rows_relation(statement.rows))
+
+
+def appending(table: str, relation: Sequence[Piece]) -> list[Piece]:
+    """Return the encoding of the plan that appends a relation's rows, in pieces."""
+    commands = protos.commands
+    write = commands.WriteOperationV2(table_name=table, mode=commands.WriteOperationV2.MODE_APPEND)
+    command = wire.within(write, "input", relation)
+    command = wire.within(commands.Command(), "write_operation_v2", command)
+    return wire.within(_base.Plan(), "command", command)
 
 
 def _packs(kind: pa.DataType) -> bool:

@@ -447,7 +447,7 @@ def plan_of(statement: Statement) -> Any:
         case SqlText():
             return sql_plan(statement.sql)
         case ArrowRows():
-            return wire.parsed(_base.Plan, b"".join(_append_pieces(statement)))
+            return wire.parsed(_base.Plan, b"".join(placeholder.append_of(statement)))
         case SparkPlan():
             return wire.parsed(_base.Plan, statement.plan)
         case _:
@@ -462,7 +462,7 @@ async def plan_bytes(statement: Statement) -> bytes | list[Piece]:
         case RowsInLog():
             return await _fetched(statement)
         case ArrowRows():
-            return await by_size(len(statement.rows), _append_pieces, statement)
+            return await by_size(len(statement.rows), placeholder.append_of, statement)
         case _:
             return bytes(plan_of(statement).SerializeToString())
 
@@ -488,10 +488,6 @@ def table_relation(table: str) -> Any:
     return relation
 
 
-def _append_pieces(statement: ArrowRows) -> list[Piece]:
-    return _appending(statement.table, placeholder.rows_relation(statement.rows))
-
-
 async def _fetched(statement: RowsInLog) -> list[Piece]:
     """Return the plan of rows that are fetched now, one operation's after another's."""
     assert statement.fetch is not None, "these are no rows, but what stands for them"
@@ -501,12 +497,4 @@ async def _fetched(statement: RowsInLog) -> list[Piece]:
         async for stream in streams:
             await asyncio.to_thread(relation.add, stream)
             del stream
-    return _appending(statement.table, await asyncio.to_thread(relation.pieces))
-
-
-def _appending(table: str, relation: Sequence[Piece]) -> list[Piece]:
-    commands = protos.commands
-    write = commands.WriteOperationV2(table_name=table, mode=commands.WriteOperationV2.MODE_APPEND)
-    command = wire.within(write, "input", relation)
-    command = wire.within(commands.Command(), "write_operation_v2", command)
-    return wire.within(_base.Plan(), "command", command)
+    return placeholder.appending(statement.table, await asyncio.to_thread(relation.pieces))

@@ -18,7 +18,7 @@ from haproc.replicate.log_state.definitions import ANYTHING, reach
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import WriteAttempt
 from haproc.route.classifying import Classifying
@@ -350,12 +350,9 @@ class Attempts:
         None if it is gone: what is trimmed was applied by every cluster.
         """
         try:
-            entries = await self._core.own_log.read(offset, records_max=1)
+            return await self._core.own_log.operation(offset)
         except TrimmedError:
             return None
-        message = from_record(entries[0].record)
-        assert isinstance(message, Operation)
-        return message
 
     async def ground(self, names: frozenset[str] = frozenset()) -> Ground:
         """Return the present offsets here, for a lookup of tables of these names.

@@ -28,10 +28,7 @@ from haproc.classify.model import RefusedError
 from haproc.engine.confs import pool_of_rows
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane, Queries, Session, Settings
-from haproc.engine.placeholder import (
-    with_rows,
-    with_table,
-)
+from haproc.engine.placeholder import with_rows, with_table
 from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
@@ -55,7 +52,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome
 from haproc.replicate.queue.units import Unit
-from haproc.replicate.records.operation import Filler, Message, Operation, from_record
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.rows import (
     ApplicationFailure,
     ComputedPlan,
@@ -220,11 +217,10 @@ class Computing:
     async def _streams(self, unit: Unit) -> AsyncGenerator[bytes, None]:
         """Yield the rows of a unit's operations, those that wait in the log from there."""
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
-            found: Message | Filler = op
             if isinstance(op.write, RowsInLog):
-                found = from_record((await self._core.own_log.read(offset, 1))[0].record)
-            assert isinstance(found, Operation) and isinstance(found.write, ArrowRows)
-            yield found.write.rows
+                op = await self._core.own_log.operation(offset)
+            assert isinstance(op.write, ArrowRows)
+            yield op.write.rows
 
     async def vanished(self, unit: Unit) -> EngineError | None:
         """Return why an application error may be none of the unit's: its rows are gone."""

@@ -24,6 +24,7 @@ from haproc.replicate.records.operation import (
     DecisionKind,
     FailureReport,
     Message,
+    Operation,
     from_record,
     to_record,
 )
@@ -97,6 +98,13 @@ class OwnLog:
         except TrimmedError:
             await self.unless_replaced()
             raise
+
+    async def operation(self, offset: int) -> Operation:
+        """Read the operation at an offset; raises TrimmedError, as `read` does."""
+        (entry,) = await self.read(offset, records_max=1)
+        message = from_record(entry.record)
+        assert isinstance(message, Operation)
+        return message
 
     @property
     def seen(self) -> bool:
