@@ -297,9 +297,8 @@ class Schedule:
         return self.composing.composed(table, self.composing.fitting(known, joined))
 
     def _may_compose(self, task: Task) -> bool:
-        # A request that waits here gets the number of its rows.
         awaited = task.op.origin == self._me and task.offset >= self._doubtful_below
-        counts = awaited and changes_keys(task.op)
+        counts = awaited and changes_keys(task.op)  # its request gets the number of its rows
         return not (task.single or counts) and self.composing.may_compose(task.offset, task.op)
 
     def _on_table(self, head: Task, below: int | None = None) -> Iterator[Task]:
