@@ -102,12 +102,12 @@ RECORD_BYTES_MAX: Final = 16 << 20
 """Rows up to here make one record, however they came; larger ones go in parts. Chosen: rows of one
 record can run in one statement with others' at once, those of parts are gathered before."""
 
-PASSING_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
+PASSING_BYTES_MAX: Final = 24 << 20
 """Rows of bodies on their way into the log, at a time: from when they are fitted until the log has
 them, in which each is in memory three or four times. Measured: a load has eight pieces under way,
-whose rows took 250 MiB without it. Two at a time keep two cores busy."""
+whose rows took 250 MiB without it. Two pieces of texts at a time keep two cores busy."""
 _GROWS_MAX: Final = 4
-"""Chosen: so many times as long as its file a body's rows usually are, at most, as Arrow."""
+"""So many times as long as its body rows are taken for, up to half of all. Chosen."""
 PARQUET_FITS_MAX: Final = 8
 """Bodies of Parquet that are fitted at a time, each by a process of 32 MiB (measured) beside its
 rows; the others wait. Chosen. Bodies that are taken are few: one for each operation at its turn."""
@@ -278,7 +278,7 @@ class SpooledBody:
         limits = self._spools.limits
         size, rows, schema = 0, 0, b""
         few: list[bytes] | None = []
-        await self._pass(min(_GROWS_MAX * self.size, RECORD_BYTES_MAX))
+        await self._pass(min(_GROWS_MAX * self.size, PASSING_BYTES_MAX // 2))
         async with aclosing(aiter(self)) as chunks:
             async for chunk in chunks:
                 size, rows = size + len(chunk.data), rows + chunk.rows
