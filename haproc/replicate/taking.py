@@ -56,8 +56,11 @@ class CopyProgress:
     def text(self, now_s: float) -> str:
         """Return it for people."""
         if self.marker < 0:
-            waits = f"; {self.waits}: haproc cluster rebuild --withdraw" if self.waits else ""
-            return f"waits for a cluster to copy{waits}"
+            if not self.waits:
+                return "begins to copy"
+            return (
+                f"waits for a cluster to copy ({self.waits}), or haproc cluster rebuild --withdraw"
+            )
         text = (
             f"copies {self.donor} as of offset {self.marker}: "
             f"{self.tables_done} of {self.tables} tables, "
