@@ -15,7 +15,7 @@ WORTH_S: Final = 60.0
 COPY_BYTES_PER_S: Final = 50 << 20
 """From one cluster to another. Chosen: half of a line of 1 Gbit/s."""
 COPY_TABLE_S: Final = 3.0
-"""What a table takes beside its bytes. Chosen: 8 small tables took 57 s with all that is around them."""
+"""What a table takes beside its bytes. Chosen: 8 small tables took 57 s with all around them."""
 FOREVER_S: Final = 3600.0
 """What a replay counts as that comes no nearer to its end: one long statement may be the reason, so
 not everything is worth a copy then. Chosen."""
