@@ -51,10 +51,10 @@ class Reports(Tasks):
     def begin(self, planned: Planned | None = None) -> StatementReport:
         report = super().begin(planned)
 
-        def hear(message: Any) -> None:
+        def receive(message: Any) -> None:
             report.has_begun |= message == REPORTED
 
-        cast(Any, report).hear = hear
+        cast(Any, report).receive = receive
         return report
 
 

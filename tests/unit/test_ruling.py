@@ -220,7 +220,7 @@ async def test_write_gets_budget_and_concern_by_what_it_reads(
     async with ring(tmp_path, monkeypatch, rules) as (_, a, _):
         made: list[Operation] = []
 
-        async def write(request: Request, make: Any) -> WriteAttempt:
+        async def write(request: Request, make: Any, logged: Any) -> WriteAttempt:
             if request.id == "r":
                 made.append(await make())
             return WriteAttempt(Facts.of(made[0]), 7, OperationOutcome(OutcomeStatus.APPLIED))
