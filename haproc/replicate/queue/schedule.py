@@ -141,7 +141,7 @@ class Schedule:
 
     def looked_up(self, below: int) -> None:
         """Note that tables were asked what is applied of all below; the rest is in its turn."""
-        self._asked_below = below
+        self._looked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
         """Mark operations as done that the tables' own marks show; return their offsets.
