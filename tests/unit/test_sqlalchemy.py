@@ -38,7 +38,8 @@ def options_of(url: str, token: str | None = None) -> dict[str, Any]:
 
 
 def test_dialect_is_found_by_its_name() -> None:
-    assert isinstance(sa.create_engine("haproc://a").dialect, HAProcDialect)
+    for name in ("haproc", "haproc+haclient"):
+        assert isinstance(sa.create_engine(f"{name}://a").dialect, HAProcDialect)
 
 
 def test_url_lists_hosts_of_one_port() -> None:
