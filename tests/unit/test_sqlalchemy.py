@@ -245,6 +245,12 @@ def test_variant_and_struct_travel_as_json() -> None:
     assert VARIANT().result_processor(DIALECT, None)('{"a": [1]}') == {"a": [1]}
 
 
+@pytest.mark.parametrize("kind", [VARIANT(), STRUCT({"a": sa.Integer}), MAP(sa.Text, sa.Text)])
+def test_statement_with_a_type_of_ours_is_compiled_once(kind: Any) -> None:
+    column: sa.Column[Any] = sa.Column("c", kind)
+    assert sa.select(table(column).c.c)._generate_cache_key() is not None
+
+
 def test_insert_of_a_query_has_its_names_behind_insert() -> None:
     named = sa.select(T.c.id).cte("named")
     insert = sa.insert(T).from_select(["id"], sa.select(named.c.id))
