@@ -76,8 +76,6 @@ class MAP(OwnType):
 class _AsJson(OwnType):
     """Values that travel to Spark as JSON text."""
 
-    cache_ok = True
-
     def bind_processor(self, dialect: Dialect) -> Process:
         """Return what makes a value the JSON text that is sent."""
         return lambda value: None if value is None else json.dumps(value, default=str)
@@ -89,6 +87,8 @@ class _AsJson(OwnType):
 
 class VARIANT(_AsJson):
     """A value that JSON can hold; a result is that value, and no text."""
+
+    cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
         """Return the type as Spark writes it."""
@@ -107,6 +107,7 @@ class STRUCT(_AsJson):
     """Named fields, in their order; a value is a dict."""
 
     __visit_name__ = "STRUCT"
+    cache_ok = True
 
     def __init__(self, fields: dict[str, Any] | tuple[tuple[str, Any], ...]) -> None:
         pairs = fields.items() if isinstance(fields, dict) else fields

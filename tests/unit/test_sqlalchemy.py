@@ -38,7 +38,8 @@ def options_of(url: str, token: str | None = None) -> dict[str, Any]:
 
 
 def test_dialect_is_found_by_its_name() -> None:
-    assert isinstance(sa.create_engine("haproc://a").dialect, HAProcDialect)
+    for name in ("haproc", "haproc+haclient"):
+        assert isinstance(sa.create_engine(f"{name}://a").dialect, HAProcDialect)
 
 
 def test_url_lists_hosts_of_one_port() -> None:
@@ -242,6 +243,12 @@ def test_variant_and_struct_travel_as_json() -> None:
         assert process({"a": 1}) == '{"a": 1}'
         assert process(None) is None
     assert VARIANT().result_processor(DIALECT, None)('{"a": [1]}') == {"a": [1]}
+
+
+@pytest.mark.parametrize("kind", [VARIANT(), STRUCT({"a": sa.Integer}), MAP(sa.Text, sa.Text)])
+def test_statement_with_a_type_of_ours_is_compiled_once(kind: Any) -> None:
+    column: sa.Column[Any] = sa.Column("c", kind)
+    assert sa.select(table(column).c.c)._generate_cache_key() is not None
 
 
 def test_insert_of_a_query_has_its_names_behind_insert() -> None:
