@@ -111,13 +111,11 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
     def _text(self, value: str) -> str:
         return self.sql_compiler.render_literal_value(value, types.String())
 
-    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> str:
-        """Return nothing: it would not be enforced, and Delta refuses it."""
-        return ""
+    def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> None:  # type: ignore[override]
+        """Leave it out: it would not be enforced, and Delta refuses it."""
 
-    def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> str:
-        """Return nothing, likewise."""
-        return ""
+    def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> None:  # type: ignore[override]
+        """Leave it out, likewise."""
 
     def visit_unique_constraint(self, constraint: Any, **kw: Any) -> str:
         """Refuse it."""

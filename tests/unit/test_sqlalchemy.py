@@ -125,8 +125,9 @@ def test_keys_and_indexes_are_left_out_and_what_is_unique_is_refused() -> None:
     metadata = sa.MetaData()
     sa.Table("parent", metadata, sa.Column("id", sa.Integer, primary_key=True))
     key: sa.Column[int] = sa.Column("parent_id", sa.ForeignKey("parent.id"), index=True)
-    child = sa.Table("child", metadata, key)
-    assert compiled(CreateTable(child)) == "CREATE TABLE child ( parent_id INT ) USING delta"
+    child = sa.Table("child", metadata, sa.Column("id", sa.Integer, primary_key=True), key)
+    made = compiled(CreateTable(child))
+    assert made == "CREATE TABLE child ( id INT NOT NULL, parent_id INT ) USING delta"
     (index,) = child.indexes
     assert compiled(CreateIndex(index)) == ""
     for refused in (
