@@ -28,7 +28,7 @@ from tests.integration.one_cluster import one_cluster
 from tests.integration.pyspark_program import Program
 from tests.integration.test_connect_door import door
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]  # a Spark of its own: 90 s
 SESSION = "caches"
 NUMBERS = itertools.count()
 FREED_S = 10.0

@@ -31,7 +31,7 @@ def service(at: str) -> RingService:
         if at == "it waits outside the log":
             await asyncio.sleep(60)
 
-    async def write(request: Request, make: Any) -> None:
+    async def write(request: Request, make: Any, logged: Any) -> None:
         await make()
         await asyncio.sleep(60)
 
