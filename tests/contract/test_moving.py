@@ -34,6 +34,7 @@ from dmq.origin import Origin, Standing, check_usable, origin_of, remember
 from tests.contract.log_backends import KAFKA_OPTIONS
 
 BACKENDS = ("memory", "sqlite", "kafka")
+SOURCES = ("memory", "sqlite", pytest.param("kafka", marks=pytest.mark.thorough))
 LARGE = os.urandom(3 << 20)
 """More than a message of Kafka's takes."""
 OPERATIONS_BYTES_MAX = 64 << 20
@@ -67,7 +68,7 @@ class Place:
         )
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=SOURCES)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return _place(request, tmp_path)
 

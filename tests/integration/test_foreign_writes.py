@@ -33,6 +33,7 @@ _DDL = (
 )
 
 
+@pytest.mark.thorough
 async def test_every_commit_of_a_lane_carries_the_rings_note(
     engine: SparkConnectEngine, schema: str
 ) -> None:
