@@ -49,9 +49,13 @@ def main() -> None:
         size, place = filled(ring, donor)
         rows = list[Row]()
         if "storage" in parts:
-            rows.append(_storage(ring, taker, size, place))
+            names = "copied by storage", "CREATE TABLE AS SELECT of the donor's files"
+            rows.append(
+                _row(ring, taker, size, {place: place}, names, lambda: _selected(taker, place))
+            )
         if "stream" in parts:
-            rows.append(_stream(ring, donor, taker, size))
+            names = "copied as a stream", "a program of PySpark's between the two"
+            rows.append(_row(ring, taker, size, {}, names, lambda: _carried(donor, taker)))
     report("copy", rows)
 
 
@@ -67,26 +71,18 @@ def filled(ring: LocalRing, donor: SparkSession) -> tuple[float, str]:
     return found["sizeInBytes"] / MIB, found["location"]
 
 
-def _storage(ring: LocalRing, taker: SparkSession, size: float, place: str) -> Row:
-    asyncio.run(_begun_anew(ring, {place: place}))
-    ours, theirs = _best(
-        taker,
-        lambda: asyncio.run(_copied(ring)),
-        lambda: _selected(taker, place),
-    )
-    name = "CREATE TABLE AS SELECT of the donor's files"
-    return Row("copied by storage", "MiB/s", size / ours, name, size / theirs)
-
-
-def _stream(ring: LocalRing, donor: SparkSession, taker: SparkSession, size: float) -> Row:
-    asyncio.run(_begun_anew(ring, {}))
-    ours, theirs = _best(
-        taker,
-        lambda: asyncio.run(_copied(ring)),
-        lambda: _carried(donor, taker),
-    )
-    name = "a program of PySpark's between the two"
-    return Row("copied as a stream", "MiB/s", size / ours, name, size / theirs)
+def _row(
+    ring: LocalRing,
+    taker: SparkSession,
+    size: float,
+    storage: dict[str, str],
+    what: tuple[str, str],
+    theirs: Callable[[], None],
+) -> Row:
+    """Copy the table, and do it by ``theirs``; ``what``: the names of both."""
+    asyncio.run(_begun_anew(ring, storage))
+    ours_s, theirs_s = _best(taker, lambda: asyncio.run(_copied(ring)), theirs)
+    return Row(what[0], "MiB/s", size / ours_s, what[1], size / theirs_s)
 
 
 def _best(

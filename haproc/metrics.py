@@ -358,7 +358,7 @@ class Metrics:
             self._counter("haproc_redis_refused", reason).inc(messages)
 
     def catch_up_estimate(self, *, copy_is_faster: bool) -> None:
-        """Set whether a copy would take less time than the replay."""
+        """Set whether a copy would take less than half of the replay's time."""
         self._gauge("haproc_recovery_copy_is_faster").set(copy_is_faster)
 
     def copied(self, done: int, total: int) -> None:

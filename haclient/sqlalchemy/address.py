@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
-_TEXTS = frozenset({"catalog", "order", "consistency"})
+_TEXTS = frozenset({"catalog", "order", "consistency", "token", "user", "schema"})
 """Options that are never a number, whatever they look like."""
 
 

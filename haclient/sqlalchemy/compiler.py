@@ -6,6 +6,7 @@ out of what is made, and what would have to be kept unique is refused.
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime
 from typing import Any
 
@@ -22,6 +23,8 @@ _ODD_IN_NAMES = frozenset(" ,;{}()\n\t=")
 
 class HAProcIdentifierPreparer(compiler.IdentifierPreparer):
     """Quotes names by backquotes."""
+
+    legal_characters = re.compile(r"[A-Z0-9_]+\Z", re.IGNORECASE)
 
     def __init__(self, dialect: Any, **options: Any) -> None:
         super().__init__(dialect, initial_quote="`", escape_quote="`", **options)
@@ -48,7 +51,8 @@ class HAProcCompiler(compiler.SQLCompiler):
             return f"{'TIMESTAMP_NTZ' if value.tzinfo is None else 'TIMESTAMP'}{text}"
         if isinstance(value, date):
             return f"DATE{text}"
-        return text.replace("\\", "\\\\") if isinstance(value, str) else text
+        # Whatever the value is in Python: an Enum and a type's own processor make texts, too.
+        return text.replace("\\", "\\\\")
 
     def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
         """Return a query without rows."""
@@ -56,11 +60,21 @@ class HAProcCompiler(compiler.SQLCompiler):
 
     def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         """Return a match of a regular expression."""
+        _no_flags(binary)
         return self._generate_generic_binary(binary, " RLIKE ", **kw)
 
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
         """Return the contrary."""
+        _no_flags(binary)
         return self._generate_generic_binary(binary, " NOT RLIKE ", **kw)
+
+
+def _no_flags(binary: Any) -> None:
+    """Raise CompileError for flags of a regular expression: they stand inside of it in Spark."""
+    if binary.modifiers.get("flags") is not None:
+        raise exc.CompileError(
+            "regexp_match has no flags in Spark: write them as (?i) in the pattern"
+        )
 
 
 class HAProcDDLCompiler(compiler.DDLCompiler):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import time
+from datetime import date, time
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 from sqlalchemy import cast, func, types
@@ -78,11 +80,18 @@ class _AsJson(OwnType):
 
     def bind_processor(self, dialect: Dialect) -> Process:
         """Return what makes a value the JSON text that is sent."""
-        return lambda value: None if value is None else json.dumps(value, default=str)
+        return lambda value: None if value is None else json.dumps(value, default=_as_text)
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
         """Return the marker's text as a value of this type."""
         return cast(func.parse_json(bindvalue), self)
+
+
+def _as_text(value: object) -> str:
+    """Return what Spark reads as the value; TypeError if it would read another one."""
+    if isinstance(value, date | time | Decimal | UUID):
+        return str(value)
+    raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 class VARIANT(_AsJson):

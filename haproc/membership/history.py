@@ -19,7 +19,7 @@ SAMPLES_MAX: Final = 180
 """One a second. Chosen: three minutes are seen at a glance, and are 30 kB."""
 CHANGES_MAX: Final = 50
 QUANTILES_S: Final = 60.0
-"""Quantiles are those of the requests of so long a time."""
+"""Quantiles are those of the requests of so long a time, at most `SAMPLES_MAX` samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,13 @@ class History:
         """``at``: Unix time in ms; ``lag``: records by cluster; the others: rates a second."""
         self.changes: deque[dict[str, Json]] = deque(maxlen=CHANGES_MAX)
         """``before`` and ``after`` are states; empty: not heard by anybody."""
-        self._moments: deque[_Moment] = deque()
+        self._moments: deque[_Moment] = deque(maxlen=SAMPLES_MAX)
         self._states: dict[str, str] = {}
 
-    def sample(self, lags: Mapping[str, int | None], totals: Totals, now_s: float) -> None:
-        """Note how it is now; ``now_s`` is Unix time."""
+    def sample(
+        self, lags: Mapping[str, int | None], totals: Totals, now_s: float, unix_s: float
+    ) -> None:
+        """Note how it is now; ``now_s`` is of a clock that never steps back."""
         before = self._moments[-1] if self._moments else _Moment(now_s, totals)
         self._moments.append(_Moment(now_s, totals))
         while now_s - self._moments[0].at_s > QUANTILES_S:
@@ -55,7 +57,7 @@ class History:
         took = _since(totals.within, self._moments[0].totals.within)
         self.samples.append(
             {
-                "at": round(now_s * 1000),
+                "at": round(unix_s * 1000),
                 "lag": dict(lags),
                 "applied": rate(totals.applied, before.totals.applied),
                 "requests": dict(requests),

@@ -180,8 +180,8 @@ class PeerStatus:
     applying: bool
     computing: tuple[int, ...]
     copy: CopyStatus | None = None
-    foreign: Mapping[str, Any] = field(default_factory=dict)
     copy_failed: CopyFailure | None = None
+    foreign: Mapping[str, Any] = field(default_factory=dict)
     """Commits that the ring did not make, see `replicate.agree.foreign_watch`."""
 
 

@@ -8,6 +8,7 @@ to it, see `haproc.node.member`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -141,7 +142,8 @@ class Presence:
         for name, view in peers.items():
             self._metrics.peer(name, view.alive, view.direct, view.in_sync, view.lag)
         lags = {view.name: view.lag for view in views}
-        self.history.sample(lags, self._metrics.totals(), datetime.now(UTC).timestamp())
+        unix_s = datetime.now(UTC).timestamp()
+        self.history.sample(lags, self._metrics.totals(), time.monotonic(), unix_s)
         found = self.members.places().values()
         self._metrics.in_sync(sum(place.in_sync for place in found), high_watermark(found))
         redis = self._redis

@@ -22,7 +22,6 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 from msgspec import UNSET
 
@@ -39,12 +38,9 @@ from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.progress import LINEAGE_MAX, CopyRequest, Progress, shortened
 from haproc.replicate.taking import HopelessError, Taking
-from haproc.replicate.transfer import AnewError, AwayError, Transfer
+from haproc.replicate.transfer import ANEW_MAX, AnewError, AwayError, Transfer
 
 logger = logging.getLogger(__name__)
-
-ANEW_MAX: Final = 20
-"""How often a copy begins anew before an operator is asked. Chosen."""
 
 
 class _WithdrawnError(Exception):

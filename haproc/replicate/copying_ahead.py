@@ -44,14 +44,12 @@ from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.operation import FailureReport, Operation, from_record
 from haproc.replicate.records.progress import CopyRequest, Progress
 from haproc.replicate.taking import HopelessError, Taking
-from haproc.replicate.transfer import AnewError, Noted, Transfer
+from haproc.replicate.transfer import ANEW_MAX, AnewError, Noted, Transfer
 
 logger = logging.getLogger(__name__)
 
 STOP_S: Final = 10.0
 """How long statements under way are waited for before the process begins anew."""
-ANEW_MAX: Final = 20
-"""How often some tables are copied anew before the whole cluster is. Chosen."""
 NOTES_S: Final = 60.0
 """How long the donor's notes are waited for before all is replayed."""
 

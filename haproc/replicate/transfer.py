@@ -56,6 +56,8 @@ T = TypeVar("T")
 BATCH_BYTES: Final = 2 << 30
 """Of a Spark job that reads the donor's files; `FILES_AT_ONCE` run side by side. Chosen: enough
 files for some dozens of cores, and few enough that the progress is seen."""
+ANEW_MAX: Final = 20
+"""How often a copy begins anew before another way is taken. Chosen."""
 DONOR_WAIT_S: Final = 60.0
 """How long a donor that does not answer, or is not ready, is waited for before another is asked."""
 

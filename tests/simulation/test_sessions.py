@@ -182,7 +182,7 @@ def test_broken_on_purpose_a_drop_that_is_forgotten(monkeypatch: pytest.MonkeyPa
     def forgets(numbered: Numbered, left: Sequence[KeptEntry]) -> bool:
         return effects.removes(numbered.entry)
 
-    monkeypatch.setattr(effects, "_says_nothing", forgets)
+    monkeypatch.setattr(effects, "_is_needless", forgets)
     found_in(runs(45), Violation.ANOTHER)
 
 

@@ -173,6 +173,8 @@ async def test_too_many_viewers_are_refused(
         first = await rig.http.get(rig.url + "/ui/events")
         async with rig.http.get(rig.url + "/ui/events") as response:
             assert response.status == 429
+        async with rig.http.get(rig.url + "/ui/events", headers=SECRET) as response:
+            assert response.status == 200
         first.close()
 
         status = 429

@@ -8,17 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.membership.clusters import ClusterView
-from haproc.membership.history import CHANGES_MAX, SAMPLES_MAX, History, quantile
+from haproc.membership.history import CHANGES_MAX, QUANTILES_S, SAMPLES_MAX, History, quantile
 from haproc.metrics import LATENCY_BUCKETS_S, Metrics, Totals
 
 NONE = Totals({}, 0, 0, ())
 VIEW = ClusterView("a", "", True, True, "READY", "1", 4, 5, 1, True, "", "")
 
 
+def test_clock_that_steps_back_changes_no_rate_and_keeps_nothing_for_longer() -> None:
+    history = History()
+    for second in range(1000):
+        history.sample({}, Totals({}, 0, second, ()), float(second), 5000.0 - second)
+    assert history.samples[-1]["applied"] == 1.0
+    assert len(history._moments) <= QUANTILES_S + 1
+
+
 def test_rates_are_those_of_the_time_between_samples() -> None:
     history = History()
-    history.sample({"a": 3}, NONE, 100.0)
-    history.sample({"a": None}, Totals({"query": 10}, 4, 6, ()), 102.0)
+    history.sample({"a": 3}, NONE, 100.0, 100.0)
+    history.sample({"a": None}, Totals({"query": 10}, 4, 6, ()), 102.0, 102.0)
     first, second = history.samples
     assert (first["lag"], first["applied"], first["requests"]) == ({"a": 3}, 0.0, {})
     assert (second["at"], second["lag"]) == (102_000, {"a": None})
@@ -28,7 +36,7 @@ def test_rates_are_those_of_the_time_between_samples() -> None:
 def test_samples_and_changes_are_bounded() -> None:
     history = History()
     for number in range(500):
-        history.sample({}, NONE, float(number))
+        history.sample({}, NONE, float(number), 7.0)
         view = dataclasses.replace(VIEW, state=f"S{number}")
         assert history.look([view], "now") == (number > 0)
     assert len(history.samples) == SAMPLES_MAX
@@ -50,7 +58,7 @@ def test_look_passes_over_clusters_that_are_as_they_were_new_or_gone() -> None:
 
 def test_quantiles_are_those_of_the_last_minute() -> None:
     metrics, history = Metrics("ring", "a", ["READY"]), History()
-    history.sample({}, metrics.totals(), 0.0)
+    history.sample({}, metrics.totals(), 0.0, 0.0)
     for _ in range(100):
         metrics.request("query", "ok", 0.015)
     metrics.request("query", "application", 400.0)
@@ -62,11 +70,11 @@ def test_quantiles_are_those_of_the_last_minute() -> None:
         1,
         5,
     )
-    history.sample({}, totals, 1.0)
+    history.sample({}, totals, 1.0, 1.0)
     p50_s, p99_s = history.samples[-1]["p50_s"], history.samples[-1]["p99_s"]
     assert isinstance(p50_s, float) and 0.01 < p50_s <= 0.02
     assert isinstance(p99_s, float) and 0.01 < p99_s <= 0.02
-    history.sample({}, totals, 100.0)
+    history.sample({}, totals, 100.0, 1.0)
     assert history.samples[-1]["p50_s"] is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -83,6 +84,11 @@ def test_url_gives_the_options_of_connect() -> None:
         "consistency": "session",
     }
     make_settings("http://a", **found)
+
+
+def test_token_that_looks_like_a_number_is_a_text() -> None:
+    options = options_of("haproc://a:8080?token=0123&user=5&schema=1")
+    assert (options["token"], options["user"], options["schema"]) == ("0123", "5", "1")
 
 
 def test_url_with_an_unknown_option_is_refused() -> None:
@@ -226,6 +232,31 @@ def test_literal_text_keeps_its_quotes_and_backslashes() -> None:
 )
 def test_literal_has_the_type_of_its_value(value: Any, text: str) -> None:
     assert literally(sa.select(sa.literal(value))) == f"SELECT {text} AS anon_1"
+
+
+def test_literal_of_a_type_that_makes_texts_keeps_its_backslashes() -> None:
+    class End(enum.Enum):
+        A = "a\\"
+
+    kind = sa.Enum(End, values_callable=lambda ends: [each.value for each in ends])
+    assert literally(sa.select(sa.literal(End.A, kind))) == "SELECT 'a\\\\' AS anon_1"
+
+
+def test_name_with_a_dollar_is_quoted() -> None:
+    assert compiled(sa.select(sa.column("x$y"))) == "SELECT `x$y`"
+
+
+def test_regular_expression_with_flags_is_refused() -> None:
+    with pytest.raises(exc.CompileError, match=r"\(\?i\)"):
+        compiled(sa.select(T.c.name.regexp_match("x", flags="i")))
+
+
+@pytest.mark.parametrize("value", [{"b": b"abc"}, {"s": {1}}])
+def test_value_that_json_does_not_have_is_refused(value: Any) -> None:
+    process = VARIANT().bind_processor(DIALECT)
+    assert process is not None
+    with pytest.raises(TypeError, match=r"JSON has no (bytes|set)"):
+        process(value)
 
 
 def test_many_rows_are_one_insert() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
@@ -15,8 +16,10 @@ from typing import Any, Final, Protocol
 from dmq import Json
 from haproc.failure import busy
 
+logger = logging.getLogger(__name__)
+
 VIEWERS_MAX: Final = 64
-"""Chosen: more people than watch one HAProc, and each costs a socket's buffer."""
+"""Operators apart. Chosen: more people than watch one HAProc, and each costs a socket's buffer."""
 INTERVAL_S: Final = 1.0
 PAUSE_S: Final = 0.1
 """However often states change, events are so far apart."""
@@ -74,8 +77,11 @@ class Broadcaster:
 
     @contextmanager
     def watching(self, *, operator: bool | None) -> Iterator[Viewer]:
-        """Watch for a while; raises RequestError if too many do."""
-        if len(self._viewers) >= VIEWERS_MAX:
+        """Watch for a while; raises RequestError if too many do.
+
+        Operators always get a place: they have the ring's secret.
+        """
+        if not operator and sum(not each.operator for each in self._viewers) >= VIEWERS_MAX:
             raise busy(f"{VIEWERS_MAX} viewers watch this HAProc already")
         viewer = Viewer(operator=operator)
         if self._closed:
@@ -112,6 +118,8 @@ class Broadcaster:
                 await asyncio.sleep(PAUSE_S)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), self._interval_s - PAUSE_S)
+        except Exception:
+            logger.exception("the status page cannot be brought up to date")
         finally:
             self._task = None
             for viewer in self._viewers:

@@ -90,6 +90,7 @@ function showCluster(view, ring) {
   const door = ring.doors?.[view.name];
   put(link, view.name + (own ? " (this one)" : ""));
   if (door && !own) link.href = `${door}/ui`;
+  else link.removeAttribute("href");
   const state = $("h3 span", card);
   put(state, signed(view.state));
   state.className = mood(view.state);
@@ -259,6 +260,7 @@ async function signIn(what) {
 
 function signOut() {
   sessionStorage.removeItem(TOKEN);
+  put($("#told"), "");
   stop.abort();
 }
 
