@@ -21,7 +21,8 @@ import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from os import fsync
+from os import O_RDONLY, close, fsync
+from os import open as open_folder
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
@@ -125,6 +126,11 @@ class _Writer:
         self._file.flush()
         fsync(self._file.fileno())
         self._part.rename(self._path)
+        folder = open_folder(self._path.parent, O_RDONLY)
+        try:
+            fsync(folder)  # else the name may be gone after a power cut
+        finally:
+            close(folder)
 
     def close(self) -> None:
         """Leave nothing behind but a finished file."""

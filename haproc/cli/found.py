@@ -98,6 +98,9 @@ def print_findings(findings: Findings, founder: str) -> None:
     newest = max(map(findings.highest, findings.clusters))
     print("\nNot known:")
     print(f"- Writes behind offset {max(newest, 0)} that no cluster has applied: they are lost.")
+    if later := findings.copied_later(founder):
+        names = "; ".join(f"{table} (by {', '.join(by)})" for table, by in later)
+        print(f"- Whether {founder} has all of what these tables were copied with later: {names}.")
     print("- DDL, views, functions, and tables that are not Delta's: they carry no offsets.")
     print(f"- What lies farther back than {COMMITS_MAX} commits of a table.")
 

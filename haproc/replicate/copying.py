@@ -85,6 +85,7 @@ class Receiver:
         try:
             async with self._taking.reporting():
                 noted = await transfer.noted(copy.tables)
+                await transfer.check(noted, frozenset(copy.tables))
                 await transfer.take(noted, frozenset(copy.tables))
         except (AnewError, HopelessError) as error:
             what = ", ".join(copy.tables)
@@ -140,7 +141,8 @@ class Receiver:
                     return await self._ahead.made(progress, copy)
                 except UnfitError as error:
                     logger.warning("%s is copied as a whole: %s", core.me, error)
-                    request = CopyRequest(first=request.first)
+                    # Tables are touched: that can't be withdrawn.
+                    request = CopyRequest(first=max(request.first, request.marker))
             return await self._copy(progress, request)
         except _WithdrawnError:
             logger.warning("the copy of another cluster is not made: it was withdrawn")
@@ -200,6 +202,7 @@ class Receiver:
                     request = await self._marked(progress, request)
                     transfer = Transfer(core, self._taking, request)
                     noted = await transfer.noted()
+                    await transfer.check(noted)
                     await transfer.take(noted)
                     break
                 except AnewError as error:
@@ -215,7 +218,7 @@ class Receiver:
                         request = replace(request, donor=request.spare, spare=request.donor)
                         await self._keep(progress, request)
                     else:
-                        request = replace(request, donor="", marker=-1)
+                        request = replace(request, marker=-1)
         done = Progress(
             low=request.marker + 1,
             claims=noted.claims,
@@ -236,7 +239,7 @@ class Receiver:
         """Return the request with a record in the log; its place is stored."""
         core = self._core
         if request.marker < 0:
-            donor, spare = await self._chosen(request.wanted)
+            donor, spare = await self._chosen(request.wanted, request.donor)
             record = Copy(core.me, donor, core.own_log.epoch, spare=spare)
             marker = await core.own_log.append(record)
             first = marker if request.first < 0 else request.first
@@ -253,8 +256,11 @@ class Receiver:
         spare = request.spare
         return bool(spare) and await standing_of(self._core, spare) == State.READY.value
 
-    async def _chosen(self, wanted: str) -> tuple[str, str]:
-        """Return a cluster that is READY, the ``wanted`` one or any, and a spare; waits for it."""
+    async def _chosen(self, wanted: str, failed: str) -> tuple[str, str]:
+        """Return a cluster that is READY, the ``wanted`` one or any, and a spare; waits for it.
+
+        ``failed``: the donor that gave no copy; another one is asked first.
+        """
         core, pauses = self._core, self._core.backoff()
         while True:
             states = {}
@@ -263,6 +269,7 @@ class Receiver:
                 if self._withdrawn.is_set():
                     raise _WithdrawnError
             ready = [peer for peer, state in states.items() if state == State.READY.value]
+            ready.sort(key=lambda peer: peer == failed)
             if ready:
                 self._choosing.clear()
                 return ready[0], "".join(ready[1:2])

@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 STOP_S: Final = 10.0
 """How long statements under way are waited for before the process begins anew."""
+WAIT_S: Final = 0.5
 NOTES_S: Final = 60.0
 """How long the donor's notes are waited for before all is replayed."""
 
@@ -141,11 +142,10 @@ class Considering:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await self._stop()
-        if core.notes.copying is not None:
-            return  # an operator has the cluster rebuilt
-        core.notes.copy(CopyRequest(donor=donor, marker=marker))
-        await core.store()
-        await core.trace(Step.AHEAD_ASKED)
+        if core.notes.copying is None:  # else an operator has the cluster rebuilt
+            core.notes.copy(CopyRequest(donor=donor, marker=marker))
+            await core.store()
+            await core.trace(Step.AHEAD_ASKED)
         self._begins_anew()
 
 
@@ -156,7 +156,7 @@ class AheadCopy:
     """
 
     def __init__(
-        self, core: Core, taking: Taking, chosen: Callable[[str], Awaitable[tuple[str, str]]]
+        self, core: Core, taking: Taking, chosen: Callable[[str, str], Awaitable[tuple[str, str]]]
     ) -> None:
         self._core = core
         self._taking = taking
@@ -175,7 +175,7 @@ class AheadCopy:
 
         Raises HopelessError; UnfitError if only the whole cluster can be copied any more.
         """
-        core, request = self._core, progress.copying
+        core, request, pauses = self._core, progress.copying, self._core.backoff()
         assert request is not None
         async with self._taking.begun(f"haproc cluster rebuild {core.me}"):
             for _ in range(ANEW_MAX):
@@ -185,6 +185,7 @@ class AheadCopy:
                 try:
                     noted = await self._noted(transfer, copy, None if touched else NOTES_S)
                     backlog = await self._fitting(progress, begun, copy)
+                    await transfer.check(noted, frozenset(copy.tables))
                     if not touched:
                         request = begun
                         await self._store(replace(progress, copying=request))
@@ -197,6 +198,7 @@ class AheadCopy:
                     if isinstance(error, HopelessError | UnfitError):
                         raise
                     logger.warning("the copy of %s begins anew: %s", request.donor, error)
+                await asyncio.sleep(pauses.pause_s())
                 request = await self._again(request, copy)
                 await self._store(replace(progress, copying=request))
             else:
@@ -232,7 +234,7 @@ class AheadCopy:
     async def _again(self, request: CopyRequest, copy: Copy) -> CopyRequest:
         """Return the request with another donor, or the same one, and a new record."""
         core = self._core
-        donor, _ = await self._chosen("")
+        donor, _ = await self._chosen("", request.donor)
         marker = await core.own_log.append(replace(copy, donor=donor, epoch=core.own_log.epoch))
         return replace(request, donor=donor, marker=marker)
 
@@ -256,6 +258,9 @@ class AheadCopy:
         return progress
 
     async def _store(self, progress: Progress) -> None:
+        while self._core.notes.copying is not None:  # noqa: ASYNC110
+            # An operator's request is being stored: this process ends by it, or it is taken back.
+            await asyncio.sleep(WAIT_S)
         await self._core.own_log.commit(partial(_same, progress))
 
 

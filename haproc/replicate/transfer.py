@@ -170,14 +170,8 @@ class Transfer:
             logger.info("%s is not told that the copy is done: %s", self._request.donor, error)
 
     async def take(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
-        """Copy what was noted, or ``only`` these tables.
-
-        HopelessError if the donor's files cannot be read; then nothing has begun.
-        """
+        """Copy what was noted, or ``only`` these tables; `check` them first."""
         async with self._kept():
-            if self._way is CopyWay.STORAGE:
-                tables = noted.inventory.tables
-                await self._check(each for each in tables if not only or each.full_name in only)
             await self._taking.take(noted.inventory, self._table, only)
 
     @asynccontextmanager
@@ -204,9 +198,12 @@ class Transfer:
         """Return where this cluster's Spark finds a table of the donor's."""
         return located(table.location, self._core.storage.get(self._request.donor, ()))
 
-    async def _check(self, tables: Iterable[CopyTable]) -> None:
-        """Raise HopelessError if this cluster's Spark does not find the donor's tables."""
-        for table in samples(tables):
+    async def check(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
+        """Raise HopelessError if this cluster's Spark is to read tables that it does not find."""
+        if self._way is not CopyWay.STORAGE:
+            return
+        tables = noted.inventory.tables
+        for table in samples(each for each in tables if not only or each.full_name in only):
             there = replace(table, location=self._place(table))
             try:
                 await self._reading(partial(_state, there))

@@ -108,14 +108,34 @@ class Findings:
                 found.append(Lost(table, last if last >= 0 else None, offsets, by))
         return found
 
+    def copied_later(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Return tables that others copied at a later offset than the founder's last write there.
+
+        The copy has all writes below its offset, without a trace of each. So it is not known
+        whether the founder has them; with the names of these clusters.
+        """
+        own = self.clusters[founder]
+        names = sorted({table for tables in self.clusters.values() for table in tables})
+        found = []
+        for table in names:
+            last = max((mark.offset for mark in own.get(table, ())), default=-1)
+            by = tuple(
+                name
+                for name, tables in self.clusters.items()
+                if any(mark.copied and mark.offset > last + 1 for mark in tables.get(table, ()))
+            )
+            if by:
+                found.append((table, by))
+        return found
+
     @property
     def best(self) -> str:
-        """The most advanced cluster: with it as the founder, the fewest known writes are lost."""
-        return min(self.clusters, key=lambda name: (self._count(name), -self.highest(name)))
+        """The most advanced cluster: with it as the founder, the fewest writes are lost."""
+        return min(self.clusters, key=lambda name: (self._lacks(name), -self.highest(name)))
 
     def is_best(self, founder: str) -> bool:
-        """Whether no other cluster would lose fewer known writes."""
-        return self._count(founder) == self._count(self.best)
+        """Whether no other cluster would lose fewer writes that are known, or may be lost."""
+        return self._lacks(founder) == self._lacks(self.best)
 
     def only_elsewhere(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return the tables that the founder does not have, and who has them."""
@@ -126,8 +146,8 @@ class Findings:
             for table in names
         ]
 
-    def _count(self, name: str) -> int:
-        return sum(len(each.offsets) for each in self.lost(name))
+    def _lacks(self, name: str) -> tuple[int, int]:
+        return sum(len(each.offsets) for each in self.lost(name)), len(self.copied_later(name))
 
 
 def shown(offsets: Sequence[int]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate import catching_up
 from haproc.replicate.agree.rebuilding import ask_for
@@ -19,6 +23,7 @@ from haproc.replicate.records.copy import Copy
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import CopyRequest, from_cursor
 from tests.simulation.ahead import simulate_ahead
+from tests.simulation.copies import SimCopies
 from tests.simulation.directed import CREATE, Stage, ddl, story
 from tests.simulation.ring import Node
 from tests.simulation.scenario import insert, operation
@@ -40,8 +45,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def append(op_id: str, table: str, origin: str = "a") -> Operation:
-    """An UPDATE that runs alone: nothing is known of its columns."""
-    sql = f"UPDATE {table} SET x = x || ',{op_id}'"
+    sql = f"UPDATE {table} SET x = x || ',{op_id}'"  # runs alone: its columns are not known
     return operation(op_id, Kind.UPDATE, sql, origin, writes=frozenset({table}))
 
 
@@ -76,6 +80,11 @@ def slow(stage: Stage, *names: str) -> None:
 
 def copied(stage: Stage, name: str) -> list[str]:
     return sorted(stage.node(name).spark.shelf.copied)
+
+
+def donor_of(node: Node) -> str:
+    assert node.replica is not None and node.replica.taking.progress is not None
+    return node.replica.taking.progress.donor
 
 
 def records(stage: Stage) -> list[Copy]:
@@ -224,8 +233,7 @@ def test_donor_that_dies_in_the_midst_is_replaced_by_another_one() -> None:
         slow(stage, "c")
 
         def donor_dies(node: Node) -> None:
-            assert node.replica is not None and node.replica.taking.progress is not None
-            stage.node(node.replica.taking.progress.donor).kill()
+            stage.node(donor_of(node)).kill()
 
         stage.at("c", Step.COPIED_TABLE, donor_dies)
         stage.node("c").start()
@@ -377,5 +385,113 @@ def test_rebuild_that_is_asked_for_meanwhile_knows_that_tables_were_touched() ->
         stage.node("c").kill()
         await stage.settle()
         assert not records(stage)[-1].tables
+
+    story(tell)
+
+
+def test_spare_that_copied_a_table_behind_its_place_does_not_take_the_donors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """b copies the donor, which dies; in the spare t was copied ahead meanwhile."""
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        slow(stage, "a", "c")
+        for n in range(MANY):
+            await stage.submit("b", append(f"before{n}", "t", "b"))
+        await stage.operators("b").rebuild("b", "")
+        await stage.until(lambda: bool(records(stage)), 300)
+        donor, spare = records(stage)[0].donor, records(stage)[0].spare
+        stage.node(spare).kill()
+        stage.node(donor).spark.statement_s = 0.01
+        await stage.until(lambda: bool(stage.replica(donor).donor._notes), 300)
+        stage.node("b").kill()
+        for n in range(MANY):
+            await stage.submit(donor, append(f"t{n}", "t", donor))
+        stage.node(spare).start()
+        await stage.until(lambda: stage.ring.settled_node(stage.node(spare)), 600)
+        stage.node(donor).kill()
+        monkeypatch.setattr(catch_up_estimate, "WORTH_S", 1e9)  # b copies as a whole
+        stage.node("b").start()
+        await asyncio.sleep(600)
+        stage.node(donor).start()
+        await stage.settle()
+        stage.check_equal(*"abc")
+
+    story(tell)
+
+
+def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        stage.ring.storage = {name: ((f"/{name}", "/mnt/elsewhere"),) for name in "abc"}
+        await missed(stage, "c")
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.until(lambda: bool(records(stage)), 600)
+        await stage.until(lambda: stage.ring.settled_node(stage.node("c")), 600)
+        await stage.settle()
+        assert copied(stage, "c") == []
+
+    story(tell)
+
+
+def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, bad = SimCopies.read, list[str]()
+
+    async def read(self: SimCopies, location: str, *part: Any) -> tuple[int, bytes]:
+        bad[:] = bad or [self._spark.name]
+        if self._spark.name == bad[0] and "t@" in location:
+            raise EngineError(ErrorKind.APPLICATION, "a file is gone")
+        return await original(self, location, *part)
+
+    monkeypatch.setattr(SimCopies, "read", read)
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u")
+        await missed(stage, "c")
+        slow(stage, "c")
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.READY, 600)
+        assert copied(stage, "c") == ["t"]
+        assert [record.donor for record in records(stage)] == [*bad, *{*"ab"} - {*bad}]
+
+    story(tell)
+
+
+def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdrawn() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage, "t", "u", "v")
+        await missed(stage, "c")
+        for n in range(MANY):
+            await stage.submit("a", append(f"u{n}", "u"))
+        slow(stage, "c")
+        donors, asked = list[str](), list[str]()
+
+        def donor_dies(node: Node) -> None:
+            donors.append(donor_of(node))
+            stage.node(donors[0]).kill()
+
+        stage.at("c", Step.COPIED_TABLE, donor_dies)
+        stage.node("c").start()
+        await stage.until(lambda: bool(donors), 300)
+        (other,) = {*"ab"} - {*donors}
+        await stage.submit(other, ddl(other, "new", "CREATE TABLE new (x)"))
+        receiver = stage.replica("c").receiver
+        chosen = receiver._chosen
+
+        async def nobody_is_left(wanted: str, failed: str) -> tuple[str, str]:
+            asked.append(failed)
+            stage.node(other).kill()
+            return await chosen(wanted, failed)
+
+        receiver._chosen = nobody_is_left  # type: ignore[method-assign]
+        await stage.until(lambda: bool(asked), 600)
+        with pytest.raises(RequestError):
+            stage.operators("c").withdraw("c")
+        await asyncio.sleep(20)
+        await stage.settle()
 
     story(tell)

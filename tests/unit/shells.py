@@ -38,6 +38,7 @@ SHELLS: Final = {
     "haclient/spark_connect/links.py": "gRPC; a thread, deadlines",
     "haclient/sqlalchemy/__init__.py": "shows the dialect",
     "haclient/sqlalchemy/dialect.py": "reads the environment; connects",
+    "haclient/sqlalchemy/types.py": "knows UUIDs as values",
     "haclient/type_objects.py": "DB-API's constructors ask the clock for the time zone",
     "haproc/__main__.py": "the command",
     "haproc/cli/adopt.py": "asks Sparks and HAProcs; opens the log; starts rings",

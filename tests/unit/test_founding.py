@@ -75,6 +75,23 @@ def test_copy_is_no_write_but_holds_all_below_its_offset() -> None:
     assert told.begins_at == 10
 
 
+def test_cluster_with_a_later_copy_is_more_advanced_as_it_may_hold_more_writes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = findings(a={"t": wrote(3, 7)}, b={"t": wrote(9, copied=True)}, c={"t": wrote(7)})
+    assert told.copied_later("a") == told.copied_later("c") == [("t", ("b",))]
+    assert told.copied_later("b") == []
+    assert (told.best, told.is_best("a"), told.is_best("b")) == ("b", False, True)
+    print_findings(told, "a")
+    assert "were copied with later: t (by b)." in capsys.readouterr().out
+
+
+def test_copy_right_behind_the_founders_last_write_holds_no_more() -> None:
+    told = findings(a={"t": wrote(7)}, b={"t": wrote(8, copied=True)})
+    assert told.copied_later("a") == []
+    assert told.is_best("a")
+
+
 def test_marks_of_an_older_log_say_nothing_of_the_lost_one() -> None:
     told = findings(
         a={"t": [*wrote(900, log=OLD, at_ms=1), *wrote(4, at_ms=2)]},

@@ -87,8 +87,14 @@ class Donor:
         return offset in self._wanted
 
     async def at(self, offset: int) -> None:
-        """The order has come to the record: note what this cluster holds."""
+        """The order has come to the record: note what this cluster holds.
+
+        Nothing is noted if some tables are not as of this place, but ahead of it.
+        """
         core, pauses = self._core, self._core.backoff()
+        if not core.notes.idle(offset):
+            self.forget(offset)
+            return
         for attempt in range(1, ATTEMPTS_MAX + 1):
             await core.condition.allowed()
             try:

@@ -198,9 +198,8 @@ class OwnLog:
         """Append one record for somebody who waits; raises LogError, or TimeoutError."""
         async with asyncio.timeout(self._timeouts.append_s):
             appending = self._log.append([to_record(message)])
-            del (
-                message
-            )  # large rows are a copy of it by now, and another one while they are written
+            # Large rows are a copy of it by now, and another one while they are written.
+            del message
             (offset,) = await appending
         return offset
 

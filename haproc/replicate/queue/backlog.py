@@ -109,7 +109,11 @@ class Backlog:
                 self._hinders(f"offset {offset} compares the tables")
             case Copy(ahead=True) if message.cluster == self._me:
                 self.attempts += 1
-            case Copy() if in_front and self._me in (message.donor, message.cluster):
+            case Copy() if in_front and self._me in (
+                message.donor,
+                message.spare,
+                message.cluster,
+            ):
                 self._hinders(f"offset {offset} is the place of another copy")
 
     def _operation(self, offset: int, op: Operation) -> None:
