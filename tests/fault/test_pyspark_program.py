@@ -77,6 +77,7 @@ def started(rig: Rig, name: str, folder: Path, table: str = "") -> Iterator[Job]
         job.close()
 
 
+@pytest.mark.thorough
 def test_program_whose_haproc_and_then_spark_are_killed_ends_well(rig: Rig, tmp_path: Path) -> None:
     table = rig.table("id BIGINT, name STRING")
     with started(rig, "program", tmp_path, table) as job:

@@ -61,6 +61,7 @@ async def test_write_with_the_same_mark_twice_is_applied_once(
     assert await engine.offsets_applied([f"{schema}.t"], "ring") == {f"{schema}.t": 2}
 
 
+@pytest.mark.thorough
 async def test_delete_with_the_same_mark_again_leaves_rows_that_came_later(
     engine: SparkConnectEngine, schema: str
 ) -> None:
@@ -184,6 +185,7 @@ async def test_write_without_a_mark_after_one_with_is_applied_each_time(
     assert await engine.offsets_applied([f"{schema}.t"], "ring") == {f"{schema}.t": 1}
 
 
+@pytest.mark.thorough
 async def test_update_tells_how_many_rows_it_changed(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -93,6 +93,7 @@ def plan_of(program: Callable[[Any], Any]) -> bytes:
     return bytes(recorded(program).SerializeToString())
 
 
+@pytest.mark.thorough
 async def test_setting_of_the_session_holds_for_its_queries_and_the_rows_of_its_writes(
     client: Client,
 ) -> None:

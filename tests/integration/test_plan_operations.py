@@ -354,6 +354,7 @@ async def test_plan_that_is_sent_twice_is_applied_once(
     assert found == [(1,)]
 
 
+@pytest.mark.thorough
 async def test_text_that_reads_dataframes_is_made_the_same_everywhere_like_any_other(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:

@@ -91,6 +91,7 @@ def program(
         made.end()
 
 
+@pytest.mark.thorough
 def test_every_way_of_writing_leaves_equal_tables(rig: Rig) -> None:
     with program(rig, "ab") as client:
         write_in_every_way(rig, client)

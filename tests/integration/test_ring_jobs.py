@@ -61,7 +61,6 @@ def ended(rig: Rig, name: str, job: int) -> dict[str, Any]:
     return shown(rig, name, job)
 
 
-@pytest.mark.thorough
 def test_job_runs_to_success_and_any_haproc_answers_for_it(rig: Rig) -> None:
     table = rig.table()
     request_id = str(uuid.uuid4())
@@ -103,6 +102,7 @@ def test_job_that_is_killed_elsewhere_ends_and_writes_nothing_more(rig: Rig) -> 
     rig.check_equal(table)
 
 
+@pytest.mark.thorough
 @pytest.mark.fault
 def test_job_whose_haproc_is_killed_goes_on_at_one_other_and_writes_each_row_once(
     rig: Rig,

@@ -55,6 +55,7 @@ def carried_by(rig: Rig, way: str) -> bool:
     )
 
 
+@pytest.mark.thorough
 def test_redis_killed_while_clients_write_is_noticed_by_nobody(
     rig: Rig, redis: RedisServer
 ) -> None:

@@ -126,6 +126,7 @@ async def test_table_of_a_rule_is_found_wherever_spark_reads_it(
             assert found == dict.fromkeys(programs, told)
 
 
+@pytest.mark.thorough
 async def test_table_of_a_rule_is_found_through_what_a_session_holds(
     spark: LocalSpark, engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -145,6 +145,7 @@ async def do(sessions: Sessions, session: ClientSession, *statements: str) -> No
             await sessions.record(session, await left_by(session, sql, 60))
 
 
+@pytest.mark.thorough
 async def test_variables_keep_their_values_whatever_they_were_made_from(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:
@@ -253,6 +254,7 @@ async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
             assert await rows(each.spark, f"SELECT * FROM {name}") == [(1, 9)], name
 
 
+@pytest.mark.thorough
 async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:
