@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dmq import decode
 from haproc.classify.model import Kind, OperationClass
 from haproc.config.model import Timeouts
 from haproc.config.sections import Limits
@@ -27,7 +26,6 @@ from haproc.replicate.records.operation import (
     Filler,
     Message,
     Operation,
-    from_record,
 )
 from haproc.replicate.replica import Replica
 from tests.simulation.clock import run
@@ -134,10 +132,7 @@ class Stage:
 
     def messages(self) -> list[Message | Filler]:
         """Return all that the log holds."""
-        return [
-            from_record(decode(data))
-            for _, data in self.ring.store.stored_from(self.ring.store.start, 10**6, 10**9)
-        ]
+        return self.ring.store.messages()
 
     def report_of(self, name: str) -> FailureReport | None:
         """Return a cluster's newest report of an application error."""

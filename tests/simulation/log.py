@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from dmq import Cursor, Entry, Kept, LogUnavailableError, MemoryKeyValueStore, Record
+from dmq import Cursor, Entry, Kept, LogUnavailableError, MemoryKeyValueStore, Record, decode
 from dmq.memory import MemoryLog, MemoryStore
+from haproc.replicate.records.operation import Filler, Message, from_record
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -23,10 +24,17 @@ class KeepingStore(MemoryStore):
         super().__init__()
         self.everything: list[bytes] = []
         """By offset."""
+        self._messages: list[Message | Filler] = []
 
     def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
         self.everything.extend(encoded)
         return super().append_stored(encoded)
+
+    def messages(self) -> list[Message | Filler]:
+        """Return all that the log holds. A story asks a thousand times, so each is decoded once."""
+        new = self.everything[len(self._messages) :]
+        self._messages += [from_record(decode(data)) for data in new]
+        return self._messages[len(self.everything) - (self.end - self.start) :]
 
 
 class _Reaching:

@@ -27,7 +27,7 @@ from tests.simulation.ring import LIMITS, TIMEOUTS, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS
 
-RUNS = max(8, SEEDS // 2)
+RUNS = max(4, SEEDS // 2)
 
 
 async def tables(stage: Stage) -> None:

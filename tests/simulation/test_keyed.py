@@ -35,7 +35,7 @@ from tests.simulation.scenario import Report, operation
 from tests.simulation.spark import SimEngine
 from tests.simulation.violations import Violation, found_by, found_in
 
-SEEDS_RUN = 8
+SEEDS_RUN = 4
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from tests.simulation.seeds import SEEDS
 from tests.simulation.test_beside import begun, let
 from tests.simulation.violations import Violation, found_by, found_in
 
-RUNS = max(8, SEEDS // 2)
+RUNS = max(4, SEEDS // 2)
 
 
 @pytest.fixture(autouse=True)

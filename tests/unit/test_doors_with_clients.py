@@ -92,8 +92,17 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("stops", [False, True], ids=["drained", "stopped"])
-@pytest.mark.parametrize("order", ["ordered", "spread", "nearest"])
+@pytest.mark.parametrize(
+    ("order", "stops"),
+    [
+        ("ordered", True),
+        ("spread", False),
+        pytest.param("ordered", False, marks=pytest.mark.thorough),
+        pytest.param("spread", True, marks=pytest.mark.thorough),
+        pytest.param("nearest", False, marks=pytest.mark.thorough),
+        pytest.param("nearest", True, marks=pytest.mark.thorough),
+    ],
+)
 async def test_doors_that_drain_one_after_another_under_load_fail_no_request(
     tmp_path: Path, order: str, stops: bool
 ) -> None:

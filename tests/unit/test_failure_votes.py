@@ -6,6 +6,7 @@ any moment, and appends late what it decided early; processes that were replaced
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ STRANGER = "d"
 AT = 0
 """Where the operation stands."""
 NAMES = st.sampled_from((*MEMBERS, STRANGER))
+EXAMPLES = 5 * int(os.environ.get("SEEDS", "10"))
 
 
 @dataclass
@@ -193,7 +195,7 @@ def answer_of(life: Life) -> FailureVote:
 
 def test_nothing_that_was_committed_is_given_up() -> None:
     run_state_machine_as_test(
-        Ring, settings=settings(max_examples=200, stateful_step_count=60, deadline=None)
+        Ring, settings=settings(max_examples=EXAMPLES, stateful_step_count=60, deadline=None)
     )
 
 

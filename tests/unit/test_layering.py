@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tests.unit.shells import SHELLS
 ROOT = Path(__file__).parents[2]
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 80
+PARSING = ("FromString", "ParseFromString", "MergeFromString", "MergeFrom")
+PARSER = "haproc/wire.py"
 
 WORLD = frozenset(
     [
@@ -102,24 +105,47 @@ REPLICATE_ORDER = (
 """The rooms of haproc.replicate, and what stands above them, likewise."""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the tests ask about a file, so that each is parsed once.
+
+    ``imports``: the full name of every module that it imports, inside functions too;
+    ``functions``: each function's name and lines; ``parses``: whether it parses messages.
+    """
+
+    lines: int
+    imports: list[str]
+    functions: list[tuple[str, int]]
+    parses: bool
+
+
 @cache
-def imports(path: Path) -> list[str]:
-    """Return the full name of every module that a file imports, inside functions too."""
-    return list(imported(path))
-
-
-def imported(path: Path) -> Iterator[str]:
+def source(path: Path) -> Source:
+    text = path.read_text()
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join((*base, *([node.module] if node.module else [])))
-            if module == "haproc":  # "from haproc import cli" means haproc.cli
-                yield from (f"haproc.{alias.name}" for alias in node.names)
-            else:
-                yield module
+    found = Source(text.count("\n"), [], [], any(name in text for name in PARSING))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.imports.extend(imported(node, package))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.functions.append((node.name, (node.end_lineno or 0) - node.lineno + 1))
+    return found
+
+
+def imported(node: ast.Import | ast.ImportFrom, package: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    base = package[: len(package) - node.level + 1] if node.level else ()
+    module = ".".join((*base, *([node.module] if node.module else [])))
+    if module == "haproc":  # "from haproc import cli" means haproc.cli
+        yield from (f"haproc.{alias.name}" for alias in node.names)
+    else:
+        yield module
+
+
+def imports(path: Path) -> list[str]:
+    return source(path).imports
 
 
 def sources(package: str) -> list[Path]:
@@ -193,32 +219,19 @@ def test_no_haproc_reads_parquet_itself() -> None:
     assert found == allowed
 
 
-PARSING = frozenset({"FromString", "ParseFromString", "MergeFromString", "MergeFrom"})
-PARSER = "haproc/wire.py"
-
-
 def test_messages_are_parsed_in_one_place() -> None:
     """Whatever else parses them has another bound, at which a promised statement fails."""
-    found = {
-        name_of(path)
-        for path in sources("haproc")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in PARSING
-    }
-    assert found == {PARSER}
+    assert {name_of(path) for path in sources("haproc") if source(path).parses} == {PARSER}
 
 
 def test_modules_and_functions_are_small() -> None:
     found: list[str] = []
     for path in (*modules(), *sources("tests"), *sources("bench"), *sources("scripts")):
-        source = path.read_text()
-        if (lines := source.count("\n")) > LINES_MAX:
+        if (lines := source(path).lines) > LINES_MAX:
             found.append(f"{name_of(path)} has {lines} lines")
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or 0) - node.lineno + 1
-                if lines > FUNCTION_LINES_MAX:
-                    found.append(f"{name_of(path)}: {node.name} has {lines} lines")
+        for name, lines in source(path).functions:
+            if lines > FUNCTION_LINES_MAX:
+                found.append(f"{name_of(path)}: {name} has {lines} lines")
     assert found == []
 
 

@@ -485,5 +485,5 @@ class Life(RuleBasedStateMachine):
 
 
 def test_schedule_through_random_lives_keeps_its_rules() -> None:
-    lives = settings(max_examples=300, stateful_step_count=50, deadline=None)
+    lives = settings(max_examples=100, stateful_step_count=50, deadline=None)
     run_state_machine_as_test(Life, settings=lives)
