@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 FILES_AT_ONCE: Final = 4
 """Files that are copied side by side. Chosen."""
+ERROR_CHARACTERS_MAX: Final = 500
+"""Of an error in the status."""
 T = TypeVar("T")
 
 
@@ -46,6 +48,8 @@ class CopyProgress:
     began_s: float = 0.0
     waits: str = ""
     """What is waited for before the donor is known."""
+    error: str = ""
+    """This cluster's newest error; empty once it has answered again."""
 
     def status(self, now_s: float) -> CopyStatus:
         """Return it as others are told."""
@@ -66,6 +70,8 @@ class CopyProgress:
             f"{self.tables_done} of {self.tables} tables, "
             f"{self.bytes_done / 2**20:.0f} of {self.bytes / 2**20:.0f} MiB"
         )
+        if self.error:
+            return f"{text}; tries again after: {self.error[:ERROR_CHARACTERS_MAX]}"
         rate = self.bytes_done / max(now_s - self.began_s, 1e-3)
         if rate < 1:
             return text
@@ -132,6 +138,11 @@ class Taking:
         if self.progress is not None:
             self.progress.bytes_done += size
 
+    def _erred(self, message: str) -> None:
+        if self.progress is not None and message != self.progress.error:
+            self.progress.error = message
+            self._tell()
+
     def over(self) -> None:
         """Say that all is done."""
         self.progress = None
@@ -183,9 +194,12 @@ class Taking:
 
         async def asked() -> T:
             try:
-                return await call()
+                found = await call()
+                self._erred("")
+                return found
             except EngineError as error:
                 if error.kind is not ErrorKind.APPLICATION:
+                    self._erred(error.message)
                     raise
                 raise HopelessError(
                     f"the copy met an error on this cluster: {error.message}; mend its cause, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from dmq import decode
 from haproc.classify.model import Kind
 from haproc.engine.backups import Manifest, TableBackup, manifest_offsets
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.agree import donating
@@ -19,7 +20,7 @@ from haproc.replicate.backing_up import BackupState
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.restoring import RestoreState
-from tests.simulation.copies import checksum
+from tests.simulation.copies import SimCopies, checksum
 from tests.simulation.directed import Stage, story
 from tests.simulation.places import Places
 from tests.simulation.ring import Node
@@ -327,3 +328,31 @@ async def half_way(stage: Stage, name: str) -> None:
     """Wait until a cluster has a part of a table."""
     shelf = stage.node(name).spark.shelf
     await stage.until(lambda: any(files for _, files in shelf.half.values()), 300)
+
+
+def test_restore_that_cannot_read_a_file_says_so_and_goes_on_once_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, gone = SimCopies.transfer, [True]
+
+    async def transfer(
+        self: SimCopies, source: str, target: str, paths: Sequence[str]
+    ) -> tuple[int, int]:
+        if gone[0]:
+            raise EngineError(ErrorKind.ENVIRONMENT, "a file cannot be read")
+        return await original(self, source, target, paths)
+
+    monkeypatch.setattr(SimCopies, "transfer", transfer)
+
+    async def tell(stage: Stage) -> None:
+        await filled(stage)
+        gone[0] = False
+        manifest = await back_up(stage)
+        other, gone[0] = await fresh(stage), True
+        restoring = asyncio.ensure_future(restore(other, manifest))
+        await other.until(lambda: "again after: a file cannot be read" in other.reason("a"))
+        gone[0] = False
+        await other.until(lambda: "again after" not in other.reason("a"))
+        await restoring
+
+    story(tell)
