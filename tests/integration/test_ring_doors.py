@@ -201,7 +201,8 @@ def test_large_result_comes_as_links_that_hold_all_rows_in_order(rig: Rig, form:
         "wait_timeout": "50s",
     }
     code, answer = rig.post("b", STATEMENTS, body)
-    assert (code, answer["status"]["state"]) == (200, "SUCCEEDED")
+    assert code == 200, answer
+    assert answer["status"]["state"] == "SUCCEEDED", answer
     manifest, links = answer["manifest"], answer["result"]["external_links"]
     assert (manifest["total_row_count"], manifest["truncated"]) == (LARGE_ROWS, False)
     assert manifest["total_chunk_count"] == len(links) > 1

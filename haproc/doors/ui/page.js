@@ -192,11 +192,15 @@ function show(ring) {
 
 // -- questions and actions ------------------------------------------------------------------------
 
+/** Answers the newest question as its dialog was closed. */
+let finish = () => {};
+
 /** Ask, and return what was entered (true without an entry), or null. */
 function question(title, what, { detail = "", label = "", secret = false, confirm = "Yes, do it" } = {}) {
   const dialog = $("dialog");
   const input = $("input", dialog);
   if (dialog.open) return Promise.resolve(null);
+  finish();  // the event of a dialog that was closed a moment ago is still to come
   put($("#question"), title);
   put($("#what"), what);
   put($("#detail"), detail);
@@ -209,10 +213,11 @@ function question(title, what, { detail = "", label = "", secret = false, confir
   // Enter in the field must not be "Cancel", which is the form's first button.
   input.onkeydown = (event) => { if (event.key === "Enter") { event.preventDefault(); dialog.close("yes"); } };
   return new Promise((resolve) => {
-    dialog.onclose = () => {
+    finish = () => {
       resolve(dialog.returnValue === "yes" ? (label ? input.value : true) : null);
       input.value = "";
     };
+    dialog.onclose = () => dialog.open || finish();
   });
 }
 
