@@ -102,7 +102,10 @@ def test_table_is_reflected_as_it_was_made_and_values_come_back(
         again = reflected.c[column.name]
         assert again.type.compile(dialect) == column.type.compile(dialect)
         assert (again.nullable, again.comment) == (column.nullable, column.comment)
-    rig.check_equal(f"{schema}.all_types")
+    # `check_equal` hashes, and Spark has no hash of a VARIANT.
+    rig.everywhere(
+        f"SELECT * EXCEPT (anything), to_json(anything) FROM {schema}.all_types ORDER BY id"
+    )
 
 
 def test_pandas_writes_in_one_statement_and_reads_it_back(rig: Rig, engine: sa.Engine) -> None:

@@ -15,7 +15,7 @@ from tests.rig import Rig
 pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.thorough]
 
 SUITE = Path(__file__).parents[1] / "tools" / "sqlalchemy"
-LIMIT_S = 1200.0
+LIMIT_S = 540.0
 CHOSEN = """
     BinaryTest BitwiseTest BooleanTest CompoundSelectTest CTETest DateTest DateTimeTZTest
     EscapingTest ExistsTest ExpandingBoundInTest FetchLimitOffsetTest HasTableTest
