@@ -46,10 +46,11 @@ def _node_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     start = commands.add_parser("start", help="start one HAProc in the background")
     stop = commands.add_parser("stop", help="stop one HAProc, letting it finish what it has")
     status = commands.add_parser("status", help="show every HAProc of the ring")
-    for command in (serve, start, stop, status):
+    for command in (serve, start, stop):
         command.add_argument("--config", type=Path, required=True, help="the ring's YAML file")
     for command in (serve, start, stop):
         command.add_argument("--cluster", required=True, help="the cluster's name")
+    _where_or_here(status)
     start.add_argument(
         "--wait-s", type=float, default=30.0, help="how long to wait until it answers (30)"
     )
@@ -68,6 +69,15 @@ def _where(command: argparse.ArgumentParser, config: str = "the ring's YAML file
     where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--config", type=Path, help=config)
     where.add_argument("--folder", type=Path, help="where a local ring lives")
+
+
+def _where_or_here(command: argparse.ArgumentParser) -> None:
+    """Add where the ring is; without, it is the local ring in the working folder."""
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--config", type=Path, help="the ring's YAML file")
+    where.add_argument(
+        "--folder", type=Path, default=Path(".ring"), help="where a local ring lives (.ring)"
+    )
 
 
 def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -361,11 +371,7 @@ def _adopt_command(actions: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument(
         "--from", dest="source", required=True, metavar="NAME", help="whose tables all are to have"
     )
-    where = command.add_mutually_exclusive_group()
-    where.add_argument("--config", type=Path, help="the ring's YAML file")
-    where.add_argument(
-        "--folder", type=Path, default=Path(".ring"), help="where a local ring lives (.ring)"
-    )
+    _where_or_here(command)
     command.add_argument("--dry-run", action="store_true", help="only tell what would be done")
     command.add_argument("--yes", action="store_true", help="do not ask")
     command.add_argument("--timeout-s", type=float, default=86_400.0, help="of the copies (a day)")

@@ -196,7 +196,12 @@ def stop(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """Show every HAProc; 0 if all serve, 3 if not."""
-    config = read_config(options.config)
+    path: Path = options.config or options.folder / "ring.yaml"
+    if options.config is None and not path.exists():
+        where = f"there is no ring in {options.folder.resolve()}"
+        output.error(f"{where}: give --config FILE, or --folder of a local ring")
+        return output.USAGE
+    config = read_config(path)
     if config is None:
         return output.USAGE
     answers = asyncio.run(ask_all(config))

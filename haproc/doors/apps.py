@@ -11,7 +11,7 @@ from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.clients.about_door import AboutDoor, ClassifyDoor
 from haproc.doors.clients.answers import LINK_SECRET, Answers, StreamedAnswers
-from haproc.doors.clients.job_door import BATCHES, JobDoor
+from haproc.doors.clients.job_door import JobDoor, is_interactive, is_livys, no_sessions
 from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
@@ -152,8 +152,10 @@ def _boundary(
             gone = request.transport is None or request.transport.is_closing()
             if gone and isinstance(error, ConnectionError):
                 raise  # the client went away: nobody is there to be answered
+            if isinstance(error, web.HTTPNotFound) and is_interactive(request.path):
+                error = no_sessions()
             reported = as_request_error(error, f"{request.method} {_route(request)}")
-            livy = request.path.startswith(BATCHES)
+            livy = is_livys(request.path)
             response = error_response(reported, cluster, request.get(REQUESTED), livy=livy)
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from haproc.cli.main import main
 from haproc.cli.nodes import ask_all, print_status
 from haproc.engine.commits import Commit
 from haproc.replicate.agree.foreign import Foreign
@@ -93,6 +94,24 @@ def test_status_shows_a_haproc_that_fell_back_to_the_mesh(
     _, a, b = capsys.readouterr().out.splitlines()
     assert "mesh" not in a
     assert "clusters differ; heartbeats go over the mesh: Redis (r:6379): no answer" in b
+
+
+def test_status_finds_a_local_ring_in_the_working_folder_or_in_the_given_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["status"]) == 2
+    assert f"there is no ring in {tmp_path}/.ring: give --config" in capsys.readouterr().err
+    (tmp_path / ".ring").mkdir()
+    monkeypatch.setenv("RING_SECRET", "a-secret-of-usual-length")
+    spark = "{url: 'sc://127.0.0.1:3'}"
+    cluster = f"{{name: a, listen: 127.0.0.1:1, peer: 127.0.0.1:2, spark: {spark}}}"
+    text = f"ring: r\nlog: sqlite:x\nsecret: {{env: RING_SECRET}}\nclusters: [{cluster}]\n"
+    (tmp_path / ".ring" / "ring.yaml").write_text(text)
+    assert main(["status"]) == 3
+    assert "no answer from http://127.0.0.1:2" in capsys.readouterr().out
+    assert main(["status", "--folder", ".ring"]) == 3
+    capsys.readouterr()
 
 
 async def test_status_of_a_haproc_that_does_not_run_says_so_in_a_few_words(tmp_path: Path) -> None:

@@ -201,3 +201,16 @@ async def test_haclient_submits_and_follows_with_the_jobs_exit_code(
     assert await asyncio.to_thread(run, *given, *servers, "--conf", "haproc.restart=1") == 0
     assert await asyncio.to_thread(run, str(tmp_path / "none.py"), *servers) == 2
     assert await asyncio.to_thread(run, *given, *servers, "--conf", "spark.jars=x") == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/sessions"), ("GET", "/sessions"), ("POST", "/sessions/0/statements")],
+)
+async def test_livys_interactive_sessions_are_no_path_and_the_answer_names_others(
+    door: Door, method: str, path: str
+) -> None:
+    found = await door.ask(404, method, path, json={"kind": "pyspark"})
+    assert found["error_class"] == "HAPROC_NOT_FOUND"
+    assert "no interactive sessions" in found["msg"] and "POST /batches" in found["msg"]
+    assert "interactive" not in (await door.ask(404, "GET", "/sessionsx"))["message"]

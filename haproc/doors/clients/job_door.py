@@ -20,13 +20,14 @@ from haproc.doors.http.bodies import (
     json_response,
     read_body,
 )
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, RequestError, refused
 from haproc.jobs.model import Role
 from haproc.jobs.request import FIELDS, Upload, too_large
 from haproc.jobs.service import PAGE_DEFAULT, PAGE_MAX, JobService
 
 BATCHES: Final = "/batches"
-"""Below it errors have Livy's ``msg``, too."""
+SESSIONS: Final = "/sessions"
+"""Livy's interactive sessions, which HAProc does not have."""
 BODY_BYTES_MAX: Final = 4 << 20
 """A request without its files; code that is sent inline is part of it."""
 PARTS_MAX: Final = 1000
@@ -143,6 +144,26 @@ class JobDoor:
         """End it."""
         await self._jobs.kill(request[USER], batch_id(request))
         return json_response({"msg": "deleted"})
+
+
+def is_livys(path: str) -> bool:
+    """Return whether Livy's clients ask for this path: errors there have Livy's ``msg``, too."""
+    return path.startswith(BATCHES) or is_interactive(path)
+
+
+def is_interactive(path: str) -> bool:
+    """Return whether a path is one of Livy's interactive sessions."""
+    return path == SESSIONS or path.startswith(f"{SESSIONS}/")
+
+
+def no_sessions() -> RequestError:
+    """Return the error for a client that asks for Livy's interactive sessions."""
+    return refused(
+        ErrorClass.NOT_FOUND,
+        "HAProc has no interactive sessions of Livy",
+        "submit a program with POST /batches, open PySpark at sc://host:port (the Spark Connect "
+        "door), or send SQL to /api/2.0/sql/statements",
+    )
 
 
 def batch_id(request: web.Request) -> int:
