@@ -9,18 +9,22 @@ interrupted.
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import haclient
-from haclient import output, subcommands
+from haclient import output, prompt, screen, subcommands
 from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
+from haclient.screen import Waiting
 from haclient.settings import LEVELS, Failover, Settings, make_settings
-from haclient.statements import split
+from haclient.statements import Split, split
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
@@ -38,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("statement", nargs="?", help="one or several, separated by ';'; none: a prompt, or stdin")
     _add_ring(sql, wait_s=10.0)
     add("--file", type=Path, metavar="FILE", help="run the statements of a file; - is stdin")
-    add("--format", choices=output.FORMATS, help="table (default), csv, json or jsonl")
+    add("--format", choices=output.FORMATS, help="table (default), vertical, csv, json or jsonl")
     add("--json", action="store_true", help="same as --format json: one document per statement")
     add(
         "--rows",
@@ -55,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--acceptable-offset-lag", type=int, metavar="N", help="records that bounded may lack")
     add("--write-concern", choices=("one", "majority", "all"), help="of writes")
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
+    add("--errors", choices=("short", "full"), default="short", help="of Spark's: the first line")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     job = commands.add_parser(
         "submit", help="run a program as a job", description=subcommands.SUBMIT
@@ -90,13 +95,6 @@ _BECAME = {
     "undecided": "not taken back: it goes on; ask again with its id",
 }
 """The message for a cancelled statement, by its fate."""
-_QUIT = ("quit", "exit", "\\q")
-_HELP = ("help", "?")
-HELP = """Statements end with ; and may take several lines. Ctrl-C cancels the one that runs, or
-forgets what was typed. At the beginning of a statement:
-  help  \\help       this text
-  quit  \\q  Ctrl-D  leave
-`haclient sql --help` shows the options, among them --format and --rows."""
 
 
 class Runner:
@@ -110,7 +108,12 @@ class Runner:
             limit = TABLE_ROWS_MAX
         self.rows_max: int | None = limit or None
         self.options = options
+        self.full_errors: bool = options.errors == "full"
+        self.last_error: Error | None = None
+        self.muted = False
+        """True while the prompt asks for names: nothing is shown beside what is typed."""
         self.code = 0
+        self._waiting: Waiting | None = None
         self._shown: set[str] = set()
         self.connection = haclient.connect(
             options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS,
@@ -126,8 +129,21 @@ class Runner:
 
     def show(self, text: str) -> None:
         """Show a line to the user."""
-        if not self.quiet:
+        if self.quiet or self.muted:
+            return
+        if self._waiting is not None:
+            self._waiting.say(text)
+        else:
             print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _wait(self) -> Iterator[None]:
+        """Show that something runs, and for how long."""
+        with Waiting(sys.stderr, not self.quiet and sys.stderr.isatty()) as self._waiting:
+            try:
+                yield
+            finally:
+                self._waiting = None
 
     def _failover(self, event: Failover) -> None:
         same = event.failed == event.next
@@ -137,28 +153,28 @@ class Runner:
             self._shown.add(line)
             self.show(line)
 
-    def run(self, statement: str) -> bool:
-        """Run one statement; return whether it succeeded."""
+    def run(self, statement: str, *, vertical: bool = False) -> bool:
+        """Run one statement; return whether it succeeded. ``vertical``: it ended with ``\\G``."""
         cursor = self.connection.cursor()
         begun = time.monotonic()
         self._shown.clear()
         try:
-            cursor.execute(
-                statement,
-                request_id=self.options.request_id,
-                operation_class=self.options.operation_class,
-                fanout=self.options.fanout,
-                write_concern=self.options.write_concern,
-            )
+            with self._wait():
+                cursor.execute(
+                    statement,
+                    request_id=self.options.request_id,
+                    operation_class=self.options.operation_class,
+                    fanout=self.options.fanout,
+                    write_concern=self.options.write_concern,
+                )
             executed_s = time.monotonic() - begun
-            shown = output.write_result(cursor, self.form, sys.stdout, self.rows_max)
-            sys.stdout.flush()
+            shown = self._write(cursor, "vertical" if vertical else self.form)
             self.show(_summary(cursor, shown, self.rows_max, executed_s))
             return True
         except Error as error:
             self.code = max(self.code, exit_code(error))
-            as_json = self.form in ("json", "jsonl")
-            output.write_error(error, self.form, sys.stdout if as_json else sys.stderr)
+            self.last_error = error
+            self.show_error(error)
         except KeyboardInterrupt:
             self.code = EXIT_INTERRUPTED
             self._interrupt(cursor)
@@ -166,18 +182,40 @@ class Runner:
             cursor.close()
         return False
 
+    def _write(self, cursor: haclient.Cursor, form: str) -> int:
+        """Write the result; what is for people and longer than the terminal goes to the pager."""
+        out = sys.stdout
+        if form not in output.FOR_PEOPLE or not out.isatty():
+            shown = output.write_result(cursor, form, out, self.rows_max)
+            out.flush()
+            return shown
+        drawn = io.StringIO()
+        columns_max = None if self.options.format else shutil.get_terminal_size().columns
+        shown = output.write_result(cursor, form, drawn, self.rows_max, columns_max)
+        screen.show(drawn.getvalue(), out)
+        return shown
+
+    def show_error(self, error: Error) -> None:
+        """Show an error: on standard output if that is JSON."""
+        out = sys.stdout if self.form in ("json", "jsonl") else sys.stderr
+        output.write_error(error, self.form, out, full=self.full_errors)
+
     def _interrupt(self, cursor: haclient.Cursor) -> None:
         try:
-            became = cursor.cancel()
+            with self._wait():
+                became = cursor.cancel()
         except Error as error:
             self.show(f"not cancelled: {error.message}")
+        except KeyboardInterrupt:
+            self.show(f"not known whether it was cancelled · request {cursor.request_id}")
         else:
             self.show(f"{_BECAME.get(became, 'cancelled')} · request {cursor.request_id}")
 
-    def run_all(self, statements: Iterable[str]) -> int:
+    def run_all(self, parts: Split) -> int:
         """Run statements up to the first that fails; return the exit code."""
-        for statement in statements:
-            done = self.run(statement)
+        statements = [*parts.statements, *([parts.rest] if parts.rest else [])]
+        for place, statement in enumerate(statements):
+            done = self.run(statement, vertical=place in parts.vertical)
             if not done and (self.code == EXIT_INTERRUPTED or not self.options.keep_going):
                 break
         return self.code
@@ -215,46 +253,6 @@ def _token(file: Path | None) -> str | None:
     return os.environ.get("HACLIENT_TOKEN") or None
 
 
-def _prompt(runner: Runner) -> int:
-    """Read statements that end with ``;`` until the end of input."""
-    read_line = _reader()
-    servers = ", ".join(server.url for server in runner.connection.settings.servers)
-    runner.show(f"{servers}\nEnd a statement with ; — quit with Ctrl-D, help with \\help.")
-    text = ""
-    while True:
-        try:
-            line = read_line("haclient> " if not text else "      ... ")
-        except KeyboardInterrupt:
-            text = ""
-            continue
-        except EOFError:
-            return 0
-        command = "" if text else line.strip().rstrip(";").strip().lower()
-        if command in _QUIT:
-            return 0
-        if command.startswith("\\") or command in _HELP:
-            runner.show(HELP)
-            continue
-        parts = split(f"{text}\n{line}" if text else line)
-        text = parts.rest
-        for statement in parts.statements:
-            runner.run(statement)
-
-
-def _reader() -> Callable[[str], str]:
-    try:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.history import FileHistory
-    except ImportError:
-        return input
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    history = Path(state) / "haclient" / "history"
-    history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    history.touch(mode=0o600)  # statements may hold what others should not read
-    session = PromptSession(history=FileHistory(str(history)))
-    return lambda prompt: str(session.prompt(prompt))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = parser().parse_args(arguments)
@@ -271,14 +269,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     with runner.connection:
         if given is None:
-            return _prompt(runner)
+            return prompt.run(runner)
         parts = split(given)
-        statements = [*parts.statements, *([parts.rest] if parts.rest else [])]
-        if options.request_id and len(statements) > 1:
+        if options.request_id and len(parts.statements) + bool(parts.rest) > 1:
             print("haclient: --request-id names one statement", file=sys.stderr)
             return EXIT_USAGE
         try:
-            return runner.run_all(statements)
+            return runner.run_all(parts)
         except BrokenPipeError:  # the reader, such as head, has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_REJECTED

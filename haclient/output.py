@@ -1,23 +1,31 @@
-"""The output of `haclient sql`: tables for people, CSV and JSON for programs."""
+"""The output of `haclient sql`: tables for people, CSV and JSON for programs.
+
+A result of one text with line breaks, such as a plan, is shown as that text. A table that is wider
+than the terminal is shown row by row, a line for each column (vertical).
+"""
 
 from __future__ import annotations
 
 import base64
-import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from itertools import islice
 from typing import Any, Protocol, TextIO
+from unicodedata import category, east_asian_width
 
 import pyarrow as pa
 
 from haclient.columns import Column
 from haclient.exceptions import Error
+from haclient.terminal import harmless
 from haclient.type_objects import NUMBER
 
-FORMATS = ("table", "csv", "json", "jsonl")
+FORMATS = ("table", "vertical", "csv", "json", "jsonl")
+ROW_RULE = 40
+"""The length of the line above each row of the vertical form. Chosen."""
+FOR_PEOPLE = frozenset({"table", "vertical"})
 Row = tuple[Any, ...]
 
 
@@ -35,8 +43,13 @@ class Finished(Protocol):
     def __iter__(self) -> Iterator[Row]: ...
 
 
-def write_result(cursor: Finished, form: str, out: TextIO, rows_max: int | None) -> int:
-    """Write a statement's result; return how many rows it had (or were shown of it)."""
+def write_result(
+    cursor: Finished, form: str, out: TextIO, rows_max: int | None, columns_max: int | None = None
+) -> int:
+    """Write a statement's result; return how many rows it had (or were shown of it).
+
+    ``columns_max``: the terminal's width, from which on a table becomes vertical; None: any width.
+    """
     names = [column.name for column in cursor.description or ()]
     rows: Iterable[Row] = iter(cursor) if names else ()
     if rows_max is not None:
@@ -49,7 +62,7 @@ def write_result(cursor: Finished, form: str, out: TextIO, rows_max: int | None)
         return _write_csv(names, rows, out)
     if form == "jsonl":
         return _write_json_lines(names, rows, out)
-    return _write_table(cursor.description or [], list(rows), out)
+    return _write_for_people(cursor.description or [], list(rows), out, form, columns_max)
 
 
 def _write_json(cursor: Finished, names: list[str], rows: list[Row], out: TextIO) -> int:
@@ -74,21 +87,46 @@ def _write_json_lines(names: list[str], rows: Iterable[Row], out: TextIO) -> int
 
 
 def _write_csv(names: list[str], rows: Iterable[Row], out: TextIO) -> int:
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
+    """Write RFC 4180's CSV, as the ring reads it: nothing is NULL, ``""`` is an empty text."""
+    out.write(",".join(map(_csv_field, names)) + "\n")
     count = 0
     for row in rows:
-        writer.writerow(["" if value is None else text(value) for value in row])
+        fields = ("" if value is None else _csv_field(text(value)) for value in row)
+        out.write(",".join(fields) + "\n")
         count += 1
     return count
 
 
-def _write_table(columns: Sequence[Column], rows: list[Row], out: TextIO) -> int:
-    """Draw a table; plain characters, so that it reads the same in a pipe."""
-    cells = [["NULL" if value is None else _one_line(text(value)) for value in row] for row in rows]
+def _csv_field(value: str) -> str:
+    quoted = not value or any(c in value for c in ',"\r\n')
+    return '"' + value.replace('"', '""') + '"' if quoted else value
+
+
+def _write_for_people(
+    columns: Sequence[Column], rows: list[Row], out: TextIO, form: str, columns_max: int | None
+) -> int:
+    """Write rows with plain characters, so that they read the same in a pipe."""
     titles = [_one_line(column.name) for column in columns]
-    right = [column.type_code == NUMBER for column in columns]
-    widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
+    if len(rows) == len(titles) == 1 and isinstance(value := rows[0][0], str) and "\n" in value:
+        out.writelines(_one_line(line) + "\n" for line in value.rstrip("\n").split("\n"))
+        return 1
+    if form == "table":
+        cells = [
+            ["NULL" if each is None else _one_line(text(each)) for each in row] for row in rows
+        ]
+        widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
+        drawn = sum(widths) + 3 * len(widths) - 1
+        if columns_max is None or drawn <= columns_max or not rows:
+            right = [column.type_code == NUMBER for column in columns]
+            _write_table(titles, cells, widths, right, out)
+            return len(rows)
+    _write_vertical(titles, rows, out)
+    return len(rows)
+
+
+def _write_table(
+    titles: list[str], cells: list[list[str]], widths: list[int], right: list[bool], out: TextIO
+) -> None:
     rule = "+".join("-" * (width + 2) for width in widths)
 
     def line(values: Sequence[str]) -> str:
@@ -102,7 +140,23 @@ def _write_table(columns: Sequence[Column], rows: list[Row], out: TextIO) -> int
 
     out.write(line(titles) + rule + "\n")
     out.writelines(line(row) for row in cells)
-    return len(rows)
+
+
+def _write_vertical(titles: list[str], rows: list[Row], out: TextIO) -> None:
+    """Write a line for each column of each row; a value's further lines stand below its first."""
+    width = max(map(_width, titles))
+    for number, row in enumerate(rows, start=1):
+        out.write(f"-[ row {number} ]".ljust(ROW_RULE, "-") + "\n")
+        for title, value in zip(titles, row, strict=True):
+            shown = "NULL" if value is None else text(value)
+            head = title + " " * (width - _width(title))
+            for line in shown.split("\n"):
+                out.write(f"{head} | {_one_line(line)}".rstrip() + "\n")
+                head = " " * width
+
+
+def _cell(value: Any) -> str:
+    return "NULL" if value is None else _one_line(text(value))
 
 
 def _one_line(value: str) -> str:
@@ -110,11 +164,17 @@ def _one_line(value: str) -> str:
 
 
 def _width(value: str) -> int:
+    """Return how many columns of a terminal a text takes."""
     if value.isascii():
         return len(value)
-    from unicodedata import combining, east_asian_width
+    return sum(
+        0 if category(c) in ("Mn", "Me") else 2 if east_asian_width(c) in "WF" else 1 for c in value
+    )
 
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in value)
+
+def rows_of_screen(shown: str, columns: int) -> int:
+    """Return how many lines of a terminal that wide a text takes."""
+    return sum(max(1, -(-_width(line) // max(1, columns))) for line in shown.splitlines())
 
 
 def text(value: Any) -> str:
@@ -172,16 +232,27 @@ def describe_error(error: Error) -> dict[str, Any]:
     }
 
 
-def write_error(error: Error, form: str, out: TextIO) -> None:
-    """Write an error, as JSON where the results are."""
-    text = describe_error(error)
+def write_error(error: Error, form: str, out: TextIO, *, full: bool = True) -> None:
+    """Write an error, as JSON where the results are.
+
+    ``full``: with all of its text. Spark's may go on with a plan, or with a stack.
+    """
+    described = describe_error(error)
     if form in ("json", "jsonl"):
-        out.write(json.dumps({"error": text}, ensure_ascii=False) + "\n")
-        return
-    out.write(f"error: {error.message}\n")
+        out.write(json.dumps({"error": described}, ensure_ascii=False) + "\n")
+    else:
+        out.write(_error_lines(error, described, full))
+
+
+def _error_lines(error: Error, described: dict[str, Any], full: bool) -> str:
+    first, *more = map(harmless, error.message.strip().split("\n"))
+    lines = [f"error: {first}", *(more if full else ())]
     labels = {"class": "error_class", "SQLSTATE": "sqlstate", "kind": "kind", "outcome": "outcome"}
-    facts = [f"{label} {text[name]}" for label, name in labels.items() if text[name]]
+    facts = [f"{label} {described[name]}" for label, name in labels.items() if described[name]]
     facts += [f"request {error.request_id}"] if error.request_id else []
-    out.write(f"  {' · '.join(facts)}\n")
+    lines.append(f"  {' · '.join(facts)}")
     if error.hint:
-        out.write(f"  hint: {error.hint}\n")
+        lines.append(f"  hint: {harmless(error.hint)}")
+    if more and not full:
+        lines.append("  The error has more lines: \\errors full, or --errors full, shows them.")
+    return "\n".join(lines) + "\n"

@@ -29,13 +29,17 @@ _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``statements`` are complete; ``rest`` is what follows the last ``;``."""
+    """``statements`` are complete; ``rest`` is what follows the last ``;``.
+
+    ``vertical``: the places of those that end with ``\\G``, whose rows are shown one below another.
+    """
 
     statements: tuple[str, ...]
     rest: str
+    vertical: frozenset[int] = frozenset()
 
 
-def _pieces(sql: str) -> Iterator[tuple[str, int, int]]:
+def pieces(sql: str) -> Iterator[tuple[str, int, int]]:
     """Yield (kind, start, end) over the whole text."""
     position = 0
     while match := _PIECE.match(sql, position):
@@ -57,23 +61,30 @@ def _block_end(sql: str, position: int) -> int:
 
 
 def split(sql: str) -> Split:
-    """Cut a text into its statements at the ``;`` between them; blank ones are left out."""
+    """Cut a text into its statements at the ``;`` or ``\\G`` between them, without blank ones."""
     found: list[str] = []
-    start, blank = 0, True
-    for kind, begin, end in _pieces(sql):
-        if kind == "symbol" and sql[begin] == ";":
-            if not blank:
-                found.append(sql[start:begin].strip())
-            start, blank = end, True
-        elif kind not in _BLANK:
-            blank = False
-    return Split(tuple(found), "" if blank else sql[start:].strip())
+    vertical: set[int] = set()
+    start, blank, before, blank_before = 0, True, "", True
+    for kind, begin, end in pieces(sql):
+        text = sql[begin:end]
+        is_vertical = before == "\\" and text == "G"
+        if is_vertical or text == ";":
+            if not (blank_before if is_vertical else blank):
+                if is_vertical:
+                    vertical.add(len(found))
+                found.append(sql[start : begin - is_vertical].strip())
+            start, blank, before = end, True, ""
+            continue
+        blank_before, before = blank, text
+        blank = blank and kind in _BLANK
+    rest = "" if blank else sql[start:].strip()
+    return Split(tuple(found), rest, frozenset(vertical))
 
 
 def is_row_insert(sql: str) -> bool:
     """True if this is an ``INSERT … VALUES (…)`` with exactly one row."""
     depth, rows, values, first = 0, 0, False, True
-    for kind, begin, end in _pieces(sql):
+    for kind, begin, end in pieces(sql):
         text = sql[begin:end].upper()
         if kind in _BLANK or text == ";":
             continue
@@ -107,7 +118,7 @@ class ValueInsert:
 
 def value_insert(sql: str) -> ValueInsert | None:
     """Return the parts of an INSERT, if it is of exactly that form."""
-    found = [(kind, sql[b:e]) for kind, b, e in _pieces(sql) if kind not in _BLANK]
+    found = [(kind, sql[b:e]) for kind, b, e in pieces(sql) if kind not in _BLANK]
     words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
     if not (words.take("INSERT") and words.take("INTO")):
         return None
@@ -182,7 +193,7 @@ def _unquoted(name: str) -> str:
 
 def reads_only(sql: str) -> bool:
     """True if this is surely a query: SELECT, or WITH without a word that writes."""
-    words = [sql[b:e].upper() for kind, b, e in _pieces(sql) if kind == "word"]
+    words = [sql[b:e].upper() for kind, b, e in pieces(sql) if kind == "word"]
     if not words or words[0] not in ("SELECT", "WITH"):
         return False
     return not _WRITING.intersection(words)

@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 from haclient.exceptions import DataError, Error
 from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
 from haclient.protocol import JobFile
+from haclient.screen import Line
 from haclient.settings import Settings
 from haclient.sync.connection import Connection
 from haclient.sync.jobs import Jobs
@@ -137,14 +138,12 @@ def _size(count: float) -> str:
 
 
 class Bar:
-    """One line that is written over and over; nothing where nobody looks."""
+    """One line that shows how far a load is; nothing where nobody looks."""
 
     def __init__(self, out: TextIO, shown: bool, now: Callable[[], float] = time.monotonic) -> None:
-        self._out = out
-        self._shown = shown
+        self._line = Line(out, shown)
         self._now = now
         self._began = now()
-        self._width = 0
 
     @property
     def seconds(self) -> float:
@@ -153,8 +152,6 @@ class Bar:
 
     def show(self, loaded: Loaded) -> None:
         """Show how far a load is."""
-        if not self._shown:
-            return
         share = loaded.bytes / loaded.size if loaded.size else 1.0
         full = int(share * BAR_WIDTH)
         line = (
@@ -163,19 +160,11 @@ class Bar:
         )
         if 0 < share < 1:
             line += f" · {self.seconds / share - self.seconds:.0f} s left"
-        self._write(line)
+        self._line.write(line)
 
     def end(self) -> None:
         """Take the line away."""
-        if self._width:
-            self._write("")
-            self._out.write("\r")
-            self._width = 0
-
-    def _write(self, line: str) -> None:
-        self._out.write("\r" + line.ljust(self._width))
-        self._out.flush()
-        self._width = max(self._width, len(line))
+        self._line.end()
 
 
 FINAL: Final = frozenset({"success", "dead", "killed", "error"})

@@ -30,6 +30,8 @@ SHELLS: Final = {
     "haclient/sync/": "talks HTTP; spreads load at random",
     "haclient/cli.py": "a terminal",
     "haclient/subcommands.py": "a terminal; the rate; deadlines",
+    "haclient/prompt.py": "a terminal; the age of names",
+    "haclient/screen.py": "a terminal: the pager's process, a thread that spins",
     "haclient/output.py": "knows DB-API's type objects",
     "haclient/parameters.py": "knows UUIDs as values",
     "haclient/request_ids.py": "makes ids",

@@ -15,7 +15,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from haclient import cli
+from haclient import cli, prompt
 from tests.unit.haclient_server import Server, answering, failing
 
 TABLE = pa.table(
@@ -144,7 +144,7 @@ def test_prompt_helps_and_sends_no_command_of_its_own(
         keys.send_text("\\help\rhelp;\r\\x\rquit ;\r")
         assert cli.main(["sql"]) == 0
     assert server.seen == []
-    assert capsys.readouterr().err.count(cli.HELP) == 3
+    assert capsys.readouterr().err.count(prompt.HELP) == 3
 
 
 def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) -> None:

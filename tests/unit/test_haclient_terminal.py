@@ -1,0 +1,199 @@
+"""`haclient sql` on a terminal: Tab, wide rows, the pager, a spinner, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from haclient import completing, screen
+from haclient.completing import Wanted, completions, tables_of, wanted
+from tests.unit.haclient_server import Server, answering, failing, slow, until_cancelled
+from tests.unit.pseudo_terminal import HaclientTerminal
+
+WIDE = pa.table({"id": [1], "note": ["x" * 90], "gone": pa.array([None], pa.string())})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server("a")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def environment(server: Server, tmp_path: Path) -> dict[str, str]:
+    return {"HACLIENT_SERVERS": server.url, "XDG_STATE_HOME": str(tmp_path)}
+
+
+def test_prompt_completes_tables_and_columns_and_shows_wide_rows_vertically(
+    server: Server, environment: dict[str, str]
+) -> None:
+    tables = pa.table({"namespace": ["s"], "tableName": ["orders"], "isTemporary": [False]})
+    nothing = pa.table({"id": pa.array([], pa.int32()), "gone": pa.array([], pa.string())})
+    answers = [tables, pa.table({"namespace": ["sales"]}), nothing, WIDE, WIDE]
+    server.script.extend(map(answering, answers))
+    with HaclientTerminal("sql", environment=environment) as terminal:
+        terminal.see("haclient>")
+        terminal.type("SELECT * FROM or\t")
+        terminal.see("ders")
+        terminal.type(" WHERE go\t")
+        terminal.see("ne")
+        terminal.type(" <> '';\r")
+        shown = terminal.see("cluster a")
+        assert "-[ row 1 ]-" in shown and "note | " + "x" * 73 in shown and "gone | NULL" in shown
+        terminal.see("haclient>")
+        terminal.type("SELECT 2\\G\r")
+        assert "id   | 1" in terminal.see("cluster a")
+        terminal.see("haclient>")
+        terminal.type("quit\r")
+        assert terminal.ended() == 0
+    assert [each["statement"] for each in server.seen] == [
+        *("SHOW TABLES", "SHOW SCHEMAS", "SELECT * FROM orders LIMIT 0"),
+        *("SELECT * FROM orders WHERE gone <> ''", "SELECT 2"),
+    ]
+
+
+def test_prompt_shows_an_errors_first_line_and_all_lines_on_request(
+    server: Server, environment: dict[str, str]
+) -> None:
+    error = failing(
+        422, "application", "GONE", "42P01", message="[GONE] no x;\n'Project ['x]\n+- y"
+    )
+    server.script.append(error)
+    with HaclientTerminal("sql", environment=environment) as terminal:
+        terminal.see("haclient>")
+        terminal.type("SELECT x;\r")
+        shown = terminal.see("\\errors full")
+        assert "error: [GONE] no x;" in shown and "class GONE" in shown and "Project" not in shown
+        terminal.see("haclient>")
+        terminal.type("\\errors full\r")
+        assert "'Project ['x]" in terminal.see("+- y")
+        terminal.see("haclient>")
+        terminal.type("\\q\r")
+        assert terminal.ended() == 0
+
+
+def test_ctrl_c_cancels_the_statement_and_keeps_the_prompt(
+    server: Server, environment: dict[str, str]
+) -> None:
+    server.script.extend([until_cancelled, slow(0.0)])
+    with HaclientTerminal("sql", environment=environment) as terminal:
+        terminal.see("haclient>")
+        terminal.type("SELECT 1;\r")
+        assert "0.5 s" in terminal.see("s (Ctrl-C cancels)")
+        terminal.type("\x03")
+        terminal.see("cancelled · request")
+        terminal.see("haclient>")
+        terminal.type("SELECT 2;\r")
+        terminal.see("1 row · ")
+        terminal.see("haclient>")
+        terminal.type("\x04")
+        assert terminal.ended() == 0
+    assert len(server.cancelled) == 1
+
+
+def test_long_result_goes_to_the_pager_on_a_terminal_only(
+    server: Server, environment: dict[str, str], tmp_path: Path
+) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho through the pager\ncat\n")
+    pager.chmod(0o700)
+    numbers = pa.table({"n": range(40)})
+    server.script.extend([answering(numbers), answering(numbers.slice(0, 5))])
+    with HaclientTerminal("sql", environment={**environment, "PAGER": str(pager)}) as terminal:
+        terminal.see("haclient>")
+        terminal.type("SELECT 1;\r")
+        assert "\n 39\n" in terminal.see("40 rows")
+        terminal.see("haclient>")
+        terminal.type("SELECT 2;\r")
+        assert "through the pager" not in terminal.see("5 rows")
+    out = io.StringIO()
+    screen.show("n\n" * 1000, out)
+    assert out.getvalue() == "n\n" * 1000
+
+
+def test_pager_is_the_users_or_less_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name != "nowhere")
+    assert screen.pager_of({}) == ["less", "-FRX"]
+    assert screen.pager_of({"PAGER": "more -d"}) == ["more", "-d"]
+    assert screen.pager_of({"PAGER": ""}) == screen.pager_of({"PAGER": "nowhere"}) == []
+
+
+def test_pager_that_cannot_run_leaves_the_text_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text("no program")
+    pager.chmod(0o700)
+    monkeypatch.setenv("PAGER", str(pager))
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    screen.show("n\n" * 1000, out)
+    assert out.getvalue() == "n\n" * 1000
+    assert "the pager" in capsys.readouterr().err
+
+
+def test_spinner_is_silent_where_nobody_looks_and_in_front_of_other_lines() -> None:
+    silent = io.StringIO()
+    with screen.Waiting(silent, False) as waiting:
+        waiting.say("line")
+    assert silent.getvalue() == "line\n"
+    out = io.StringIO()
+    line = screen.Line(out, True)
+    line.write("| 1 s")
+    line.end()
+    assert out.getvalue() == "\r| 1 s\r     \r"
+
+
+class CannedNames:
+    def schemas(self) -> list[str]:
+        return ["sales", "default"]
+
+    def tables(self, schema: str) -> list[str]:
+        return {"": ["orders", "Odd name"], "sales": ["orders_2026"]}[schema]
+
+    def columns(self, table: str) -> list[str]:
+        return {"orders": ["id", "item"], "sales.orders_2026": ["idem"]}[table]
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("SELECT * FROM o", ["`Odd name`", "orders"]),
+        ("SELECT * FROM ", ["`Odd name`", "default", "orders", "sales"]),
+        ("SELECT * FROM orders o, sal", ["sales"]),
+        ("SELECT * FROM `Od", ["`Odd name`"]),
+        ("SELECT 1; DROP TABLE ord", ["orders"]),
+        ("SELECT * FROM sales.", ["orders_2026"]),
+        ("SELECT * FROM sales.orders_2026 x WHERE x.", ["idem"]),
+        ("SELECT * FROM orders JOIN sales.orders_2026 AS x WHERE id", ["id", "idem"]),
+        ("SELECT * FROM orders WHERE id", ["id"]),
+        ("UPDATE orders SET it", ["item"]),
+        ("INSERT INTO orders (", ["id", "item"]),
+        ("SELECT id FROM orders ORDER BY id DESC LIM", ["LIMIT"]),
+        ("USE sa", ["sales"]),
+        ("sel", ["select"]),
+        ("SELECT 'FROM o", None),
+        ("SELECT 1 -- FROM o", None),
+        ("", []),
+    ],
+)
+def test_tab_completes_what_may_stand_there(before: str, expected: list[str] | None) -> None:
+    want = wanted(before)
+    assert (None if want is None else completions(want, CannedNames())) == expected
+
+
+def test_tab_knows_the_tables_behind_the_cursor() -> None:
+    want = wanted("SELECT o.i", " FROM orders AS o; SELECT * FROM other")
+    assert want == Wanted("i", "o", "SELECT", {"orders": "orders", "o": "orders"})
+    assert completions(want, CannedNames()) == ["id", "item"]
+
+
+def test_tables_of_a_statement_are_none_of_its_words() -> None:
+    merged = "MERGE INTO `a b`.t AS x USING s ON true WHEN MATCHED THEN UPDATE SET v = 1"
+    assert tables_of(merged) == {"t": "`a b`.t", "x": "`a b`.t"}
+    assert completing.quoted("a`b") == "`a``b`" and completing.plain("`a``b`") == "a`b"
