@@ -1,4 +1,4 @@
-"""`haclient sql`: run one statement, a file of them, or a prompt. (`submit`, `load`: there.)
+"""`haclient sql`: run one statement, a file of them, or a prompt. (Others: ``*_command.py``.)
 
 Results go to standard output; which cluster answered, how long it took and every failover go to
 standard error. Exit codes: 0 all went well, 1 a statement was rejected, 2 wrong usage, 3 no server
@@ -16,14 +16,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import haclient
-from haclient import output, prompt, screen, subcommands
+from haclient import job_commands, load_command, output, prompt, screen, status_command
 from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
 from haclient.screen import Waiting
-from haclient.settings import LEVELS, Failover, Settings, make_settings
+from haclient.settings import LEVELS, Failover, Settings, make_settings, parse_servers
 from haclient.statements import Split, split
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -35,6 +36,13 @@ TABLE_ROWS_MAX = 1000
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     main = argparse.ArgumentParser(prog="haclient", description="SQL on a ring of HAProcs.")
+    main.add_argument("--version", action="version", version=f"haclient {version('haproc')}")
+    main.add_argument(
+        "--print-completion",
+        choices=("bash", "zsh", "tcsh"),
+        action=PrintCompletion,
+        help="print a script that has this shell complete haclient's words",
+    )
     commands = main.add_subparsers(dest="command", required=True)
     sql = commands.add_parser("sql", help="run statements", description=__doc__)
     sql.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -62,19 +70,60 @@ def parser() -> argparse.ArgumentParser:
     add("--errors", choices=("short", "full"), default="short", help="of Spark's: the first line")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     job = commands.add_parser(
-        "submit", help="run a program as a job", description=subcommands.SUBMIT
+        "submit", help="run a program as a job", description=job_commands.SUBMIT
     )
     job.formatter_class = argparse.RawDescriptionHelpFormatter
-    subcommands.add_submit_arguments(job)
+    job_commands.add_submit_arguments(job)
     job.add_argument(
         "--request-id", metavar="ID", help="idempotency key: asked again, it is the same job"
     )
     _add_ring(job, wait_s=10.0)
-    file = commands.add_parser("load", help="load a file", description=subcommands.LOAD)
+    file = commands.add_parser("load", help="load a file", description=load_command.LOAD)
     file.formatter_class = argparse.RawDescriptionHelpFormatter
-    subcommands.add_load_arguments(file)
+    load_command.add_load_arguments(file)
     _add_ring(file, wait_s=30.0)
+    jobs = commands.add_parser("jobs", help="the ring's jobs", description=job_commands.JOBS)
+    jobs.formatter_class = argparse.RawDescriptionHelpFormatter
+    for action in job_commands.add_jobs_arguments(jobs):
+        _add_ring(action, wait_s=10.0)
+    status = commands.add_parser(
+        "status", help="show the ring's clusters", description=status_command.STATUS
+    )
+    status.formatter_class = argparse.RawDescriptionHelpFormatter
+    status_command.add_status_arguments(status)
+    _add_ring(status, wait_s=10.0)
     return main
+
+
+class PrintCompletion(argparse.Action):
+    """Prints the script for a shell, and ends."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        """See argparse."""
+        try:
+            import shtab
+        except ImportError:
+            parser.error("--print-completion needs shtab: pip install 'haproc[cli]'")
+        for each in _actions(parser):
+            if each.type is Path:
+                each.complete = shtab.FILE  # type: ignore[attr-defined]
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a command and of those below it."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)
 
 
 def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
@@ -116,7 +165,7 @@ class Runner:
         self._waiting: Waiting | None = None
         self._shown: set[str] = set()
         self.connection = haclient.connect(
-            options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS,
+            _servers(options, self.show),
             token=_token(options.token_file),
             catalog=options.catalog,
             schema=options.schema,
@@ -247,6 +296,26 @@ def exit_code(error: Error) -> int:
     return EXIT_UNKNOWN if error.outcome is Outcome.UNKNOWN else EXIT_UNAVAILABLE
 
 
+def _servers(options: argparse.Namespace, report: Callable[[str], None]) -> str:
+    """Return the servers' URLs; reports what was taken for a port or a scheme that is not stated.
+
+    A scheme that is stated holds for the servers behind it, too.
+    """
+    given = str(options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS)
+    texts = [text.strip() for text in given.split(",") if text.strip()]
+    scheme_known = False
+    for text, server in zip(texts, parse_servers(given), strict=True):
+        scheme_known = scheme_known or "://" in text
+        lacks = [
+            what
+            for what, known in (("scheme", scheme_known), ("port", f":{server.port}" in text))
+            if not known
+        ]
+        if lacks:
+            report(f"server {text} has no {' and no '.join(lacks)}: taken as {server.url}")
+    return given
+
+
 def _token(file: Path | None) -> str | None:
     if file is not None:
         return file.read_text().strip()
@@ -256,11 +325,16 @@ def _token(file: Path | None) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = parser().parse_args(arguments)
-    if options.command == "submit":
-        return _beside_sql(options, subcommands.submit)
+    beside: dict[str, Command] = {
+        "submit": job_commands.submit,
+        "jobs": job_commands.jobs,
+        "status": status_command.status,
+    }
+    if options.command in beside:
+        return _beside_sql(options, beside[options.command])
     if options.command == "load":
         own = {"catalog": options.catalog, "schema": options.schema}
-        return _beside_sql(options, subcommands.load, timeout_s=options.timeout, **own)
+        return _beside_sql(options, load_command.load, timeout_s=options.timeout, **own)
     try:
         given = _given_text(options)
         runner = Runner(options)
@@ -301,7 +375,7 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
 
     try:
         settings = make_settings(
-            options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS,
+            _servers(options, show),
             token=_token(options.token_file),
             outage_s=options.wait,
             on_failover=failover,

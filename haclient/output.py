@@ -142,6 +142,16 @@ def _write_table(
     out.writelines(line(row) for row in cells)
 
 
+def write_rows(titles: Sequence[str], rows: Sequence[Sequence[object]], out: TextIO) -> None:
+    """Write a table of anything's text; None is ``-``."""
+    cells = [["-" if each is None else _one_line(str(each)) for each in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
+    right = [
+        bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(titles))
+    ]
+    _write_table([*titles], cells, widths, right, out)
+
+
 def _write_vertical(titles: list[str], rows: list[Row], out: TextIO) -> None:
     """Write a line for each column of each row; a value's further lines stand below its first."""
     width = max(map(_width, titles))

@@ -1,29 +1,17 @@
-"""Batch jobs of a ring, with the failover of statements: submitted once, watched anywhere."""
+"""Batch jobs of a ring: submitted once, watched anywhere."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from haclient import protocol
-from haclient.aio.ring import AsyncRing, Work, exchange
-from haclient.aio.transport import Transport
-from haclient.aio.view import AsyncHttpDoors, AsyncView
-from haclient.protocol import JobFile, Rejected, form
+from haclient.aio.documents import AsyncDocuments
+from haclient.protocol import JobFile, form
 from haclient.request_ids import new_request_id
-from haclient.settings import Server, Settings
 
 
-class AsyncJobs:
+class AsyncJobs(AsyncDocuments):
     """The jobs of one user; leave it with ``async with``. Methods raise DatabaseError."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._headers = protocol.headers(settings.token, settings.user)
-        self._transport = Transport(settings)
-        self._view = AsyncView(settings, AsyncHttpDoors(self._transport, self._headers))
-        self._ring = AsyncRing(settings, self._view)
 
     async def submit(
         self,
@@ -38,49 +26,20 @@ class AsyncJobs:
         request_id = request_id or new_request_id()
         kind, body = form(request, files)
         headers = {"Content-Type": kind, "Idempotency-Key": request_id}
-        return await self._request("POST", "/batches", headers, body, request_id)
+        return await self.request("POST", "/batches", headers, body, request_id)
+
+    async def listed(self, start: int, size: int) -> dict[str, Any]:
+        """Return jobs by their ids, so many from this place on: ``total`` and ``sessions``."""
+        return await self.request("GET", f"/batches?from={start}&size={size}")
 
     async def job(self, job_id: int) -> dict[str, Any]:
         """Return a job as it is now."""
-        return await self._request("GET", f"/batches/{job_id}")
+        return await self.request("GET", f"/batches/{job_id}")
 
     async def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
         """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
-        return await self._request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
+        return await self.request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     async def kill(self, job_id: int) -> None:
         """End a job."""
-        await self._request("DELETE", f"/batches/{job_id}")
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        request_id: str = "",
-    ) -> dict[str, Any]:
-        """Ask one server after another; each of these requests may be repeated."""
-        sent = {**self._headers, **(headers or {})}
-
-        async def attempt(server: Server, deadline: float) -> dict[str, Any]:
-            status, data = await exchange(
-                self._transport, server, method, path, sent, body, deadline
-            )
-            if status not in (200, 201):
-                raise Rejected(protocol.failure(status, data))
-            answer: dict[str, Any] = json.loads(data)
-            return answer
-
-        return await self._ring.run(request_id, self._settings.timeout_s, Work(attempt))
-
-    async def close(self) -> None:
-        """Close all connections."""
-        self._view.close()
-        await self._transport.close()
-
-    async def __aenter__(self) -> AsyncJobs:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self.request("DELETE", f"/batches/{job_id}")

@@ -1,30 +1,18 @@
 # Written by scripts/async_to_sync.py from haclient/aio/jobs.py; edit that one.
-"""Batch jobs of a ring, with the failover of statements: submitted once, watched anywhere."""
+"""Batch jobs of a ring: submitted once, watched anywhere."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from haclient import protocol
-from haclient.protocol import JobFile, Rejected, form
+from haclient.protocol import JobFile, form
 from haclient.request_ids import new_request_id
-from haclient.settings import Server, Settings
-from haclient.sync.ring import Ring, Work, exchange
-from haclient.sync.transport import Transport
-from haclient.sync.view import HttpDoors, View
+from haclient.sync.documents import Documents
 
 
-class Jobs:
+class Jobs(Documents):
     """The jobs of one user; leave it with ``async with``. Methods raise DatabaseError."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._headers = protocol.headers(settings.token, settings.user)
-        self._transport = Transport(settings)
-        self._view = View(settings, HttpDoors(self._transport, self._headers))
-        self._ring = Ring(settings, self._view)
 
     def submit(
         self,
@@ -39,47 +27,20 @@ class Jobs:
         request_id = request_id or new_request_id()
         kind, body = form(request, files)
         headers = {"Content-Type": kind, "Idempotency-Key": request_id}
-        return self._request("POST", "/batches", headers, body, request_id)
+        return self.request("POST", "/batches", headers, body, request_id)
+
+    def listed(self, start: int, size: int) -> dict[str, Any]:
+        """Return jobs by their ids, so many from this place on: ``total`` and ``sessions``."""
+        return self.request("GET", f"/batches?from={start}&size={size}")
 
     def job(self, job_id: int) -> dict[str, Any]:
         """Return a job as it is now."""
-        return self._request("GET", f"/batches/{job_id}")
+        return self.request("GET", f"/batches/{job_id}")
 
     def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
         """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
-        return self._request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
+        return self.request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     def kill(self, job_id: int) -> None:
         """End a job."""
-        self._request("DELETE", f"/batches/{job_id}")
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        request_id: str = "",
-    ) -> dict[str, Any]:
-        """Ask one server after another; each of these requests may be repeated."""
-        sent = {**self._headers, **(headers or {})}
-
-        def attempt(server: Server, deadline: float) -> dict[str, Any]:
-            status, data = exchange(self._transport, server, method, path, sent, body, deadline)
-            if status not in (200, 201):
-                raise Rejected(protocol.failure(status, data))
-            answer: dict[str, Any] = json.loads(data)
-            return answer
-
-        return self._ring.run(request_id, self._settings.timeout_s, Work(attempt))
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._view.close()
-        self._transport.close()
-
-    def __enter__(self) -> Jobs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.request("DELETE", f"/batches/{job_id}")

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from haclient import subcommands, terminal
+from haclient import job_commands, terminal
 from haclient.sync.jobs import Jobs
 from haproc.cli import output
 
@@ -48,7 +48,7 @@ class OneJob:
 
 def test_followed_job_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
-    assert subcommands.follow(cast(Jobs, OneJob()), 1, said.append) == 7
+    assert job_commands.follow(cast(Jobs, OneJob()), 1, said.append) == 7
     assert capsys.readouterr().out == f"{SHOWN}\nZürich\t東京\n"
     assert said[-1] == SHOWN
 

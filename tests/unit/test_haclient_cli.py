@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import subprocess
 from collections.abc import Iterator
 from decimal import Decimal
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
@@ -185,9 +187,71 @@ def test_sql_with_a_read_level_asks_for_it(server: Server, capsys: Capture) -> N
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("command", ["sql", "submit", "load"])
+@pytest.mark.parametrize(
+    ("given", "reported"),
+    [
+        ("localhost", ["server localhost has no scheme and no port: taken as http://localhost:80"]),
+        ("localhost:1", ["server localhost:1 has no scheme: taken as http://localhost:1"]),
+        ("http://a:1,b:2,c", ["server c has no port: taken as http://c:80"]),
+    ],
+)
+def test_server_without_scheme_or_port_is_told_as_it_was_taken(
+    given: str, reported: list[str], capsys: Capture
+) -> None:
+    shown: list[str] = []
+    options = cli.parser().parse_args(["status", "--server", given])
+    assert cli._servers(options, shown.append) == given
+    assert shown == reported
+
+
+def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
+    server: Server, capsys: Capture
+) -> None:
+    other = Server("b")
+    try:
+        server.ring = other.ring = [server, other]
+        server.stop()
+        other.state = "RECOVERING"
+        servers = ["--server", f"{server.url},{other.url}"]
+        assert cli.main(["status", *servers]) == 0
+        out, err = capsys.readouterr()
+        assert [line.split(" | ")[1].strip() for line in out.splitlines()[2:]] == [
+            *("READY", "RECOVERING")
+        ]
+        assert other.url in out.splitlines()[3]
+        assert f"failover: {server.url} → {other.url}" in err
+        assert "ring ring, as cluster b sees it" in err
+        server.state = "DOWN"
+        assert cli.main(["status", "--json", *servers]) == cli.EXIT_UNAVAILABLE
+        assert json.loads(capsys.readouterr().out)["clusters"][1]["state"] == "RECOVERING"
+        other.stop()
+        assert cli.main(["status", "--wait", "0", *servers]) == cli.EXIT_UNAVAILABLE
+        assert "no server was available" in capsys.readouterr().err
+    finally:
+        other.close()
+
+
+def test_version_is_the_packages(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"haclient {version('haproc')}\n"
+
+
+def test_completion_script_completes_commands_options_and_files(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--print-completion", "bash"])
+    script = capsys.readouterr().out
+    assert ended.value.code == 0
+    asked = 'COMP_WORDS=(haclient jobs ""); COMP_CWORD=2; _shtab_haclient; echo ${COMPREPLY[*]}'
+    shown = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True)
+    assert {"list", "log", "kill"} <= set(shown.stdout.split()), shown
+    assert "_shtab_haclient_load_pos_0_COMPGEN=_shtab_compgen_files" in script
+
+
+@pytest.mark.parametrize("command", ["sql", "submit", "load", "jobs", "status"])
 def test_help_of_each_command_tells_its_exit_codes(command: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         cli.parser().parse_args([command, "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "2 wrong usage, 3 no server was available" in shown
+    assert "2 wrong usage, 3 " in shown and "server" in shown

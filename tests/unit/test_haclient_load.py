@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import haclient
 from haclient import cli, files
 from haclient.files import CsvRecords, FileKind, Loaded, LoadFile, form_of, pieces
-from haclient.subcommands import Bar
+from haclient.load_command import Bar
 from tests.unit.haclient_server import Server, answering, failing
 from tests.unit.test_haclient_connection import UNAVAILABLE, Open, connect, servers, settle
 

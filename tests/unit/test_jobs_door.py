@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -201,6 +202,39 @@ async def test_haclient_submits_and_follows_with_the_jobs_exit_code(
     assert await asyncio.to_thread(run, *given, *servers, "--conf", "haproc.restart=1") == 0
     assert await asyncio.to_thread(run, str(tmp_path / "none.py"), *servers) == 2
     assert await asyncio.to_thread(run, *given, *servers, "--conf", "spark.jars=x") == 1
+
+
+async def test_haclient_lists_shows_and_ends_jobs_and_prints_their_logs(
+    door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("ann-token")
+
+    async def asked(*arguments: str) -> tuple[int, str, str]:
+        servers = ("--server", door.url, "--token-file", str(token))
+        code = await asyncio.to_thread(cli.main, ["jobs", *arguments, *servers])
+        return code, *capfd.readouterr()
+
+    first = (await door.ask(201, "POST", "/batches", json={"code": ECHO, "args": ["\x1bx"]}))["id"]
+    await door.ended(first)
+    second = (await door.ask(201, "POST", "/batches", json={"code": WAITS, "name": "w"}))["id"]
+    await door.ask(201, "POST", "/batches", "bob", json={"code": ECHO})
+    code, out, err = await asked("list")
+    rows = [[cell.strip() for cell in line.split("|")] for line in out.splitlines()]
+    assert (code, err, len(rows)) == (0, "", 4)
+    assert rows[2][0] == str(first) and rows[2][2] == "success" and rows[3][1] == "w"
+    code, out, err = await asked("list", "--limit", "1", "--json")
+    assert [each["id"] for each in json.loads(out)["sessions"]] == [first]
+    assert "1 of 2; --start" in (await asked("list", "--limit", "1"))[2]
+    assert await asked("log", str(first)) == (0, "said \\u001bx\n", "")
+    assert (await asked("log", str(first), "--follow"))[:2] == (0, "said \\u001bx\n")
+    code, out, err = await asked("show", str(first))
+    assert code == 0 and "state: success\n" in out and "  said \\u001bx\n" in out
+    assert json.loads((await asked("show", str(first), "--json"))[1])["owner"] == "ann"
+    assert await asked("kill", str(second)) == (0, "", f"job {second} is ended\n")
+    assert (await door.ask(200, "GET", f"/batches/{second}"))["state"] == "killed"
+    code, out, err = await asked("kill", "999")
+    assert code == 1 and "999" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(

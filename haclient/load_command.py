@@ -1,4 +1,4 @@
-"""`haclient load` and `haclient submit`: a file into a table, a Python program as a job."""
+"""`haclient load`: a file into a table."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from haclient.exceptions import DataError, Error
 from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
-from haclient.protocol import JobFile
 from haclient.screen import Line
 from haclient.settings import Settings
 from haclient.sync.connection import Connection
-from haclient.sync.jobs import Jobs
 from haclient.sync.load import AT_ONCE, Load
-from haclient.terminal import harmless
 
 LOAD: Final = """\
 Load a file into a table, in pieces of which each is acknowledged by itself.
@@ -28,15 +25,6 @@ is passed over. Exit codes: 0 loaded, 1 a piece was rejected, 2 wrong usage, 3 n
 available, 4 it is not known whether a piece is in the table, 130 interrupted.
 """
 """The text of `haclient load --help`."""
-SUBMIT: Final = """\
-Run a Python program as a job of the ring.
-
-Its log goes to standard output, its id and its state to standard error. With --follow the exit code
-is the job's: 0 for success, the program's own if that failed, else 1. Without, 0 once the job is
-accepted. 2 wrong usage, 3 no server was available and nothing was done, 4 it is not known whether
-the job was accepted, 130 interrupted: the job goes on.
-"""
-"""The text of `haclient submit --help`."""
 BAR_WIDTH: Final = 30
 EXIT_INTERRUPTED: Final = 130
 
@@ -165,103 +153,3 @@ class Bar:
     def end(self) -> None:
         """Take the line away."""
         self._line.end()
-
-
-FINAL: Final = frozenset({"success", "dead", "killed", "error"})
-POLL_S: Final = 0.5
-EXIT_FAILED: Final = 1
-
-
-def add_submit_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what is this command's own."""
-    add = command.add_argument
-    add("program", type=Path, help="a Python file of this machine")
-    add("--py-files", metavar="FILES", default="", help="modules it imports, with commas")
-    add("--files", metavar="FILES", default="", help="data for its working folder, with commas")
-    add("--arg", action="append", default=[], metavar="TEXT", help="an argument; may be repeated")
-    add("--name", help="what to call the job")
-    add(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting, such as haproc.restart=3; may be repeated",
-    )
-    add("--driver-memory", metavar="SIZE", help="what the program may take, such as 2g")
-    add("--follow", action="store_true", help="show its log, and end as it ends")
-
-
-def submit(
-    options: argparse.Namespace,
-    settings: Settings,
-    report: Callable[[str], None],
-    exit_code: Callable[[Error], int],
-) -> int:
-    """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
-    request, files = read_request(options)
-    with Jobs(settings) as jobs:
-        try:
-            job = jobs.submit(request, files, options.request_id)
-            report(f"job {job['id']}")
-            return follow(jobs, int(job["id"]), report) if options.follow else 0
-        except Error as error:
-            print(f"haclient: {error.message}", file=sys.stderr)
-            return exit_code(error)
-        except KeyboardInterrupt:
-            report("the job goes on")
-            return 130
-
-
-def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobFile]]:
-    """Return the request, and the files that go with it."""
-    confs: dict[str, str] = {}
-    for setting in options.conf:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"--conf {setting!r} is not KEY=VALUE")
-        confs[key] = value
-    request: dict[str, Any] = {"args": options.arg, "conf": confs}
-    if options.name:
-        request["name"] = options.name
-    if options.driver_memory:
-        request["driverMemory"] = options.driver_memory
-    named = [("file", options.program)]
-    named += [("pyFiles", Path(each)) for each in options.py_files.split(",") if each]
-    named += [("files", Path(each)) for each in options.files.split(",") if each]
-    return request, [JobFile(part, path.name, path.read_bytes()) for part, path in named]
-
-
-def follow(jobs: Jobs, job_id: int, report: Callable[[str], None]) -> int:
-    """Show a job's log until it ends; return what the command ends with."""
-    at, state, attempts = 0, "", 0
-    while True:
-        job = jobs.job(job_id)
-        now, ours = str(job["state"]), job["haproc"]
-        if (now, ours["attempts"]) != (state, attempts):
-            state, attempts = now, ours["attempts"]
-            report(f"{state} · attempt {attempts} on {ours['cluster']}")
-        at = _show(jobs, job_id, at)
-        if state in FINAL:
-            return _ended(ours, report)
-        time.sleep(POLL_S)
-
-
-def _show(jobs: Jobs, job_id: int, at: int) -> int:
-    """Print what is new in the log; return the number of the next line."""
-    while True:
-        page = jobs.log(job_id, at)
-        lines = page["log"]
-        if lines:
-            print("\n".join(map(harmless, lines)), flush=True)
-        at = max(at, int(page["from"]) + len(lines))
-        if not lines or at >= page["total"]:
-            return at
-
-
-def _ended(ours: dict[str, Any], report: Callable[[str], None]) -> int:
-    if ours["why"]:
-        report(harmless(str(ours["why"])))
-    if ours["outcome"] == "success":
-        return 0
-    code = ours["exit_code"]
-    return code if isinstance(code, int) and 0 < code < 256 else EXIT_FAILED

@@ -1,0 +1,62 @@
+"""JSON documents of a ring: asked for at one server after another, with statements' failover."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from haclient import protocol, topology
+from haclient.aio.ring import AsyncRing, Work, exchange
+from haclient.aio.transport import Transport
+from haclient.aio.view import AsyncHttpDoors, AsyncView
+from haclient.protocol import Rejected
+from haclient.settings import Server, Settings
+
+
+class AsyncDocuments:
+    """Asks for JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._headers = protocol.headers(settings.token, settings.user)
+        self._transport = Transport(settings)
+        self._view = AsyncView(settings, AsyncHttpDoors(self._transport, self._headers))
+        self._ring = AsyncRing(settings, self._view)
+
+    async def cluster_status(self) -> dict[str, Any]:
+        """Return the ring as one server sees it, whether that serves or not."""
+        return await self.request("GET", topology.PATH)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        request_id: str = "",
+    ) -> dict[str, Any]:
+        """Ask one server after another; each of these requests may be repeated."""
+        sent = {**self._headers, **(headers or {})}
+
+        async def attempt(server: Server, deadline: float) -> dict[str, Any]:
+            status, data = await exchange(
+                self._transport, server, method, path, sent, body, deadline
+            )
+            if status not in (200, 201):
+                raise Rejected(protocol.failure(status, data))
+            answer: dict[str, Any] = json.loads(data)
+            return answer
+
+        return await self._ring.run(request_id, self._settings.timeout_s, Work(attempt))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._view.close()
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

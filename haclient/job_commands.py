@@ -1,0 +1,214 @@
+"""`haclient submit` and `haclient jobs`: Python programs that the ring runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from haclient import output
+from haclient.exceptions import Error
+from haclient.protocol import JobFile
+from haclient.settings import Settings
+from haclient.sync.jobs import Jobs
+from haclient.terminal import harmless
+
+SUBMIT: Final = """\
+Run a Python program as a job of the ring.
+
+Its log goes to standard output, its id and its state to standard error. With --follow the exit code
+is the job's: 0 for success, the program's own if that failed, else 1. Without, 0 once the job is
+accepted. 2 wrong usage, 3 no server was available and nothing was done, 4 it is not known whether
+the job was accepted, 130 interrupted: the job goes on.
+"""
+"""The text of `haclient submit --help`."""
+JOBS: Final = """\
+List, show or end the jobs of one user, or print a job's log.
+
+Exit codes: 0 done, 1 there is no such job, 2 wrong usage, 3 no server was available, 130
+interrupted. With log --follow the exit code is the job's, as for submit.
+"""
+"""The text of `haclient jobs --help`."""
+PAGE: Final = 100
+FINAL: Final = frozenset({"success", "dead", "killed", "error"})
+POLL_S: Final = 0.5
+EXIT_FAILED: Final = 1
+
+
+def add_submit_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what is this command's own."""
+    add = command.add_argument
+    add("program", type=Path, help="a Python file of this machine")
+    add("--py-files", metavar="FILES", default="", help="modules it imports, with commas")
+    add("--files", metavar="FILES", default="", help="data for its working folder, with commas")
+    add("--arg", action="append", default=[], metavar="TEXT", help="an argument; may be repeated")
+    add("--name", help="what to call the job")
+    add(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting, such as haproc.restart=3; may be repeated",
+    )
+    add("--driver-memory", metavar="SIZE", help="what the program may take, such as 2g")
+    add("--follow", action="store_true", help="show its log, and end as it ends")
+
+
+def add_jobs_arguments(command: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Add the actions; return their parsers, which also take a ring's options."""
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show the jobs, the newest last")
+    show = actions.add_parser("show", help="show one job, and the end of its log")
+    log = actions.add_parser("log", help="print what is kept of its output")
+    kill = actions.add_parser("kill", help="end it")
+    listing.add_argument("--start", type=int, default=0, metavar="N", help="pass over so many")
+    listing.add_argument("--limit", type=int, default=PAGE, metavar="N", help=f"show N ({PAGE})")
+    for each in (show, log, kill):
+        each.add_argument("job", type=int, help="its id")
+    for each in (listing, show):
+        each.add_argument("--json", action="store_true", help="print JSON, for programs")
+    log.add_argument("--follow", action="store_true", help="go on until it ends, and end as it")
+    return [listing, show, log, kill]
+
+
+def submit(
+    options: argparse.Namespace,
+    settings: Settings,
+    report: Callable[[str], None],
+    exit_code: Callable[[Error], int],
+) -> int:
+    """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
+    request, files = read_request(options)
+    with Jobs(settings) as jobs:
+        try:
+            job = jobs.submit(request, files, options.request_id)
+            report(f"job {job['id']}")
+            return follow(jobs, int(job["id"]), report) if options.follow else 0
+        except Error as error:
+            print(f"haclient: {error.message}", file=sys.stderr)
+            return exit_code(error)
+        except KeyboardInterrupt:
+            report("the job goes on")
+            return 130
+
+
+def jobs(
+    options: argparse.Namespace,
+    settings: Settings,
+    report: Callable[[str], None],
+    exit_code: Callable[[Error], int],
+) -> int:
+    """Run one of the actions; return the exit code."""
+    with Jobs(settings) as ring:
+        try:
+            match options.action:
+                case "list":
+                    _print_list(ring.listed(options.start, options.limit), options.json, report)
+                case "show":
+                    _print_job(ring.job(options.job), options.json)
+                case "kill":
+                    ring.kill(options.job)
+                    report(f"job {options.job} is ended")
+                case _ if options.follow:
+                    return follow(ring, options.job, report)
+                case _:
+                    _show(ring, options.job, 0)
+        except Error as error:
+            print(f"haclient: {harmless(error.message)}", file=sys.stderr)
+            return exit_code(error)
+    return 0
+
+
+def _print_list(found: Mapping[str, Any], as_json: bool, report: Callable[[str], None]) -> None:
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    titles = ("job", "name", "state", "haproc", "attempts", "submitted", "ended")
+    output.write_rows(titles, [_row(each) for each in found["sessions"]], sys.stdout)
+    if len(found["sessions"]) < found["total"]:
+        report(f"{len(found['sessions'])} of {found['total']}; --start and --limit show others")
+
+
+def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
+    ours = job["haproc"]
+    times = (_time(ours["submitted_ms"]), _time(ours["ended_ms"]))
+    name = job["name"] or ours["program"]
+    return (job["id"], name, job["state"], ours["cluster"], ours["attempts"], *times)
+
+
+def _print_job(job: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(job, ensure_ascii=False))
+        return
+    facts = {name: value for name, value in job.items() if name not in ("haproc", "log", "appInfo")}
+    for name, value in {**facts, **job["haproc"]}.items():
+        shown = _time(value) if name.endswith("_ms") else value
+        print(harmless(f"{name.removesuffix('_ms')}: {'-' if shown is None else shown}"))
+    for line in job["log"]:
+        print(harmless(f"  {line}"))
+
+
+def _time(unix_ms: int | None) -> str | None:
+    if unix_ms is None:
+        return None
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobFile]]:
+    """Return the request, and the files that go with it."""
+    confs: dict[str, str] = {}
+    for setting in options.conf:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--conf {setting!r} is not KEY=VALUE")
+        confs[key] = value
+    request: dict[str, Any] = {"args": options.arg, "conf": confs}
+    if options.name:
+        request["name"] = options.name
+    if options.driver_memory:
+        request["driverMemory"] = options.driver_memory
+    named = [("file", options.program)]
+    named += [("pyFiles", Path(each)) for each in options.py_files.split(",") if each]
+    named += [("files", Path(each)) for each in options.files.split(",") if each]
+    return request, [JobFile(part, path.name, path.read_bytes()) for part, path in named]
+
+
+def follow(jobs: Jobs, job_id: int, report: Callable[[str], None]) -> int:
+    """Show a job's log until it ends; return what the command ends with."""
+    at, state, attempts = 0, "", 0
+    while True:
+        job = jobs.job(job_id)
+        now, ours = str(job["state"]), job["haproc"]
+        if (now, ours["attempts"]) != (state, attempts):
+            state, attempts = now, ours["attempts"]
+            report(f"{state} · attempt {attempts} on {ours['cluster']}")
+        at = _show(jobs, job_id, at)
+        if state in FINAL:
+            return _ended(ours, report)
+        time.sleep(POLL_S)
+
+
+def _show(jobs: Jobs, job_id: int, at: int) -> int:
+    """Print what is new in the log; return the number of the next line."""
+    while True:
+        page = jobs.log(job_id, at)
+        lines = page["log"]
+        if lines:
+            print("\n".join(map(harmless, lines)), flush=True)
+        at = max(at, int(page["from"]) + len(lines))
+        if not lines or at >= page["total"]:
+            return at
+
+
+def _ended(ours: dict[str, Any], report: Callable[[str], None]) -> int:
+    if ours["why"]:
+        report(harmless(str(ours["why"])))
+    if ours["outcome"] == "success":
+        return 0
+    code = ours["exit_code"]
+    return code if isinstance(code, int) and 0 < code < 256 else EXIT_FAILED

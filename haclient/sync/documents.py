@@ -1,0 +1,61 @@
+# Written by scripts/async_to_sync.py from haclient/aio/documents.py; edit that one.
+"""JSON documents of a ring: asked for at one server after another, with statements' failover."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from haclient import protocol, topology
+from haclient.protocol import Rejected
+from haclient.settings import Server, Settings
+from haclient.sync.ring import Ring, Work, exchange
+from haclient.sync.transport import Transport
+from haclient.sync.view import HttpDoors, View
+
+
+class Documents:
+    """Asks for JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._headers = protocol.headers(settings.token, settings.user)
+        self._transport = Transport(settings)
+        self._view = View(settings, HttpDoors(self._transport, self._headers))
+        self._ring = Ring(settings, self._view)
+
+    def cluster_status(self) -> dict[str, Any]:
+        """Return the ring as one server sees it, whether that serves or not."""
+        return self.request("GET", topology.PATH)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        request_id: str = "",
+    ) -> dict[str, Any]:
+        """Ask one server after another; each of these requests may be repeated."""
+        sent = {**self._headers, **(headers or {})}
+
+        def attempt(server: Server, deadline: float) -> dict[str, Any]:
+            status, data = exchange(self._transport, server, method, path, sent, body, deadline)
+            if status not in (200, 201):
+                raise Rejected(protocol.failure(status, data))
+            answer: dict[str, Any] = json.loads(data)
+            return answer
+
+        return self._ring.run(request_id, self._settings.timeout_s, Work(attempt))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._view.close()
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
