@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from haclient.statements import pieces
+from haclient.statements import pieces, quoted, unquoted
 
 _WORDS: Final = """
 ALL ALTER ANALYZE AND ANY AS ASC BETWEEN BY CACHE CASE CAST CATALOG COLUMN COLUMNS COMMENT CREATE
@@ -106,7 +106,7 @@ def tables_of(sql: str) -> dict[str, str]:
     """Return the tables of the first statement, as SQL has them, by name and by alias."""
     found = [(kind, sql[start:end]) for kind, start, end in pieces(sql)]
     found = found[: found.index(("symbol", ";"))] if ("symbol", ";") in found else found
-    as_typed = [text for kind, text in found if kind not in ("space", "line", "block")]
+    texts = [text for kind, text in found if kind not in ("space", "line", "block")]
     spoken = _spoken(found)
     tables: dict[str, str] = {}
     for at in range(1, len(spoken)):
@@ -115,11 +115,11 @@ def tables_of(sql: str) -> dict[str, str]:
         end = at + 1
         while spoken[end : end + 1] == [("symbol", ".")] and end + 1 < len(spoken):
             end += 2
-        name = "".join(as_typed[at:end])
-        tables[plain(as_typed[end - 1]).lower()] = name
+        name = "".join(texts[at:end])
+        tables[unquoted(texts[end - 1]).lower()] = name
         end += spoken[end : end + 1] == [("word", "AS")]
         if end < len(spoken) and _is_name(spoken[end]):
-            tables[plain(as_typed[end]).lower()] = name
+            tables[unquoted(texts[end]).lower()] = name
     return tables
 
 
@@ -130,10 +130,10 @@ def _is_name(piece: Piece) -> bool:
 
 def completions(want: Wanted, names: Names) -> list[str]:
     """Return what fits, as SQL has it: in alphabetical order, columns and tables before words."""
-    typed = plain(want.typed).lower()
+    typed = unquoted(want.typed).lower()
     of_words: list[str] = []
     if want.before_dot:
-        table = want.tables.get(plain(want.before_dot).lower())
+        table = want.tables.get(unquoted(want.before_dot).lower())
         found = names.columns(table) if table else names.tables(want.before_dot)
     elif want.expects in _BEFORE_SCHEMA:
         found = names.schemas()
@@ -146,16 +146,9 @@ def completions(want: Wanted, names: Names) -> list[str]:
             of_words = [word.lower() for word in of_words]
     fitting = sorted({name for name in found if name.lower().startswith(typed)})
     words = [word for word in of_words if want.typed and word.lower().startswith(typed)]
-    return [*map(quoted, fitting), *words]
+    return [*map(as_typed, fitting), *words]
 
 
-def plain(name: str) -> str:
-    """Return a name without its backquotes, of which the last one may not be typed yet."""
-    if not name.startswith("`"):
-        return name
-    return name[1:].removesuffix("`").replace("``", "`")
-
-
-def quoted(name: str) -> str:
+def as_typed(name: str) -> str:
     """Return a name as SQL has it: in backquotes if it needs them."""
-    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    return name if _PLAIN.fullmatch(name) else quoted(name)

@@ -7,8 +7,8 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from io import SEEK_END
@@ -231,10 +231,21 @@ class LoadFile:
 
     def pieces(self) -> Iterator[FilePiece]:
         """Yield the pieces; a file without rows is one, whose table and columns are checked so."""
-        try:
+        with self._explained():
             for piece in self._found():
                 self._check_unchanged()
                 yield piece
+
+    def schema(self) -> Any:
+        """Return the columns that a Parquet or Arrow file states, as Arrow has them."""
+        with self._explained(), closing(self._batches()) as batches:
+            return next(batches)[0].schema
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise DataError for what the file is not, or if it has changed."""
+        try:
+            yield
         except pa.ArrowNotImplementedError as error:
             self._check_unchanged()
             raise DataError(f"{self.path.name}: Arrow cannot read it: {error}") from error
@@ -253,11 +264,12 @@ class LoadFile:
             raise DataError(f"{self.path.name} was changed while it was loaded")
 
     def _found(self) -> Iterator[FilePiece]:
+        return self._texts() if self._is_texts else self._tables(self._batches())
+
+    def _batches(self) -> Generator[tuple[Any, float], None, None]:
         if self.form.kind is FileKind.PARQUET:
-            return self._tables(_of_parquet(self.path, self._piece_bytes))
-        if self.form.kind is FileKind.ARROW:
-            return self._tables(_of_arrow(self.path))
-        return self._texts()
+            return _of_parquet(self.path, self._piece_bytes)
+        return _of_arrow(self.path)
 
     def _texts(self) -> Iterator[FilePiece]:
         query, line, read, is_empty = self.form.query(), 1, 0, True
@@ -312,7 +324,7 @@ def _columns(header: bytes, delimiter: str) -> str:
     return columns_text(names)
 
 
-def _of_parquet(path: Path, piece_bytes: int) -> Iterator[tuple[Any, float]]:
+def _of_parquet(path: Path, piece_bytes: int) -> Generator[tuple[Any, float], None, None]:
     """Yield batches, the first one empty, and what share of all rows there is up to each."""
     with pq.ParquetFile(path, buffer_size=_READ_BYTES, coerce_int96_timestamp_unit="us") as file:
         schema = _with_moments(file)
@@ -337,7 +349,7 @@ def _with_moments(file: Any) -> Any:
     return pa.schema(fields)
 
 
-def _of_arrow(path: Path) -> Iterator[tuple[Any, float]]:
+def _of_arrow(path: Path) -> Generator[tuple[Any, float], None, None]:
     """Yield batches, the first one empty, and about what share of the file there is up to each."""
     with path.open("rb") as file:
         size = max(1, path.stat().st_size)

@@ -9,22 +9,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TextIO
 
-from haclient.exceptions import DataError, Error
+from haclient import output
+from haclient.exceptions import DatabaseError, DataError, Error, Outcome
+from haclient.file_schemas import (
+    TableColumn,
+    create_statement,
+    differences,
+    of_result,
+    stated_types,
+    table_name,
+    table_of,
+)
 from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
 from haclient.screen import Line
 from haclient.settings import Settings
 from haclient.sync.connection import Connection
 from haclient.sync.load import AT_ONCE, Load
+from haclient.terminal import harmless
 
 LOAD: Final = """\
 Load a file into a table, in pieces of which each is acknowledged by itself.
 
 What the file holds follows from its name (.csv, .tsv, .jsonl, .ndjson, each also .gz; .parquet,
 .arrow, .feather) or --format. A load that broke off goes on with --resume ID: what is in the table
-is passed over. Exit codes: 0 loaded, 1 a piece was rejected, 2 wrong usage, 3 no server was
-available, 4 it is not known whether a piece is in the table, 130 interrupted.
+is passed over. --create makes the table first, with the types of a Parquet or Arrow file, or those
+that all texts of a column look like; --types says others. Exit codes: 0 loaded, 1 a piece was
+rejected, 2 wrong usage, 3 no server was available, 4 it is not known whether a piece is in the
+table, 130 interrupted.
 """
 """The text of `haclient load --help`."""
+TABLE_EXISTS: Final = "42P07"
+"""The SQLSTATE of Spark's error for a table that is there already."""
+STATES_TYPES: Final = (FileKind.PARQUET, FileKind.ARROW)
+EXIT_REJECTED: Final = 1
 BAR_WIDTH: Final = 30
 EXIT_INTERRUPTED: Final = 130
 
@@ -35,6 +52,16 @@ def add_load_arguments(command: argparse.ArgumentParser) -> None:
     add("file", type=Path, help="a file of this machine")
     add("--table", required=True, help="[catalog.][schema.]name")
     add("--format", choices=list(FileKind), help="what the file holds (else by its name)")
+    add(
+        "--create",
+        action="store_true",
+        help="make the table, unless it is there with these columns",
+    )
+    add(
+        "--types",
+        metavar="TYPES",
+        help="of --create: 'id INT, price DECIMAL(10,2)' (else inferred)",
+    )
     add("--columns", metavar="NAMES", help="its columns, with commas; *: the table's own")
     add("--delimiter", metavar="C", help="of CSV (,)")
     add("--null", metavar="TEXT", help="what stands for NULL in CSV (nothing)")
@@ -56,6 +83,8 @@ def load(
     """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
     if options.at_once < 1:
         raise ValueError("--at-once must be at least 1")
+    if options.types is not None and not options.create:
+        raise ValueError("--types needs --create")
     form = form_of(
         options.file,
         options.format,
@@ -65,6 +94,7 @@ def load(
         time_zone=options.time_zone,
     )
     file = LoadFile(options.file, form, PIECE_BYTES)
+    columns = _columns(file, options, report) if options.create else []
     bar = Bar(sys.stderr, not options.quiet and sys.stderr.isatty())
     with Connection(settings) as connection:
         run = Load(
@@ -78,6 +108,8 @@ def load(
         )
         report(f"load {run.id}")
         try:
+            if columns and not _create(connection, run, options.table, columns, report):
+                return EXIT_REJECTED
             loaded = run.run()
         except DataError as error:
             if error.error_class:  # a server's
@@ -94,6 +126,52 @@ def load(
     return 0
 
 
+def _columns(
+    file: LoadFile, options: argparse.Namespace, report: Callable[[str], None]
+) -> list[TableColumn]:
+    """Return the columns of the table to make; raises ValueError for a file that has none."""
+    try:
+        columns = table_of(file, stated_types(options.types))
+    except DataError as error:
+        raise ValueError(error.message) from error
+    read = "as the file states" if file.form.kind in STATES_TYPES else "inferred"
+    shown = ", ".join(map(str, columns))
+    report(harmless(f"table {options.table}, {read} (--types says others): {shown}"))
+    return columns
+
+
+def _create(
+    connection: Connection,
+    run: Load,
+    table: str,
+    columns: list[TableColumn],
+    report: Callable[[str], None],
+) -> bool:
+    """Make the table, once for the load: its request id is the load's. Raises Error.
+
+    A table that is there does as well, if it has the same columns. Returns False if the ring
+    rejected the statement: that is final for this load.
+    """
+    statement = create_statement(table, columns)
+    try:
+        connection.execute(statement, request_id=f"{run.id}.create", age_s=run.age_s)
+    except DatabaseError as error:
+        if error.sqlstate != TABLE_EXISTS and error.outcome is Outcome.REJECTED:
+            output.write_error(error, "table", sys.stderr, full=False)
+            return False
+        if error.sqlstate != TABLE_EXISTS:
+            raise
+        question = f"SELECT * FROM {table_name(table)} LIMIT 0"
+        there = connection.execute(question, consistency="linearizable").fetch_arrow_table()
+        if differs := differences(columns, of_result(there.schema)):
+            raise DataError(
+                f"{table} exists and has other columns: {'; '.join(differs)}. Give the table's "
+                "types with --types, or load without --create"
+            ) from error
+        report(f"table {table} exists, with these columns")
+    return True
+
+
 def _failed(
     error: Error,
     load_id: str,
@@ -102,7 +180,8 @@ def _failed(
     exit_code: Callable[[Error], int],
 ) -> int:
     bar.end()
-    print(f"haclient: {error.message}", file=sys.stderr)
+    first, _, _ = error.message.partition("\n")
+    print(f"haclient: {harmless(first)}", file=sys.stderr)
     report(f"go on with --resume {load_id}")
     return exit_code(error)
 

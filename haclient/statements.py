@@ -131,8 +131,8 @@ def value_insert(sql: str) -> ValueInsert | None:
         return None
     if len(set(map(bool, markers))) > 1 or (columns and len(columns) != len(markers)):
         return None
-    unquoted = tuple(_unquoted(column) for column in columns)
-    return ValueInsert(".".join(part for part in parts if part), unquoted, markers)
+    plain = tuple(map(unquoted, columns))
+    return ValueInsert(".".join(part for part in parts if part), plain, markers)
 
 
 class _Words:
@@ -187,8 +187,16 @@ class _Words:
         return None
 
 
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+def unquoted(name: str) -> str:
+    """Return a name without its backquotes, of which the last one may not be there yet."""
+    if not name.startswith("`"):
+        return name
+    return name[1:].removesuffix("`").replace("``", "`")
+
+
+def quoted(name: str) -> str:
+    """Return a name in backquotes."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def reads_only(sql: str) -> bool:

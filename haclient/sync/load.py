@@ -73,6 +73,13 @@ class Load:
         self._began_s = _began_s(self.id, digest)
         self._loaded = Loaded(self.id, file.size)
 
+    @property
+    def age_s(self) -> float:
+        """The longest time since one of its requests may have been sent; 0 for a new load."""
+        if not self._resumed:
+            return 0.0
+        return max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
+
     def run(self) -> Loaded:
         """Load what the ring has not; raises DatabaseError for the first piece that failed.
 
@@ -83,14 +90,13 @@ class Load:
         return self._loaded
 
     def _load(self, piece: FilePiece) -> None:
-        request_id, age_s = f"{self.id}.{piece.number}", 0.0
+        request_id = f"{self.id}.{piece.number}"
         try:
             if self._resumed:
                 request_id, known = self._known(request_id)
                 if known is not None:
                     self._note(piece, known.get("affected_rows"), skipped=1)
                     return
-                age_s = max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
             result = self._connection.send_rows(
                 self._table,
                 piece.body,
@@ -98,7 +104,7 @@ class Load:
                 piece.query,
                 request_id=request_id,
                 timeout_s=self._timeout_s,
-                age_s=age_s,
+                age_s=self.age_s,
                 write_concern=self._write_concern,
                 where=self._where,
             )

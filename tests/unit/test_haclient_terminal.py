@@ -11,6 +11,7 @@ import pytest
 
 from haclient import completing, screen
 from haclient.completing import Wanted, completions, tables_of, wanted
+from haclient.statements import unquoted
 from tests.unit.haclient_server import Server, answering, failing, slow, until_cancelled
 from tests.unit.pseudo_terminal import HaclientTerminal
 
@@ -196,4 +197,4 @@ def test_tab_knows_the_tables_behind_the_cursor() -> None:
 def test_tables_of_a_statement_are_none_of_its_words() -> None:
     merged = "MERGE INTO `a b`.t AS x USING s ON true WHEN MATCHED THEN UPDATE SET v = 1"
     assert tables_of(merged) == {"t": "`a b`.t", "x": "`a b`.t"}
-    assert completing.quoted("a`b") == "`a``b`" and completing.plain("`a``b`") == "a`b"
+    assert completing.as_typed("a`b") == "`a``b`" and unquoted("`a``b") == "a`b"

@@ -1,0 +1,238 @@
+"""The table that a file's rows fit in: its columns and their types, as SQL has them.
+
+Parquet and Arrow state their types. Texts do not: all of them are read, and a column gets the type
+that fits every value. For CSV that is what the ring's reader takes for the type, else STRING. JSON
+has no dates, so its texts are STRING.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from haclient.columns import is_variant, type_name
+from haclient.exceptions import DataError, InterfaceError
+from haclient.files import FileForm, FileKind, LoadFile
+from haclient.statements import pieces, quoted, unquoted
+
+_PLAIN_TYPES: Final = frozenset(
+    {"BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "BINARY"}
+    | {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}
+)
+_UNSIGNED: Final = {8: "SMALLINT", 16: "INT", 32: "BIGINT", 64: "DECIMAL(20,0)"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column: its name, and its type as SQL has it."""
+
+    name: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{quoted(self.name)} {self.type}"
+
+
+def table_of(file: LoadFile, stated: Mapping[str, str]) -> list[TableColumn]:
+    """Return the columns of a table for this file. Raises OSError, DataError, InterfaceError.
+
+    ``stated``: types by column, in place of the file's own or of what its texts look like.
+    """
+    form = file.form
+    is_text = form.kind in (FileKind.CSV, FileKind.JSON_LINES)
+    if form.columns == "*" or (form.columns is not None and form.kind is not FileKind.CSV):
+        raise InterfaceError("--create makes all columns that the file names: leave --columns out")
+    schema = _of_texts(file, frozenset(stated)) if is_text else file.schema()
+    if unknown := sorted(stated.keys() - {name.lower() for name in schema.names}):
+        known = ", ".join(schema.names)
+        raise InterfaceError(f"--types: the file has no column {unknown[0]}; it has {known}")
+    return [_column(field, form, stated.get(field.name.lower())) for field in schema]
+
+
+def _column(field: Any, form: FileForm, stated: str | None) -> TableColumn:
+    if stated is not None:
+        return TableColumn(field.name, stated)
+    kind = field.type
+    if form.kind is FileKind.CSV and pa.types.is_time(kind):
+        kind = pa.string()
+    if form.time_zone is not None and pa.types.is_timestamp(kind):
+        kind = pa.timestamp("us", "UTC")  # its texts are moments of that zone
+    try:
+        return TableColumn(field.name, sql_type(kind))
+    except DataError as error:
+        raise DataError(f"column {field.name}: {error.message}") from error
+
+
+def sql_type(kind: Any) -> str:
+    """Return the type of SQL that holds every value of an Arrow type; raises DataError."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return sql_type(kind.value_type)
+    if types.is_null(kind):
+        return "STRING"
+    if types.is_unsigned_integer(kind):
+        return _UNSIGNED[kind.bit_width]
+    if types.is_decimal(kind):
+        scale = max(kind.scale, 0)
+        digits = kind.precision - min(kind.scale, 0)
+        if digits <= 38:
+            return f"DECIMAL({digits},{scale})"
+    elif types.is_float16(kind):
+        return "FLOAT"
+    elif types.is_fixed_size_binary(kind) or types.is_binary_view(kind):
+        return "BINARY"
+    elif types.is_string_view(kind):
+        return "STRING"
+    elif types.is_map(kind):
+        return f"MAP<{sql_type(kind.key_type)}, {sql_type(kind.item_type)}>"
+    elif types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{quoted(f.name)}: {sql_type(f.type)}' for f in kind)}>"
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return f"ARRAY<{sql_type(kind.value_type)}>"
+    elif (name := type_name(kind)) in _PLAIN_TYPES:
+        return name
+    raise DataError(f"{kind} is no type of a table: give one with --types")
+
+
+def _of_texts(file: LoadFile, stated: frozenset[str]) -> Any:
+    """Return the columns that fit all texts of a file; those of ``stated`` may have any type."""
+    is_csv = file.form.kind is FileKind.CSV
+    found: dict[str, Any] = {}
+    for piece in file.pieces():
+        body = piece.body()
+        data = body if isinstance(body, bytes) else b"".join(body)
+        if is_csv:
+            columns = _csv_types(data, piece.query)
+        else:
+            columns = _json_types(data, stated, piece.begins)
+        for name, kind in columns:
+            found[name] = kind if name not in found else _both(name, found[name], kind, is_csv)
+    return pa.schema(found)
+
+
+def _both(name: str, one: Any, other: Any, is_csv: bool) -> Any:
+    """Return the type that holds the values of both; raises DataError if there is none."""
+    try:
+        schemas = [pa.schema({name: kind}) for kind in (one, other)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(name).type
+    except pa.ArrowException:
+        if is_csv:  # any field is a text
+            return pa.string()
+        raise _mixed(name, f"{one} and {other}") from None
+
+
+def _mixed(name: str, what: str) -> DataError:
+    return DataError(f"column {name} holds {what}: give its type with --types")
+
+
+def _csv_types(data: bytes, query: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of some records, read as the ring reads them."""
+    names = next(csv.reader([query["columns"]], strict=True))
+    if not data.strip(b"\r\n"):
+        yield from ((name, pa.null()) for name in names)
+        return
+    table = pa_csv.read_csv(
+        pa.BufferReader(data),
+        pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
+        pa_csv.ParseOptions(
+            delimiter=query.get("delimiter", ","),
+            newlines_in_values=True,
+            ignore_empty_lines=len(names) != 1,
+        ),
+        pa_csv.ConvertOptions(
+            null_values=[query.get("null", "")],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    yield from zip(names, table.schema.types, strict=True)
+
+
+def _json_types(data: bytes, stated: frozenset[str], begins: str) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of some lines."""
+    values: dict[str, list[Any]] = {}
+    for line in filter(bytes.strip, data.split(b"\n")):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"behind {begins}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"behind {begins}: not a JSON object: {line[:40]!r}")
+        for name, value in row.items():
+            values.setdefault(name, []).append(value)
+    for name, given in values.items():
+        if name.lower() in stated:
+            yield name, pa.null()
+            continue
+        try:
+            yield name, pa.array(given).type
+        except (pa.ArrowException, OverflowError) as error:
+            raise _mixed(name, f"values of different types ({error})") from error
+
+
+def create_statement(table: str, columns: Iterable[TableColumn]) -> str:
+    """Return the statement that makes the table ``[catalog.][schema.]name``."""
+    return f"CREATE TABLE {table_name(table)} ({', '.join(map(str, columns))}) USING delta"
+
+
+def table_name(table: str) -> str:
+    """Return a table's name as SQL has it: each part in backquotes, unless that was done."""
+    return table if "`" in table else ".".join(map(quoted, table.split(".")))
+
+
+def stated_types(text: str | None) -> dict[str, str]:
+    """Read ``id INT, price DECIMAL(10,2)``: types by column. Raises InterfaceError."""
+    given = text or ""
+    parts, begin, depth = [], 0, 0
+    for _, start, end in pieces(given):
+        symbol = given[start:end]
+        depth += (symbol in "(<") - (symbol in ")>")
+        if symbol == "," and not depth:
+            parts.append(given[begin:start].strip())
+            begin = end
+    parts.append(given[begin:].strip())
+    found: dict[str, str] = {}
+    for part in filter(None, parts):
+        kind, _, end = next(pieces(part))
+        name, type_text = part[:end], part[end:].strip()
+        if kind not in ("word", "name") or not type_text:
+            raise InterfaceError(f"--types: {part!r} is not NAME TYPE")
+        found[unquoted(name).lower()] = type_text
+    return found
+
+
+def of_result(schema: Any) -> list[TableColumn]:
+    """Return the columns of a result, which are those of the table that was read."""
+    return [TableColumn(field.name, _type_there(field)) for field in schema]
+
+
+def _type_there(field: Any) -> str:
+    if is_variant(field):
+        return "VARIANT"
+    try:
+        return sql_type(field.type)
+    except DataError:  # of no file's: the names of both types differ
+        return type_name(field.type)
+
+
+def differences(wanted: Sequence[TableColumn], there: Sequence[TableColumn]) -> list[str]:
+    """Return in words how a table's columns differ from those that a file needs; empty: not."""
+    ours, theirs = ({c.name.lower(): c for c in columns} for columns in (wanted, there))
+    lacking = [f"it has no {each}" for name, each in ours.items() if name not in theirs]
+    more = [f"the file has no {each}" for name, each in theirs.items() if name not in ours]
+    others = [
+        f"{each} is {ours[name].type} in the file"
+        for name, each in theirs.items()
+        if name in ours and _plain(ours[name].type) != _plain(each.type)
+    ]
+    return [*lacking, *more, *others]
+
+
+def _plain(type_text: str) -> str:
+    return "".join(type_text.upper().replace("`", "").split())

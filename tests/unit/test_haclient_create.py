@@ -1,0 +1,218 @@
+"""`haclient load --create`: the table that a file's rows fit in, made once before them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from haclient import cli
+from haclient.exceptions import DataError, InterfaceError
+from haclient.file_schemas import (
+    TableColumn,
+    create_statement,
+    differences,
+    of_result,
+    sql_type,
+    stated_types,
+    table_of,
+)
+from haclient.files import LoadFile, form_of
+from tests.unit.haclient_server import Server, answering, failing, reset
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server("a")
+    yield made
+    made.close()
+
+
+def columns(path: Path, types: str | None = None, size: int = 1 << 20, **options: str) -> list[str]:
+    file = LoadFile(path, form_of(path, **options), size)
+    return [f"{each.name} {each.type}" for each in table_of(file, stated_types(types))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (pa.int8(), "TINYINT"),
+        (pa.uint16(), "INT"),
+        (pa.uint64(), "DECIMAL(20,0)"),
+        (pa.float16(), "FLOAT"),
+        (pa.float64(), "DOUBLE"),
+        (pa.bool_(), "BOOLEAN"),
+        (pa.null(), "STRING"),
+        (pa.large_string(), "STRING"),
+        (pa.string_view(), "STRING"),
+        (pa.binary(), "BINARY"),
+        (pa.binary(4), "BINARY"),
+        (pa.date64(), "DATE"),
+        (pa.timestamp("ns"), "TIMESTAMP_NTZ"),
+        (pa.timestamp("s", "Asia/Tokyo"), "TIMESTAMP"),
+        (pa.decimal128(10, 2), "DECIMAL(10,2)"),
+        (pa.decimal128(3, -2), "DECIMAL(5,0)"),
+        (pa.dictionary(pa.int8(), pa.string()), "STRING"),
+        (pa.list_(pa.decimal128(4, 1)), "ARRAY<DECIMAL(4,1)>"),
+        (pa.map_(pa.string(), pa.int32()), "MAP<STRING, INT>"),
+        (pa.struct({"a`b": pa.int64()}), "STRUCT<`a``b`: BIGINT>"),
+    ],
+)
+def test_type_of_arrow_is_the_type_of_sql_that_holds_its_values(
+    kind: pa.DataType, expected: str
+) -> None:
+    assert sql_type(kind) == expected
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.time64("us"), pa.duration("s"), pa.month_day_nano_interval(), pa.decimal256(60, 2)],
+)
+def test_type_of_arrow_that_no_table_has_is_an_error(kind: pa.DataType) -> None:
+    with pytest.raises(DataError, match="--types"):
+        sql_type(pa.list_(kind))
+
+
+def test_csv_gets_the_types_that_fit_all_of_its_values(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    head = "id,price,day,at,when,ok,clock,name,nothing,late"
+    first = '1,1.5,2026-01-02,2026-01-02 03:04:05,2026-01-02T03:04:05Z,true,12:00:00,"a\nb",,7'
+    later = '2,3,,,,false,,"",,x'
+    path.write_text("\n".join([head, *[first] * 50, *[later] * 50]) + "\n")
+    expected = [
+        *("id BIGINT", "price DOUBLE", "day DATE", "at TIMESTAMP_NTZ", "when TIMESTAMP"),
+        *("ok BOOLEAN", "clock STRING", "name STRING", "nothing STRING", "late STRING"),
+    ]
+    for size in (1 << 20, 500):  # whatever the pieces
+        assert columns(path, size=size) == expected
+    path.write_text("at\n2026-01-02 03:04:05\n")
+    assert columns(path, time_zone="Asia/Tokyo") == ["at TIMESTAMP"]
+    path.write_text("1;-\n2;x\n")
+    assert columns(path, columns="n,s", delimiter=";", null="-") == ["n BIGINT", "s STRING"]
+    assert columns(path, "S varchar(3)", columns="n,s", delimiter=";")[1] == "s varchar(3)"
+    path.write_text("id,s\n")
+    assert columns(path) == ["id STRING", "s STRING"]
+
+
+def test_json_lines_get_types_of_json_and_mixed_values_need_one_that_is_stated(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [{"n": 1, "f": 1, "t": ["x"], "s": {"a": None}}, {"f": 1.5, "late": True, "s": {"a": 2}}]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    for size in (1 << 20, 1):
+        assert columns(path, size=size) == [
+            *("n BIGINT", "f DOUBLE", "t ARRAY<STRING>", "s STRUCT<`a`: BIGINT>", "late BOOLEAN")
+        ]
+    path.write_text('{"m": 1}\n{"m": "x"}\n')
+    for size in (1 << 20, 1):
+        with pytest.raises(DataError, match=r"column m holds .* with --types"):
+            columns(path, size=size)
+    assert columns(path, "m VARIANT") == ["m VARIANT"]
+    path.write_text("[1]\n")
+    with pytest.raises(DataError, match="behind line 1: not a JSON object"):
+        columns(path)
+
+
+def test_parquet_states_its_types(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"n": pa.array([1], pa.int16()), "d": [None]}), path)
+    assert columns(path, "d DATE") == ["n SMALLINT", "d DATE"]
+    with pytest.raises(InterfaceError, match="no column x; it has n, d"):
+        columns(path, "x INT")
+    with pytest.raises(InterfaceError, match="leave --columns out"):
+        columns(path, columns="n")
+    path.write_text("none")
+    with pytest.raises(DataError, match="is no parquet"):
+        columns(path)
+
+
+def test_stated_types_may_hold_commas() -> None:
+    text = "id INT, `a,b` DECIMAL(10, 2), S STRUCT<x: INT, y: MAP<STRING, INT>>,"
+    assert stated_types(text) == {
+        "id": "INT",
+        "a,b": "DECIMAL(10, 2)",
+        "s": "STRUCT<x: INT, y: MAP<STRING, INT>>",
+    }
+    assert stated_types(None) == {}
+    for wrong in ("id", "'x' INT"):
+        with pytest.raises(InterfaceError, match="is not NAME TYPE"):
+            stated_types(wrong)
+
+
+def test_statement_quotes_names_and_differences_are_told_in_words() -> None:
+    wanted = [TableColumn("a b", "INT"), TableColumn("c", "DECIMAL(10, 2)")]
+    assert create_statement("s.my-t", wanted) == (
+        "CREATE TABLE `s`.`my-t` (`a b` INT, `c` DECIMAL(10, 2)) USING delta"
+    )
+    assert create_statement("s.`x.y`", wanted[:1]).startswith("CREATE TABLE s.`x.y` (")
+    there = of_result(pa.schema({"A B": pa.int32(), "c": pa.decimal128(10, 2)}))
+    assert differences(wanted, there) == []
+    there = of_result(pa.schema({"c": pa.time64("us"), "d": pa.string()}))
+    assert differences(wanted, there) == [
+        *("it has no `a b` INT", "the file has no `d` STRING"),
+        "`c` TIME is DECIMAL(10, 2) in the file",
+    ]
+
+
+def load(server: Server, path: Path, *more: str) -> int:
+    return cli.main(["load", str(path), "--table", "t", "--server", server.url, *more])
+
+
+def test_load_makes_the_table_once_under_its_own_id(
+    server: Server, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,s\n1,x\n")
+    server.script.append(reset)
+    assert load(server, path, "--create", "--types", "id INT") == 0
+    told = capsys.readouterr().err
+    assert "table t, inferred (--types says others): `id` INT, `s` STRING" in told
+    load_id = next(line.split()[1] for line in told.splitlines() if line.startswith("load "))
+    again = load(server, path, "--create", "--types", "id INT", "--resume", load_id)
+    assert again == 0
+    first, repeated, resumed = server.seen
+    assert first["statement"] == "CREATE TABLE `t` (`id` INT, `s` STRING) USING delta"
+    assert {each["request_id"] for each in server.seen} == {f"{load_id}.create"}
+    assert first["statement"] == repeated["statement"] == resumed["statement"]
+    assert resumed["age_s"] >= 60 > repeated["age_s"]
+    assert len(server.bodies) == 1
+
+
+def test_load_into_a_table_that_is_there_needs_the_same_columns(
+    server: Server, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,s\n1,x\n")
+    exists = failing(422, "application", "TABLE_OR_VIEW_ALREADY_EXISTS", "42P07")
+    same = pa.table({"ID": pa.array([], pa.int64()), "s": pa.array([], pa.string())})
+    server.script.extend([exists, answering(same)])
+    assert load(server, path, "--create") == 0
+    assert "table t exists, with these columns" in capsys.readouterr().err
+    assert server.seen[1]["consistency"] == "linearizable"
+    server.script.extend([exists, answering(same.drop_columns(["ID"]))])
+    assert load(server, path, "--create") == cli.EXIT_USAGE
+    assert "t exists and has other columns: it has no `id` BIGINT." in capsys.readouterr().err
+    assert len(server.bodies) == 1
+
+
+def test_load_whose_table_is_rejected_loads_nothing(
+    server: Server, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,s\n1,x\n")
+    server.script.append(failing(422, "application", "SCHEMA_NOT_FOUND", "42704"))
+    assert load(server, path, "--create") == cli.EXIT_REJECTED
+    told = capsys.readouterr().err
+    assert "class SCHEMA_NOT_FOUND" in told and "--resume" not in told
+    assert not server.bodies
+    assert load(server, path, "--types", "id INT") == cli.EXIT_USAGE
+    server.stop()
+    assert load(server, path, "--create", "--wait", "0") == cli.EXIT_UNAVAILABLE
+    assert "go on with --resume" in capsys.readouterr().err
