@@ -325,6 +325,18 @@ def _token(file: Path | None) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = parser().parse_args(arguments)
+    try:
+        code = _run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_REJECTED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(options: argparse.Namespace) -> int:
     beside: dict[str, Command] = {
         "submit": job_commands.submit,
         "jobs": job_commands.jobs,
@@ -348,11 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.request_id and len(parts.statements) + bool(parts.rest) > 1:
             print("haclient: --request-id names one statement", file=sys.stderr)
             return EXIT_USAGE
-        try:
-            return runner.run_all(parts)
-        except BrokenPipeError:  # the reader, such as head, has had enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_REJECTED
+        return runner.run_all(parts)
 
 
 Command = Callable[
@@ -382,8 +390,8 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
             **of_settings,
         )
         return command(options, settings, show, exit_code)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError, InterfaceError) as error:
         print(f"haclient: {error}", file=sys.stderr)
         return EXIT_USAGE

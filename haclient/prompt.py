@@ -55,7 +55,7 @@ class Runs(Protocol):
 def run(runner: Runs) -> int:
     """Read statements that end with ``;`` until the end of input; return the exit code."""
     names = RingNames(runner)
-    read_line = _reader(names)
+    read_line = _reader(names, runner.show)
     servers = ", ".join(server.url for server in runner.connection.settings.servers)
     runner.show(f"{servers}\nEnd a statement with ; — quit with Ctrl-D, help with \\help.")
     text = ""
@@ -128,20 +128,20 @@ class RingNames:
         try:
             with self._runner.connection.cursor() as cursor:
                 known = read(cursor.execute(question, timeout_s=NAMES_S))
-        except Error:  # Tab then offers less
-            known = []
+        except Error:  # Tab then offers less, until it can be asked
+            return []
         finally:
             self._runner.muted = False
         self._known[question] = (self._now(), known)
         return known
 
 
-def _reader(names: completing.Names) -> Callable[[str, str], str]:
+def _reader(names: completing.Names, report: Callable[[str], None]) -> Callable[[str, str], str]:
     """Return what reads a line, of a prompt and the statement's lines before."""
     try:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import Completer, Completion
-        from prompt_toolkit.history import FileHistory
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
     except ImportError:
         return lambda prompt, before: input(prompt)
 
@@ -158,12 +158,17 @@ def _reader(names: completing.Names) -> Callable[[str, str], str]:
                 yield Completion(each, start_position=-len(want.typed) if want else 0)
 
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    history = Path(state) / "haclient" / "history"
-    history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    history.touch(mode=0o600)  # statements may hold what others should not read
+    file = Path(state) / "haclient" / "history"
+    history: Any = InMemoryHistory()
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch(mode=0o600)  # statements may hold what others should not read
+        history = FileHistory(str(file))
+    except OSError as error:
+        report(f"the history is not kept: {file}: {error.strerror}")
     tab = Tab()
     session = PromptSession(
-        history=FileHistory(str(history)),
+        history=history,
         completer=tab,
         complete_while_typing=False,
         complete_in_thread=True,

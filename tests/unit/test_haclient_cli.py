@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from importlib.metadata import version
@@ -229,6 +231,22 @@ def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
         assert "no server was available" in capsys.readouterr().err
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("command", [["status"], ["sql", "SELECT 1"]])
+def test_reader_that_has_had_enough_is_no_error_to_tell(server: Server, command: list[str]) -> None:
+    server.ring = [server]
+    program = "import sys; from haclient import cli; sys.exit(cli.main(sys.argv[1:]))"
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command, "--quiet"],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_version_is_the_packages(capsys: Capture) -> None:

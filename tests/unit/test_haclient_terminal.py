@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import haclient
 from haclient import completing, screen
 from haclient.completing import Wanted, completions, tables_of, wanted
+from haclient.prompt import RingNames
 from haclient.statements import unquoted
 from tests.unit.haclient_server import Server, answering, failing, slow, until_cancelled
 from tests.unit.pseudo_terminal import HaclientTerminal
@@ -115,6 +117,50 @@ def test_long_result_goes_to_the_pager_on_a_terminal_only(
     out = io.StringIO()
     screen.show("n\n" * 1000, out)
     assert out.getvalue() == "n\n" * 1000
+
+
+class NoRunner:
+    """Runs questions on a connection."""
+
+    full_errors = muted = False
+    last_error: haclient.Error | None = None
+
+    def __init__(self, connection: haclient.Connection) -> None:
+        self.connection = connection
+
+    def show(self, text: str) -> None: ...
+    def show_error(self, error: haclient.Error) -> None: ...
+    def run(self, statement: str, *, vertical: bool = False) -> bool:
+        return vertical
+
+
+def test_names_are_asked_for_once_until_they_may_have_changed(server: Server) -> None:
+    at = [0.0]
+    tables = [pa.table({"namespace": ["s"], "tableName": [name]}) for name in "abc"]
+    server.script.extend([failing(422, "application", "X"), *map(answering, tables)])
+    with haclient.connect(server.url) as connection:
+        names = RingNames(NoRunner(connection), lambda: at[0])
+        assert names.tables("s") == [], "an error is not kept"
+        assert names.tables("s") == names.tables("s") == ["a"]
+        names.changed_by("SELECT 1")
+        assert names.tables("s") == ["a"]
+        names.changed_by("CREATE TABLE b (n INT)")
+        assert names.tables("s") == ["b"]
+        at[0] = 61.0
+        assert names.tables("s") == ["c"]
+    assert {each["statement"] for each in server.seen} == {"SHOW TABLES IN s"}
+
+
+def test_prompt_without_a_place_for_its_history_says_so(
+    server: Server, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    here = {**environment, "XDG_STATE_HOME": str(tmp_path / "file")}
+    with HaclientTerminal("sql", environment=here) as terminal:
+        terminal.see("the history is not kept")
+        terminal.see("haclient>")
+        terminal.type("SELECT 1;\r")
+        terminal.see("1 row")
 
 
 def test_pager_is_the_users_or_less_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
