@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     add("--acceptable-offset-lag", type=int, metavar="N", help="records that bounded may lack")
     add("--write-concern", choices=("one", "majority", "all"), help="of writes")
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
-    add("--errors", choices=("short", "full"), default="short", help="of Spark's: the first line")
+    add("--errors", choices=("short", "full"), default="short", help="short: the first line only")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     job = commands.add_parser(
         "submit", help="run a program as a job", description=job_commands.SUBMIT

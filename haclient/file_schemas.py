@@ -49,6 +49,8 @@ def table_of(file: LoadFile, stated: Mapping[str, str]) -> list[TableColumn]:
     if form.columns == "*" or (form.columns is not None and form.kind is not FileKind.CSV):
         raise InterfaceError("--create makes all columns that the file names: leave --columns out")
     schema = _of_texts(file, frozenset(stated)) if is_text else file.schema()
+    if not schema.names:
+        raise DataError(f"{file.path.name} names no columns, so no table can be made of it")
     if unknown := sorted(stated.keys() - {name.lower() for name in schema.names}):
         known = ", ".join(schema.names)
         raise InterfaceError(f"--types: the file has no column {unknown[0]}; it has {known}")

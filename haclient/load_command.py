@@ -21,7 +21,7 @@ from haclient.file_schemas import (
     table_of,
 )
 from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
-from haclient.screen import Line
+from haclient.screen import Line, Waiting
 from haclient.settings import Settings
 from haclient.sync.connection import Connection
 from haclient.sync.load import AT_ONCE, Load
@@ -94,8 +94,15 @@ def load(
         time_zone=options.time_zone,
     )
     file = LoadFile(options.file, form, PIECE_BYTES)
-    columns = _columns(file, options, report) if options.create else []
-    bar = Bar(sys.stderr, not options.quiet and sys.stderr.isatty())
+    is_watched = not options.quiet and sys.stderr.isatty()
+    columns: list[TableColumn] = []
+    if options.create:
+        with Waiting(sys.stderr, is_watched):
+            columns = _columns(file, options.types)
+        read = "as the file states" if file.form.kind in STATES_TYPES else "inferred"
+        shown = ", ".join(map(str, columns))
+        report(harmless(f"table {options.table}, {read} (--types says others): {shown}"))
+    bar = Bar(sys.stderr, is_watched)
     with Connection(settings) as connection:
         run = Load(
             connection,
@@ -126,18 +133,12 @@ def load(
     return 0
 
 
-def _columns(
-    file: LoadFile, options: argparse.Namespace, report: Callable[[str], None]
-) -> list[TableColumn]:
+def _columns(file: LoadFile, types: str | None) -> list[TableColumn]:
     """Return the columns of the table to make; raises ValueError for a file that has none."""
     try:
-        columns = table_of(file, stated_types(options.types))
+        return table_of(file, stated_types(types))
     except DataError as error:
         raise ValueError(error.message) from error
-    read = "as the file states" if file.form.kind in STATES_TYPES else "inferred"
-    shown = ", ".join(map(str, columns))
-    report(harmless(f"table {options.table}, {read} (--types says others): {shown}"))
-    return columns
 
 
 def _create(

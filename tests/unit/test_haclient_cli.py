@@ -152,6 +152,21 @@ def test_prompt_helps_and_sends_no_command_of_its_own(
     assert capsys.readouterr().err.count(prompt.HELP) == 3
 
 
+def test_prompt_without_a_place_for_its_history_says_so(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text("SELECT 1;\rquit\r")
+        assert cli.main(["sql"]) == 0
+    assert "the history is not kept" in capsys.readouterr().err
+    assert len(server.seen) == 1
+
+
 def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) -> None:
     server.script.append(failing(503, "availability", "X", outcome="UNKNOWN"))
     assert cli.main(["sql", "--wait", "0", "INSERT"]) == cli.EXIT_UNKNOWN

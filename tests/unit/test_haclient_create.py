@@ -118,6 +118,9 @@ def test_json_lines_get_types_of_json_and_mixed_values_need_one_that_is_stated(
     path.write_text("[1]\n")
     with pytest.raises(DataError, match="behind line 1: not a JSON object"):
         columns(path)
+    path.write_text("")
+    with pytest.raises(DataError, match=r"t\.jsonl names no columns"):
+        columns(path)
 
 
 def test_parquet_states_its_types(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import haclient
-from haclient import completing, screen
+from haclient import cli, completing, screen
 from haclient.completing import Wanted, completions, tables_of, wanted
 from haclient.prompt import RingNames
 from haclient.statements import unquoted
@@ -151,16 +154,43 @@ def test_names_are_asked_for_once_until_they_may_have_changed(server: Server) ->
     assert {each["statement"] for each in server.seen} == {"SHOW TABLES IN s"}
 
 
-def test_prompt_without_a_place_for_its_history_says_so(
-    server: Server, tmp_path: Path, environment: dict[str, str]
+def test_failover_is_told_in_a_line_of_its_own_while_the_spinner_turns(
+    server: Server, environment: dict[str, str]
 ) -> None:
-    (tmp_path / "file").write_text("")
-    here = {**environment, "XDG_STATE_HOME": str(tmp_path / "file")}
-    with HaclientTerminal("sql", environment=here) as terminal:
-        terminal.see("the history is not kept")
-        terminal.see("haclient>")
-        terminal.type("SELECT 1;\r")
-        terminal.see("1 row")
+    other = Server("b")
+    try:
+        unready = failing(503, "availability", "HAPROC_NOT_READY")
+
+        async def late(*request: Any) -> Any:
+            await asyncio.sleep(0.8)
+            return await unready(*request)
+
+        server.script.append(late)
+        servers = {"HACLIENT_SERVERS": f"{server.url},{other.url}"}
+        with HaclientTerminal(
+            "sql", "SELECT 1", environment={**environment, **servers}
+        ) as terminal:
+            terminal.see("(Ctrl-C cancels)")
+            shown = terminal.see("said by a)\n")
+            assert shown.splitlines()[-1].split("\r")[-1].startswith("failover: ")
+            terminal.see("cluster b · 1 row")
+            assert terminal.ended() == 0
+    finally:
+        other.close()
+
+
+def test_prompt_without_prompt_toolkit_reads_plain_lines(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
+    typed = iter(["SELECT", "1;", "\\q"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert cli.main(["sql", "--server", server.url]) == 0
+    assert [each["statement"] for each in server.seen] == ["SELECT\n1"]
+    capsys.readouterr()
 
 
 def test_pager_is_the_users_or_less_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
