@@ -133,7 +133,9 @@ def completions(want: Wanted, names: Names) -> list[str]:
     typed = unquoted(want.typed).lower()
     of_words: list[str] = []
     if want.before_dot:
+        whole = {table.lower(): table for table in want.tables.values()}
         table = want.tables.get(unquoted(want.before_dot).lower())
+        table = table or whole.get(want.before_dot.lower())
         found = names.columns(table) if table else names.tables(want.before_dot)
     elif want.expects in _BEFORE_SCHEMA:
         found = names.schemas()

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from haclient.columns import is_variant, type_name
@@ -25,6 +27,8 @@ _PLAIN_TYPES: Final = frozenset(
     {"BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "BINARY"}
     | {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}
 )
+_LIKE_A_CODE: Final = re.compile(rb"(?<![\w.:-])(?:\+|-?0)[0-9]")
+"""Digits with a zero or a plus in front, wherever they stand."""
 _UNSIGNED: Final = {8: "SMALLINT", 16: "INT", 32: "BIGINT", 64: "DECIMAL(20,0)"}
 
 
@@ -61,6 +65,8 @@ def _column(field: Any, form: FileForm, stated: str | None) -> TableColumn:
     if stated is not None:
         return TableColumn(field.name, stated)
     kind = field.type
+    if form.kind is FileKind.CSV and pa.types.is_binary(kind):
+        raise DataError(f"column {field.name} is no UTF-8")
     if form.kind is FileKind.CSV and pa.types.is_time(kind):
         kind = pa.string()
     if form.time_zone is not None and pa.types.is_timestamp(kind):
@@ -109,11 +115,12 @@ def _of_texts(file: LoadFile, stated: frozenset[str]) -> Any:
     for piece in file.pieces():
         body = piece.body()
         data = body if isinstance(body, bytes) else b"".join(body)
-        if is_csv:
-            columns = _csv_types(data, piece.query)
-        else:
-            columns = _json_types(data, stated, piece.begins)
-        for name, kind in columns:
+        try:
+            columns = dict(_csv_types(data, piece.query) if is_csv else _json_types(data, stated))
+        except (pa.ArrowException, ValueError, RecursionError) as error:
+            where = f"{file.path.name}, from {piece.begins} on"
+            raise DataError(f"{where}: no {file.form.kind}: {error}") from error
+        for name, kind in columns.items():
             found[name] = kind if name not in found else _both(name, found[name], kind, is_csv)
     return pa.schema(found)
 
@@ -136,10 +143,34 @@ def _mixed(name: str, what: str) -> DataError:
 def _csv_types(data: bytes, query: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     """Yield the columns of some records, read as the ring reads them."""
     names = next(csv.reader([query["columns"]], strict=True))
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueError(f"a column comes twice: {query['columns']}")
     if not data.strip(b"\r\n"):
         yield from ((name, pa.null()) for name in names)
         return
-    table = pa_csv.read_csv(
+    table = _csv_table(data, query, names, {})
+    numbers = {
+        field.name: pa.string()
+        for field in table.schema
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    }
+    codes: frozenset[str] = frozenset()
+    if numbers and _LIKE_A_CODE.search(data):
+        texts = _csv_table(data, query, names, numbers)
+        codes = frozenset(name for name in numbers if _has_codes(texts.column(name)))
+    for field in table.schema:
+        yield field.name, pa.string() if field.name in codes else field.type
+
+
+def _has_codes(texts: Any) -> bool:
+    """Return whether a text begins with a zero or a plus, which a number would lose."""
+    return bool(pc.any(pc.match_substring_regex(texts, r"^\s*(\+|-?0)\d")).as_py())
+
+
+def _csv_table(
+    data: bytes, query: Mapping[str, str], names: list[str], types: Mapping[str, Any]
+) -> Any:
+    return pa_csv.read_csv(
         pa.BufferReader(data),
         pa_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
         pa_csv.ParseOptions(
@@ -148,24 +179,21 @@ def _csv_types(data: bytes, query: Mapping[str, str]) -> Iterator[tuple[str, Any
             ignore_empty_lines=len(names) != 1,
         ),
         pa_csv.ConvertOptions(
+            column_types=dict(types),
             null_values=[query.get("null", "")],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
     )
-    yield from zip(names, table.schema.types, strict=True)
 
 
-def _json_types(data: bytes, stated: frozenset[str], begins: str) -> Iterator[tuple[str, Any]]:
+def _json_types(data: bytes, stated: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yield the columns of some lines."""
     values: dict[str, list[Any]] = {}
     for line in filter(bytes.strip, data.split(b"\n")):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"behind {begins}: not JSON: {error}") from error
+        row = json.loads(line)
         if not isinstance(row, dict):
-            raise DataError(f"behind {begins}: not a JSON object: {line[:40]!r}")
+            raise ValueError(f"not an object: {line[:40]!r}")
         for name, value in row.items():
             values.setdefault(name, []).append(value)
     for name, given in values.items():

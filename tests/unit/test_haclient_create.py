@@ -100,6 +100,31 @@ def test_csv_gets_the_types_that_fit_all_of_its_values(tmp_path: Path) -> None:
     assert columns(path) == ["id STRING", "s STRING"]
 
 
+def test_csv_number_with_a_zero_or_a_plus_in_front_is_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("zip,n,tel,f,at\n8004,-1,+41,0.5,2026-01-02 03:04:05\n0123,0,,1e+05,\n")
+    for size in (1 << 20, 1):
+        assert columns(path, size=size) == [
+            *("zip STRING", "n BIGINT", "tel STRING", "f DOUBLE", "at TIMESTAMP_NTZ")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"a,b\n1\n", "from line 2 on: no csv: .*Expected 2 columns"),
+        (b"a,A\n1,2\n", "a column comes twice: a,A"),
+        (b"a,b\n\xff,2\n", "column a is no UTF-8"),
+        (b'a,b\n"1,2\n', "from line 2 on: no csv|not closed"),
+    ],
+)
+def test_csv_that_is_none_is_told(tmp_path: Path, data: bytes, problem: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=problem):
+        columns(path)
+
+
 def test_json_lines_get_types_of_json_and_mixed_values_need_one_that_is_stated(
     tmp_path: Path,
 ) -> None:
@@ -116,7 +141,7 @@ def test_json_lines_get_types_of_json_and_mixed_values_need_one_that_is_stated(
             columns(path, size=size)
     assert columns(path, "m VARIANT") == ["m VARIANT"]
     path.write_text("[1]\n")
-    with pytest.raises(DataError, match="behind line 1: not a JSON object"):
+    with pytest.raises(DataError, match="from line 1 on: no jsonl: not an object"):
         columns(path)
     path.write_text("")
     with pytest.raises(DataError, match=r"t\.jsonl names no columns"):

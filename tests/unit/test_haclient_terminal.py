@@ -247,6 +247,7 @@ class CannedNames:
         ("SELECT 1; DROP TABLE ord", ["orders"]),
         ("SELECT * FROM sales.", ["orders_2026"]),
         ("SELECT * FROM sales.orders_2026 x WHERE x.", ["idem"]),
+        ("SELECT * FROM sales.orders_2026 WHERE Sales.orders_2026.", ["idem"]),
         ("SELECT * FROM orders JOIN sales.orders_2026 AS x WHERE id", ["id", "idem"]),
         ("SELECT * FROM orders WHERE id", ["id"]),
         ("UPDATE orders SET it", ["item"]),
