@@ -167,6 +167,7 @@ class HAProcDialect(default.DefaultDialect):
         rows = connection.exec_driver_sql(f"SHOW {what}{place}")
         return [name for _, name, is_temporary, *_ in rows if is_temporary == temporary]
 
+    @cached
     def has_table(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> bool:

@@ -200,7 +200,7 @@ function question(title, what, { detail = "", label = "", secret = false, confir
   const dialog = $("dialog");
   const input = $("input", dialog);
   if (dialog.open) return Promise.resolve(null);
-  finish();  // the event of a dialog that was closed a moment ago is still to come
+  finish(); // the event of a dialog that was closed a moment ago is still to come
   put($("#question"), title);
   put($("#what"), what);
   put($("#detail"), detail);

@@ -4,7 +4,7 @@ from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
 
 HAS = """
-    ctes datetime_historic date_historic datetime_timezone datetime_literals except_
+    datetime_historic date_historic datetime_timezone datetime_literals except_
     infinity_floats intersect
     nullsordering precision_numerics_many_significant_digits
     precision_numerics_retains_significant_digits
@@ -15,12 +15,12 @@ HAS = """
     precision_numerics_enotation_small
 """
 HAS_NOT = """
-    autoincrement_insert autoincrement_without_sequence duplicate_key_raises_integrity_error
+    autoincrement_insert autoincrement_without_sequence ctes duplicate_key_raises_integrity_error
     empty_inserts fetch_null_from_numeric foreign_keys foreign_key_constraint_reflection
     foreign_key_ddl implements_get_lastrowid implicitly_named_constraints index_reflection
     indexes_with_ascdesc named_constraints on_update_cascade primary_key_constraint_reflection
     reflect_indexes_with_ascdesc self_referential_foreign_keys temporary_tables
-    temp_table_reflection unique_constraint_reflection
+    temp_table_reflection tuple_in_w_empty unique_constraint_reflection
 """
 
 
