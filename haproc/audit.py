@@ -26,6 +26,8 @@ LINES_MAX: Final = 30
 """Refusals of one address in a window that are written. Chosen, not measured."""
 ALL_LINES_MAX: Final = 600
 """Refusals of all addresses in a window; 17 MB an hour at most. Chosen."""
+WHY_MAX: Final = 500
+"""Characters of a reason: a table's name may be long."""
 _REFUSALS: Final = frozenset({ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN})
 _FIELDS: Final = "audit"
 
@@ -52,7 +54,7 @@ def note_if_refusal(error: RequestError) -> None:
     """
     if error.error_class in _REFUSALS and not error.audited:
         error.audited = True
-        _write("refused", error_class=error.error_class, why=error.message)
+        _write("refused", error_class=error.error_class, why=error.message[:WHY_MAX])
 
 
 def note_command(outcome: str) -> None:

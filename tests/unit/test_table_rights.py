@@ -23,6 +23,8 @@ from haproc.classify.rules import Rules, parse_rules
 from haproc.config.access import User
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.reading import known
+from haproc.reading.summary import touches
+from tests.readings.golden import CORPUS, part, reading_of
 from tests.unit import test_reads_between_doors as between
 from tests.unit.made_readings import alias, said, table
 from tests.unit.test_plans import Program, read
@@ -136,6 +138,56 @@ async def test_another_user_has_all_tables(tmp_path: Path, monkeypatch: pytest.M
     async with ring(tmp_path, monkeypatch, "all") as (both, a, _):
         for sql in ("SELECT * FROM v", "INSERT INTO t VALUES (1)"):
             assert error_of(await both.ask(a, sql)) == "SUCCEEDED"
+
+
+# -- what Spark reads ----------------------------------------------------------------------------
+
+NAMES = ("SHOW TABLES", "SHOW DATABASES", "SHOW VIEWS", "SHOW FUNCTIONS", "SHOW CATALOGS")
+OF_TABLES = frozenset(
+    """
+    CatalogTable LogicalRelation HadoopFsRelation DataSourceV2Relation UnresolvedRelation
+    ResolvedTable ResolvedIdentifier UnresolvedTable UnresolvedTableOrView UnresolvedIdentifier
+    """.split()  # noqa: SIM905
+)
+
+
+def test_no_recorded_statement_that_has_to_do_with_a_table_is_for_a_user_without_tables() -> None:
+    """Each one of the corpus, as the rules see it that decide about queries and sessions."""
+    nothing, passed, refused = Rights(tables=("spark_catalog.nothing.*",)), 0, 0
+    for path in sorted(CORPUS.glob("*.txt")):
+        for sql, recorded in part(path.stem).items():
+            if recorded.error:
+                continue
+            reading = recorded.reading(sql)
+            try:
+                found = touches(reading, Context(schema=recorded.world))
+            except RefusedError:
+                continue  # for everybody
+            if found.inner or found.function is not None:
+                continue  # what is inside is read by itself, see `Ruling`
+            if nothing.outside(Kind.SELECT, found.touched) is not None:
+                refused += 1
+                continue
+            passed += 1
+            listing = sql.startswith("SHOW") or "CACHE TABLE" in sql
+            root = reading.analyzed or reading.parsed  # of which the latter names CTEs, too
+            assert root is not None
+            classes = {node.cls for node in root.walk()}
+            variable = "FakeSystemCatalog" in classes
+            assert listing or variable or classes.isdisjoint(OF_TABLES), sql
+    assert refused > 1000 and passed > 100
+
+
+@pytest.mark.parametrize("sql", NAMES)
+def test_names_are_for_everybody(sql: str) -> None:
+    found = touches(reading_of(sql), Context())
+    assert SALES.outside(Kind.SHOW, found.touched) is None
+
+
+@pytest.mark.parametrize("sql", ["SHOW COLUMNS IN t", "DESCRIBE t", "DESCRIBE HISTORY t"])
+def test_columns_need_the_table(sql: str) -> None:
+    found = touches(reading_of(sql), Context(schema="hr"))
+    assert SALES.outside(Kind.SHOW, found.touched) is not None
 
 
 # -- the rule itself -----------------------------------------------------------------------------
