@@ -22,6 +22,18 @@ CODE: Final = frozenset(_CODE.lower().split())
 """Spark's classes of what runs code outside SQL, which could read the files of any table."""
 
 
+_OF_NO_TABLE: Final = frozenset(
+    {
+        Kind.CREATE_FUNCTION,
+        Kind.DROP_FUNCTION,
+        Kind.CREATE_NAMESPACE,
+        Kind.ALTER_NAMESPACE,
+        Kind.DROP_NAMESPACE,
+    }
+)
+"""Kinds that change what patterns of tables do not name, and other users rest on."""
+
+
 class Role(StrEnum):
     """What a user's token opens."""
 
@@ -58,6 +70,8 @@ class Rights:
         """
         if not self.bounded:
             return None
+        if kind in _OF_NO_TABLE:
+            return f"no table alone ({kind.value.replace('_', ' ')})"
         for table in sorted(touched.tables):
             if not any(fnmatchcase(table, pattern) for pattern in self.tables):
                 return table
