@@ -130,7 +130,7 @@ async def _ask(
         if response.status in (400, 422):
             return {"statement": body["statement"], "error": told}
         why = f"{url}: {told.get('message', response.reason)}"
-        if told.get("error_class") == ErrorClass.UNAUTHENTICATED:
+        if told.get("error_class") in (ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN):
             break
     raise UnansweredError(why)
 

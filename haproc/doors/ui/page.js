@@ -295,7 +295,7 @@ async function follow() {
     const response = await fetch("/ui/events", { headers, cache: "no-store", signal: stop.signal });
     if (!response.ok) {
       const { message } = await response.json();
-      if (response.status === 401) {
+      if (response.status === 401 || response.status === 403) {
         sessionStorage.removeItem(TOKEN);
         clearTimeout(patience);
         live(message);
