@@ -99,11 +99,14 @@ def check_users(users: Sequence[User], secret: str) -> Iterator[tuple[str, str]]
     for index, user in enumerate(users):
         path = f"users[{index}]"
         if bool(user.token) == bool(user.token_hash):
-            yield path, "give either token or token_hash"
+            yield path, f"{user.name}: give either token or token_hash"
             continue
         key = "token" if user.token else "token_hash"
         if user.token_hash and not _HASH.fullmatch(user.token_hash):
-            yield f"{path}.{key}", "must be sha256: and 64 digits, as haproc token prints it"
+            yield (
+                f"{path}.{key}",
+                f"{user.name}: must be sha256: and 64 digits, as haproc token prints it",
+            )
         digest = digest_of(user.token) if user.token else user.token_hash
         first = taken.setdefault(digest, f"{path}.{key}")
         if first != f"{path}.{key}":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from haproc.engine.rewriting import RPCS
 from haproc.metrics import Metrics
 from haproc.statements.request_admission import RequestAdmission
 from tests.unit.door_rig import CannedWatched, Rig, door, make_config
+from tests.unit.test_oidc import OIDC, Provider, by_hand, signed
 from tests.unit.test_openapi import BETWEEN_PEERS, routes
 
 USERS = (
@@ -35,7 +37,15 @@ LISTS = {
     False: (roles.OPEN_TO_CLIENTS, roles.READERS, roles.WRITERS),
     True: (roles.OPEN_TO_OPERATORS, roles.OPERATORS, roles.PEERS),
 }
+EXPIRED = signed(exp=1)
+"""A token of a provider's that was good once; and one that nobody signed, and one for elsewhere."""
+UNSIGNED, FOREIGN = by_hand({"alg": "none", "kid": "r1"}), signed(aud="another")
 HINT = re.compile("token|operator|secret")
+
+
+def access_to(tmp_path: Path) -> Access:
+    """Return whoever may use the doors: users of the configuration, and a provider's."""
+    return Access(replace(make_config(tmp_path, users=USERS), oidc=OIDC), Provider().users)
 
 
 async def status_of(rig: Rig, method: str, path: str, token: str | None) -> int:
@@ -74,13 +84,14 @@ async def test_each_route_stands_in_exactly_one_list(tmp_path: Path, operators: 
 async def test_each_route_refuses_strangers_and_too_weak_roles(
     tmp_path: Path, operators: bool
 ) -> None:
-    async with door(tmp_path, users=USERS, operator=operators, watched=CannedWatched()) as rig:
+    access = access_to(tmp_path)
+    async with door(tmp_path, operator=operators, watched=CannedWatched(), access=access) as rig:
         for method, path in sorted(routes(rig.app)):
             role = roles.needed(path, operators=operators, token=False)
             if role is None:
                 assert await status_of(rig, method, path, None) not in (401, 403), path
                 continue
-            for token in (None, "wrong", "eyJhbGciOiJub25lIn0.e30."):
+            for token in (None, "wrong", EXPIRED, UNSIGNED, FOREIGN):
                 assert await status_of(rig, method, path, token) == 401, (path, token)
             for token in weaker(role):
                 assert await status_of(rig, method, path, token) == 403, (path, token)
@@ -162,6 +173,8 @@ class Context:
     [
         (None, grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
         ("wrong", grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
+        (EXPIRED, grpc.StatusCode.UNAUTHENTICATED, "it has expired"),
+        (UNSIGNED, grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
         (SECRET, grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
         ("operates", grpc.StatusCode.PERMISSION_DENIED, "HAPROC_FORBIDDEN"),
     ],
@@ -177,8 +190,9 @@ async def test_each_call_of_spark_connect_refuses_too_weak_tokens(
     caplog.set_level(logging.INFO, "haproc.audit")
     config = make_config(tmp_path, users=USERS)
     gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
+    admission = access_to(tmp_path).clients()
     boundary = Boundary(
-        Access(config).clients(), gate, lambda key: "s", lambda error: pytest.fail(str(error)), "a"
+        admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)), "a"
     )
 
     async def handle(call: Any, request: bytes, *more: Any) -> bytes:

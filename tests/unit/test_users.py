@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import logging
+import os
+import signal
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,16 +19,18 @@ import pytest
 from haproc import audit
 from haproc.audit import CALLER, Bounded, Caller
 from haproc.classify.rights import Rights, Role
-from haproc.cli import tools
+from haproc.cli import nodes, tools
 from haproc.cli.main import main
 from haproc.cli.nodes import read_users, set_up_audit
 from haproc.config.access import User, digest_of
 from haproc.config.load import load
+from haproc.config.model import Config
 from haproc.config.shares import user_max
 from haproc.config.tree import ConfigError
 from haproc.doors.http.access import Access, Admitted
 from haproc.failure import ErrorClass, RequestError, refused
-from tests.unit.door_rig import STATEMENTS, door, make_config
+from haproc.node.node import ExitCode
+from tests.unit.door_rig import STATEMENTS, door, make_config, until
 
 RING = """
 ring: demo
@@ -138,6 +143,38 @@ async def test_wrong_file_keeps_the_users_and_says_so(
         assert isinstance(await admitted(access, "token-of-ann"), Admitted)
     assert [each.levelname for each in caplog.records] == ["ERROR"] * 2
     assert all("the users stay as they were" in each.getMessage() for each in caplog.records)
+
+
+async def test_process_reads_its_users_again_at_sighup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[Access, asyncio.Event]] = []
+
+    class WaitingNode:
+        def __init__(self, config: Config, name: str, *, access: Access) -> None:
+            made.append((access, asyncio.Event()))
+            self.stop = made[-1][1].set
+
+        async def run(self) -> ExitCode:
+            await made[-1][1].wait()
+            return ExitCode.AGAIN if len(made) == 1 else ExitCode.STOPPED
+
+    monkeypatch.setattr(nodes, "Node", WaitingNode)
+    file = write(tmp_path, ANN, EVE)
+    serving = asyncio.create_task(nodes._serve(load(file, {}), "a", file))
+    try:
+        await until(lambda: len(made) == 1)
+        write(tmp_path, ANN)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: made[0][0].users.named("eve") is None)
+        made[0][1].set()
+        await until(lambda: len(made) == 2)  # it began anew, with the users of now
+        assert made[1][0].users.named("eve") is None
+        made[1][1].set()
+        assert await serving == ExitCode.STOPPED
+    finally:
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 def test_reading_again_neither_opens_nor_closes_a_door_to_everybody(
