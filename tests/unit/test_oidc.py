@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,34 @@ async def test_keys_over_http_from_the_own_machine_alone() -> None:
         await fetch_json("http://login.example.com/keys")
 
 
+@contextlib.asynccontextmanager
+async def served(
+    answers: Callable[[web.BaseRequest], Awaitable[web.Response]],
+) -> AsyncIterator[str]:
+    """Serve on loopback; give the URL."""
+    runner = web.ServerRunner(web.Server(answers))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_configured_provider_is_asked_over_http(tmp_path: Path) -> None:
+    async def answers(request: web.BaseRequest) -> web.Response:
+        issuer = f"http://{request.host}"
+        about = {"issuer": issuer, "jwks_uri": f"{issuer}/keys"}
+        return web.json_response({"keys": KEYS} if request.path == "/keys" else about)
+
+    async with served(answers) as issuer:
+        config = replace(make_config(tmp_path), oidc=replace(OIDC, issuer=issuer))
+        admission = Access(config).clients()
+        headers = {"Authorization": f"Bearer {signed(iss=issuer)}"}
+        found = Admitted("ann@example.com", GRANTS[1].rights, issued=True)
+        assert await admission.admit(headers) == found
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -283,19 +312,12 @@ async def test_answer_of_a_provider(answer: web.Response, told: str) -> None:
     async def answers(_: web.BaseRequest) -> web.Response:
         return answer
 
-    runner = web.ServerRunner(web.Server(answers))
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/keys"
+    async with served(answers) as url:
         if told:
             with pytest.raises(FetchError, match=told):
                 await fetch_json(url)
         else:
             assert await fetch_json(url) == {"keys": KEYS}
-    finally:
-        await runner.cleanup()
 
 
 # -- the doors -----------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from multidict import CIMultiDictProxy
 from haproc.classify.rights import NOTHING, UNBOUNDED, Rights, Role
 from haproc.config.access import User, digest_of
 from haproc.config.model import Config
-from haproc.doors.http.oidc import OidcUsers
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.book import PREFIX
 from haproc.route.model import Authorization
@@ -207,6 +206,8 @@ class Access:
     def __init__(self, config: Config, provider: Provider | None = None) -> None:
         self.users = Users(config.users)
         if provider is None and config.oidc.issuer:
+            from haproc.doors.http.oidc import OidcUsers  # takes 11 MiB: not where nobody needs it
+
             provider = OidcUsers(config.oidc, time.monotonic)
         self._provider = provider
         self._authenticates = config.authenticates
