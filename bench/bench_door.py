@@ -23,6 +23,7 @@ from aiohttp import web
 from bench.report import Row, report
 from dmq import Json
 from haproc.classify.model import OperationClass, WriteConcern
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
 from haproc.doors.http.bodies import ARROW_STREAM
@@ -58,7 +59,13 @@ class InstantService:
         return None
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
+        self,
+        session_id: str,
+        user: str,
+        statements: Sequence[str],
+        *,
+        afresh: bool,
+        rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
         return {}
 

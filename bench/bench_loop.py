@@ -27,6 +27,7 @@ from dmq import Json
 from haproc.classify.classifier import classify
 from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.classify.names import Context
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
@@ -95,7 +96,13 @@ class Reader:
         return False
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
+        self,
+        session_id: str,
+        user: str,
+        statements: Sequence[str],
+        *,
+        afresh: bool,
+        rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
         """There are no sessions here."""
         return {}

@@ -211,6 +211,12 @@ class ErrorClass(StrEnum):
     """The request itself is wrong or too slow; the message says how."""
     UNAUTHENTICATED = "HAPROC_UNAUTHENTICATED"
     """Send a configured user's token (or, between HAProcs, the same secret)."""
+    FORBIDDEN = "HAPROC_FORBIDDEN"
+    """The token is a user's who may not do this: his roles or tables do not include it, the message
+    says which are needed. An operator changes ``roles`` or ``tables`` of the user."""
+    PROVIDER_AWAY = "HAPROC_PROVIDER_AWAY"
+    """The keys of the OpenID Connect provider could not be fetched, and none are here from before:
+    the message says why. Ask again later; operators: see ``oidc``."""
     NOT_FOUND = "HAPROC_NOT_FOUND"
     """The statement ran on another HAProc, is no longer kept, or the path is wrong."""
     METHOD_NOT_ALLOWED = "HAPROC_METHOD_NOT_ALLOWED"
@@ -359,6 +365,8 @@ class RequestError(Exception):
         self.hint = hint
         self.offset = offset
         self.details = details
+        self.audited = False
+        """True if the audit log has it."""
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         """Exceptions are copied between processes by what made them."""

@@ -70,7 +70,8 @@ def _markdown(text: str) -> str:
 
 _SECTIONS: Final = {
     "clusters[]": "One entry for each cluster.",
-    "users[]": "One entry for each user of the client door.",
+    "users[]": "One entry for each user ([Users and roles](../operate/guide.md#users-and-roles)).",
+    "oidc": "The OpenID Connect provider whose signed tokens the doors take.",
     "limits": "What one HAProc accepts at once, keeps, and holds in memory.",
     "timeouts": "Deadlines and intervals, in seconds.",
     "membership": "How HAProcs notice that one of them is gone.",
@@ -171,6 +172,8 @@ def _default(field: dataclasses.Field[Any], path: str) -> str:
         return "`parallel`" if value else "`serial`"
     if value is None or value in ((), ""):
         return "none"
+    if isinstance(value, tuple):
+        return code(str(each) for each in value)
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f"`{value:.12g}`" if isinstance(value, float) else f"`{value}`"

@@ -54,9 +54,10 @@ class Api:
                 f"{self._api['info']['description']} `GET /openapi.json` has all of this for "
                 "programs. How to use it is in the [SQL guide](../guide/sql.md). Requests to the "
                 "client door carry a user's token as `Authorization: Bearer TOKEN`, those below "
-                "`/ha/v1/` the ring's secret; health, status and metrics on the operator "
-                "door need nothing. Each error has the body [Error](#error), its status says what "
-                "kind it is, and the classes are on [a page of their own](errors.md)."
+                "`/ha/v1/` that of a user with the role operator; health, status and metrics on "
+                "the operator door need nothing. Each error has the body [Error](#error), "
+                "its status says what kind it is, and the classes are on [a page of their "
+                "own](errors.md)."
             ),
             *table(("status", "meaning"), self._statuses()),
             "## Requests",

@@ -23,6 +23,7 @@ from haproc.classify.model import (
     Touched,
 )
 from haproc.classify.names import Context
+from haproc.classify.rights import Rights
 from haproc.classify.rules import (
     CACHEABLE_KINDS,
     DEFAULT_CLASSES,
@@ -125,7 +126,7 @@ def decided(
         rule=f"default for {kind.value}",
         insert=recognised.insert,
         bare=recognised.bare,
-        rules=about(rules, kind, text, context.user),
+        rules=about(rules, kind, text, context.user, context.rights),
     )
     by_reading = any(rule.by_reading for rule in statement.rules)
     if by_reading and recognised.insert is None and kind not in _OF_NO_TABLE:
@@ -144,6 +145,8 @@ def ruled(
     ``refusal``: why it is not run unless a rule gives it a class. Raises RefusedError.
     """
     rule = first(statement.rules, statement.kind, touched)
+    if rule is not None and rule.rights is not None:
+        raise _forbidden(statement.kind, rule.rights, touched)
     chosen, why = _decide(statement, rule, refusal)
     return replace(
         statement,
@@ -184,6 +187,16 @@ def _tokens(sql: str, bounds: Bounds) -> list[Token]:
         return bounded_tokens(sql, bounds)
     except LexicalError as error:
         raise RefusedError(ErrorClass.SYNTAX, str(error), "correct the SQL") from error
+
+
+def _forbidden(kind: Kind, rights: Rights, touched: Touched) -> RefusedError:
+    """Return the refusal of a statement that its sender's rights do not include."""
+    return RefusedError(
+        ErrorClass.FORBIDDEN,
+        f"the statement ({kind.value}) touches {rights.outside(kind, touched)}, and this user may "
+        f"touch {', '.join(rights.tables)}",
+        "name tables that the user may touch, or have an operator change tables of the user",
+    )
 
 
 def _decide(

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Final
 
 from haproc.classify.model import RefusedError
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 from haproc.failure import ErrorClass
 
@@ -83,6 +84,7 @@ class Context:
     catalog: str = "spark_catalog"
     schema: str = "default"
     user: str = ""
+    rights: Rights = UNBOUNDED
 
 
 def plain(token: Token) -> str:

@@ -17,6 +17,7 @@ import yaml
 
 from haproc.classify.allowed import NO_PATHS, Paths
 from haproc.classify.model import BUDGET_MAX_S, Kind, OperationClass, Touched, WriteConcern
+from haproc.classify.rights import UNBOUNDED, Rights
 
 QUERY_KINDS = frozenset({Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN})
 SESSION_KINDS = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.TEMPORARY_VIEW, Kind.CACHE})
@@ -100,6 +101,8 @@ class Rule:
     write_concern: WriteConcern | None = None
     apply_budget_s: float | None = None
     cache: bool | None = None
+    rights: Rights | None = None
+    """With these, the rule refuses what they do not include; nothing else of it counts."""
 
     def is_about(self, kind: Kind, sql: str, user: str) -> bool:
         """True if this rule may decide about a statement, whatever its tables are."""
@@ -113,10 +116,12 @@ class Rule:
     @property
     def by_reading(self) -> bool:
         """True if Spark's reading of a statement decides if the rule fits."""
-        return self.table is not None or self.expression is not None
+        return (self.table, self.expression, self.rights) != (None, None, None)
 
     def fits(self, kind: Kind, touched: Touched) -> bool:
         """True if a statement of this kind and user touches and computes the rule's names."""
+        if self.rights is not None:
+            return self.rights.outside(kind, touched) is not None
         # A refusal, a stronger write concern or a budget holds for what could do so.
         in_doubt = self.operation_class is None and self.cache is not True
         fits = True
@@ -156,9 +161,14 @@ class Rules:
         return any(rule.write_concern is not None for rule in self.rules)
 
 
-def about(rules: Rules, kind: Kind, sql: str, user: str) -> tuple[Rule, ...]:
-    """Return the rules of which the first that fits a statement's tables decides about it."""
-    found = []
+def about(
+    rules: Rules, kind: Kind, sql: str, user: str, rights: Rights = UNBOUNDED
+) -> tuple[Rule, ...]:
+    """Return the rules of which the first that fits a statement's tables decides about it.
+
+    What the sender's rights do not include comes before all that an operator's rules say.
+    """
+    found = [Rule("rights", rights=rights)] if rights.bounded else []
     for rule in rules.rules:
         if rule.is_about(kind, sql, user):
             found.append(rule)

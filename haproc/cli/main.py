@@ -291,6 +291,13 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     classify.add_argument("--user", default="anonymous")
     _json(classify)
     classify.set_defaults(run=tools.classify)
+    token = commands.add_parser("token", help="make a user's token, and its entry for users_file")
+    token.add_argument("name", help="the user's name")
+    token.add_argument(
+        "--role", action="append", choices=["reader", "writer", "operator"], help="again for more"
+    )
+    token.add_argument("--table", action="append", help="a pattern of tables; again for more (*)")
+    token.set_defaults(run=tools.token)
     plugin = commands.add_parser(
         "spark-jar", help="print the jar of HAProc's Spark plugin, and the settings that load it"
     )

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import traceback
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import aiohttp
 import uvloop
 
 from dmq import LogError
+from haproc import audit
 from haproc.cli import memory, output
 from haproc.config.load import load
 from haproc.config.model import ClusterConfig, Config
 from haproc.config.tree import ConfigError
+from haproc.doors.http.access import Access
 from haproc.failure import message_of
 from haproc.membership.state import SERVING
 from haproc.node.node import ExitCode, Node
@@ -36,6 +39,7 @@ from haproc.ring.process import StartError, launch, process_of, wait_answering
 # but for the client's own DEBUG, in which it would write passwords: it never gets below INFO.
 
 
+logger = logging.getLogger(__name__)
 AGAIN_AFTER_S = 60.0
 _SHOWN_MAX = 300
 """Characters of a message that are written; chosen, not measured."""
@@ -79,6 +83,22 @@ def set_up(level: str) -> None:
         handler.addFilter(KafkaInOneLine())
     kafka = logging.INFO if root.level <= logging.DEBUG else logging.WARNING
     logging.getLogger("kafka").setLevel(kafka)
+
+
+def set_up_audit(file: Path | None) -> None:
+    """Bound the audit log's refusals, and write it to its own file if there is to be one.
+
+    Raises OSError. The file is opened again where it was moved, so it can be rotated.
+    """
+    audit.logger.addFilter(audit.Bounded())
+    audit.logger.setLevel(logging.INFO)
+    if file is None:
+        return
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    handler = WatchedFileHandler(file, encoding="utf-8")
+    handler.setFormatter(audit.Lines())
+    audit.logger.addHandler(handler)
+    audit.logger.propagate = False
 
 
 def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -127,7 +147,8 @@ def serve(options: argparse.Namespace) -> int:
     config.state_dir.mkdir(parents=True, exist_ok=True)
     prepare_process()
     try:
-        return int(uvloop.run(_serve(config, options.cluster)))
+        set_up_audit(config.audit_file)
+        return int(uvloop.run(_serve(config, options.cluster, options.config)))
     except (OSError, LogError) as error:
         output.error(f"{options.cluster}: {error}")
         return ExitCode.FAILED
@@ -158,16 +179,29 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(config: Config, cluster: str) -> ExitCode:
+async def _serve(config: Config, cluster: str, file: Path) -> ExitCode:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(unhandled)
+    access = Access(config)
+    loop.add_signal_handler(signal.SIGHUP, read_users, access, file)
     while True:
-        node = Node(config, cluster)
+        node = Node(config, cluster, access=access)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, node.stop)
         code = await node.run()
         if code is not ExitCode.AGAIN:
             return code
+
+
+def read_users(access: Access, file: Path) -> None:
+    """Have a HAProc read its users again; it keeps those that it has if anything is wrong."""
+    try:
+        config = load(file, os.environ)
+        access.take_users(config)
+    except (ConfigError, ValueError) as error:
+        logger.error("the users stay as they were: %s", error)
+    else:
+        logger.info("the users were read again: %d", len(config.users))
 
 
 def start(options: argparse.Namespace) -> int:

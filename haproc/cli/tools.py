@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +15,12 @@ from typing import Any, Final
 import aiohttp
 
 from haproc.classify.names import Context
+from haproc.classify.rights import Role
 from haproc.classify.rules import Rules, RulesError, load_rules
 from haproc.cli import output
 from haproc.cli.report import lines_of, report, under
+from haproc.config.access import digest_of
+from haproc.config.check import NAME
 from haproc.config.load import load
 from haproc.config.tree import ConfigError
 from haproc.engine import server
@@ -33,6 +38,8 @@ _PATH: Final = "/api/ha/classify"
 _AT_ONCE: Final = 8
 """Statements of a file that are under way. Chosen: a HAProc reads as many at a time."""
 _ANSWER_S: Final = 120.0
+TOKEN_BYTES: Final = 32
+"""So many random bytes cannot be guessed, not even from a fast hash."""
 
 
 class UnansweredError(Exception):
@@ -123,7 +130,7 @@ async def _ask(
         if response.status in (400, 422):
             return {"statement": body["statement"], "error": told}
         why = f"{url}: {told.get('message', response.reason)}"
-        if told.get("error_class") == ErrorClass.UNAUTHENTICATED:
+        if told.get("error_class") in (ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN):
             break
     raise UnansweredError(why)
 
@@ -146,6 +153,20 @@ def check_config(options: argparse.Namespace) -> int:
         output.dump({"ok": True, "ring": config.ring, "clusters": names})
     else:
         print(f"{options.file}: ring {config.ring}, clusters {', '.join(names)}: correct")
+    return 0
+
+
+def token(options: argparse.Namespace) -> int:
+    """Make a token for a user: print it once, with the entry that lets it in."""
+    if not NAME.fullmatch(options.name):
+        output.error(f"{options.name!r} must be 1 to 63 letters, digits, '.', '_' or '-'")
+        return output.USAGE
+    made = secrets.token_urlsafe(TOKEN_BYTES)
+    entry: dict[str, Any] = {"name": options.name, "token_hash": digest_of(made)}
+    entry["roles"] = options.role or [Role.READER.value, Role.WRITER.value]
+    entry["tables"] = options.table or ["*"]
+    print(f"the user's token, shown once: {made}", file=sys.stderr)
+    print(f"- {json.dumps(entry)}")
     return 0
 
 

@@ -12,6 +12,7 @@ from cronsim import CronSim, CronSimError
 from haproc.classify.allowed import place_of
 from haproc.classify.model import RefusedError
 from haproc.classify.session_settings import instead, travels
+from haproc.config.access import check_oidc, check_users
 from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
 from haproc.config.jobs import Isolation, Jobs
 from haproc.config.kafka import check_kafka
@@ -124,7 +125,7 @@ def _names(config: Config) -> Iterator[Finding]:
 
 def _archive(config: Config) -> Iterator[Finding]:
     user, names = config.archive.user, {user.name for user in config.users} or {"anonymous"}
-    if user is not None and user not in names:
+    if user is not None and user not in names and not config.oidc.issuer:
         yield "archive.user", f"{user!r} is none of {', '.join(sorted(names))}"
     if user is None and config.archive.holds_trimming:
         yield "archive.holds_trimming", "the log would grow for ever: archive.user is not set"
@@ -232,7 +233,7 @@ def _schedules(config: Config) -> Iterator[Finding]:
                 CronSim(schedule.cron, datetime(2000, 1, 1, tzinfo=UTC))
             except CronSimError as error:
                 yield f"{path}.cron", f"{schedule.cron!r} is no cron expression: {error}"
-        if users and schedule.user not in users:
+        if config.authenticates and schedule.user not in users:
             yield f"{path}.user", f"must be one of users: {', '.join(sorted(users))}"
         if (schedule.restarts or 0) > config.jobs.restarts_max:
             yield f"{path}.restarts", "is more than jobs.restarts_max"
@@ -267,24 +268,20 @@ def _log(config: Config) -> Iterator[Finding]:
 
 
 def _access(config: Config) -> Iterator[Finding]:
-    if config.users and config.allow_anonymous:
+    if config.authenticates and config.allow_anonymous:
         yield "allow_anonymous", "contradicts users: with users there is no anonymous access"
     for index, cluster in enumerate(config.clusters):
         for key, door in (("listen", cluster.listen), ("connect", cluster.connect)):
             if door is None or is_loopback(door.host):
                 continue
-            if not config.users and not config.allow_anonymous:
+            if not config.authenticates and not config.allow_anonymous:
                 yield (
                     f"clusters[{index}].{key}",
                     f"{door.host} is reached from outside this machine: configure users, "
                     "or say allow_anonymous: true",
                 )
-    tokens: dict[str, str] = {config.secret: "secret"}
-    for index, user in enumerate(config.users):
-        path = f"users[{index}].token"
-        first = tokens.setdefault(user.token, path)
-        if first != path:
-            yield path, f"is the same as {first}"
+    yield from check_users(config.users, config.secret)
+    yield from check_oidc(config.oidc)
 
 
 def _in_order(section: str, values: object, *pairs: tuple[str, str]) -> Iterator[Finding]:

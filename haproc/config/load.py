@@ -9,11 +9,13 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from haproc.classify.rules import RulesError, load_rules
+from haproc.config.access import User
 from haproc.config.check import LIMITS_IN_ORDER, check
 from haproc.config.model import Address, ClusterConfig, Config, Prefixes
 from haproc.config.sections import Limits
@@ -372,6 +374,7 @@ def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
             log=_absolute_log(config.log, walker),
             limits=_fitted(config.limits, tree.value),
         )
+        config = _with_users_file(config, walker, environ)
         for where, message in check(config):
             walker.problem(where, message)
         _check_rules(config, walker)
@@ -404,6 +407,31 @@ def _absolute_log(log: str, walker: Walker) -> str:
         return log
     file = walker.absolute(Path(name), "log")
     return log if file is None else f"sqlite://{file}"
+
+
+@dataclass(frozen=True, slots=True)
+class UsersFile:
+    """What a file of users holds."""
+
+    users: tuple[User, ...]
+
+
+def _with_users_file(config: Config, walker: Walker, environ: Mapping[str, str]) -> Config:
+    """Return the configuration with the users of its file behind its own."""
+    if (file := config.users_file) is None:
+        return config
+    try:
+        tree = parse(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        walker.problem("users_file", f"{file} cannot be read: {error}")
+        return config
+    there = Walker(tree, file.parent, environ)
+    found = there.dataclass(UsersFile, tree.value, "")
+    for each in there.problems:
+        walker.problem("users_file", f"{file}: {each}")
+    return (
+        config if found is None else dataclasses.replace(config, users=config.users + found.users)
+    )
 
 
 def _check_files(config: Config, walker: Walker) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from haproc.classify.model import WriteConcern
+from haproc.config.access import Oidc, User
 from haproc.config.hosts import is_wildcard
 from haproc.config.jobs import Jobs
 from haproc.config.sections import Archive, Cache, Limits, Optimize
@@ -100,16 +101,6 @@ class ClusterConfig:
             return self.advertise
         everywhere = is_wildcard(self.listen.host)
         return Address(self.peer.host, self.listen.port).url if everywhere else self.listen.url
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Who may use the client door; the name is what rules see."""
-
-    name: str
-    """Name of the user, as rules name it."""
-    token: str = field(repr=False)
-    """Secret; sent as ``Authorization: Bearer …``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,10 +383,18 @@ class Config:
     paths: tuple[str, ...] = ()
     """Prefixes below which statements may name files, such as ``s3a://bucket/in``."""
     users: tuple[User, ...] = ()
-    """The users of the client door. Empty: everybody who reaches the client door, under the name
-    ``anonymous``."""
+    """The users. Without any (and without ``users_file`` and ``oidc``): everybody who reaches the
+    client door, under the name ``anonymous``."""
+    users_file: Path | None = None
+    """File with further ``users``, in the same form. SIGHUP has a HAProc read ``users`` and this
+    file again; where either is wrong, the HAProc keeps the users that it has, and says so in its
+    log."""
+    oidc: Oidc = Oidc()  # noqa: RUF009 - it is frozen
+    audit_file: Path | None = None
+    """File of the audit log, an object of JSON in each line: refused requests, and operators'
+    commands. Without it the lines go into the HAProc's log."""
     allow_anonymous: bool = False
-    """Needed to leave ``users`` empty while a client door is not on loopback."""
+    """Needed to have no users while a client door is not on loopback."""
     ui_for_clients: bool = False
     """Whether the client doors have the status page (``/ui``), too. There it shows no operation's
     tables or user, and cannot change anything."""
@@ -438,6 +437,11 @@ class Config:
     (through a Redis; over the mesh while that is away)."""
     redis: Redis = Redis()
     kafka: Kafka = Kafka()
+
+    @property
+    def authenticates(self) -> bool:
+        """True if the client doors ask for a token."""
+        return bool(self.users or self.users_file or self.oidc.issuer)
 
     @property
     def defaults(self) -> Settings:

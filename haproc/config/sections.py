@@ -75,7 +75,7 @@ class Limits:
     Chosen: eight operations of the largest size."""
     user_share: float = 0.5
     """Share of connections, statements, sessions, kept results and ``requests_bytes_max`` that one
-    user may have at a time, where ``users`` names several; above 0, at most 1. Chosen, not
+    user may have at a time, where a ring may have several; above 0, at most 1. Chosen, not
     measured."""
     staged_bytes_max: int = 16 << 30
     """Bytes of rows of one write whose query is run once (a nondeterministic INSERT … SELECT), and

@@ -69,6 +69,6 @@ class Shares:
 
 def user_max(total_max: int, config: Config) -> int:
     """Return how much of a bound one user may take: all of it where there are no others."""
-    if len(config.users) < 2:
+    if len(config.users) < 2 and config.users_file is None and not config.oidc.issuer:
         return total_max
     return max(1, int(total_max * config.limits.user_share))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 from aiohttp import web
 
+from haproc.audit import CALLER, Caller, note_command, note_if_refusal
+from haproc.classify.rights import Role
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.clients.about_door import AboutDoor, ClassifyDoor
@@ -16,7 +19,15 @@ from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
 from haproc.doors.clients.statement_request import READ_HEADERS
-from haproc.doors.http.access import ADMITTED, ANONYMOUS, USER, Admission, Admitted, Credentials
+from haproc.doors.http.access import (
+    ADMITTED,
+    NOBODY,
+    USER,
+    Access,
+    Admission,
+    Admitted,
+    check_role,
+)
 from haproc.doors.http.bodies import CLUSTER, HELD, REQUESTED, as_request_error, error_response
 from haproc.doors.http.connections import Connection
 from haproc.doors.http.reading import check_head
@@ -24,8 +35,8 @@ from haproc.doors.operators.clusters import DrainDoor, DrainService
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.doors.operators.peers import Forwarded, ForwardedDoor, PeerDoor, PeerService
 from haproc.doors.operators.queue import OperatorService, QueueDoor
+from haproc.doors.roles import needed
 from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
-from haproc.doors.ui.door import OPEN
 from haproc.failure import let_go
 from haproc.jobs.here import JobsHere
 from haproc.metrics import Metrics
@@ -41,6 +52,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CONFIG = web.AppKey("config", Config)
 REGISTRY = web.AppKey("registry", Registry)
 SPOOLS = web.AppKey("spools", Spools)
+PATH_SHOWN_MAX = 200
+"""Characters of an operator's path in the audit log."""
 STATE_HEADER = "HAProc-State"
 SMALL_BYTES = 64 << 10
 """An answer of this size lies in the sockets' buffers, not in memory of ours."""
@@ -54,10 +67,11 @@ def client_app(
     metrics: Metrics,
     texts: Texts | None = None,
     jobs: JobsHere | None = None,
+    access: Access | None = None,
 ) -> web.Application:
     """Return the client door's application; ``app[REGISTRY].gate`` has the statements under way."""
     request_admission = RequestAdmission(config, metrics)
-    admission = Admission(Credentials.of_users(config), jobs.tokens if jobs else None)
+    admission = (access or Access(config)).clients(jobs.tokens if jobs else None)
     app = _application(config, cluster, admission, request_admission)
     folder = config.state_dir / "results" / cluster
     store = ResultStore(folder, Shares.of(config.limits.results_kept_bytes_max, config))
@@ -91,16 +105,16 @@ def operator_app(
     metrics: Metrics,
     heartbeats: HeartbeatDoor,
     forwarded: Forwarded | None = None,
+    access: Access | None = None,
 ) -> web.Application:
-    """Return the operator door's application: health for everybody, all else under the secret."""
-    app = waiting_app(config, cluster, status, metrics, heartbeats)
-    secret = Credentials.of_peers(config)
-    app.add_routes(PeerDoor(peers, secret).routes())
-    app.add_routes(QueueDoor(operators, secret).routes())
+    """Return the operator door's application: health for everybody, all else by role."""
+    app = waiting_app(config, cluster, status, metrics, heartbeats, access)
+    app.add_routes(PeerDoor(peers).routes())
+    app.add_routes(QueueDoor(operators).routes())
     if forwarded is not None:
         bytes_max = config.limits.statement_body_bytes_max
-        app.add_routes(ForwardedDoor(forwarded, secret, bytes_max).routes())
-    app.add_routes(DrainDoor(drains, secret).routes())
+        app.add_routes(ForwardedDoor(forwarded, bytes_max).routes())
+    app.add_routes(DrainDoor(drains).routes())
     return app
 
 
@@ -110,9 +124,10 @@ def waiting_app(
     status: StatusSource,
     metrics: Metrics,
     heartbeats: HeartbeatDoor,
+    access: Access | None = None,
 ) -> web.Application:
     """Return the operator door's application while there is nothing to ask but the status."""
-    app = _application(config, cluster, Admission(Credentials(())))
+    app = _application(config, cluster, (access or Access(config)).operators())
     app.add_routes(heartbeats.routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     return app
@@ -133,18 +148,30 @@ def _application(
 def _boundary(
     cluster: str, admission: Admission, request_admission: RequestAdmission | None
 ) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """Return the middleware that lets users in, and no exception out."""
+    """Return the middleware that lets users in, and no exception out.
+
+    ``request_admission``: the client door's; None: it is the operator door.
+    """
+    operators = request_admission is None
 
     @web.middleware
     async def boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        caller = _caller(request, cluster, operators=operators)
+        CALLER.set(caller)
+        role = needed(_path(request), operators=operators, token="Authorization" in request.headers)
         try:
-            request[ADMITTED] = await _admitted(request, admission)
-            user = request[USER] = request[ADMITTED].user
+            request[ADMITTED] = by = await _admitted(request, admission, role)
+            user = request[USER] = by.user
+            CALLER.set(replace(caller, user=user))
+            if role is not None:
+                check_role(by, role)
             if isinstance(request.protocol, Connection):
                 request.protocol.is_of(user)
             check_head(request.headers, READ_HEADERS)
             if request_admission is None or request.path.rstrip("/") in ALWAYS:
-                return await handler(request)
+                response = await handler(request)
+                _note_command(request, role, str(response.status))
+                return response
             with request_admission.answering(user) as held:
                 request[HELD] = held
                 return await _sent(request, await handler(request))
@@ -155,6 +182,9 @@ def _boundary(
             if isinstance(error, web.HTTPNotFound) and is_interactive(request.path):
                 error = no_sessions()
             reported = as_request_error(error, f"{request.method} {_route(request)}")
+            note_if_refusal(reported)
+            if role is not None and ADMITTED in request and request[ADMITTED].rights.has(role):
+                _note_command(request, role, str(reported.error_class))
             livy = is_livys(request.path)
             response = error_response(reported, cluster, request.get(REQUESTED), livy=livy)
             if isinstance(error, web.HTTPMethodNotAllowed):
@@ -165,17 +195,28 @@ def _boundary(
     return boundary
 
 
-async def _admitted(request: web.Request, admission: Admission) -> Admitted:
+def _caller(request: web.Request, cluster: str, *, operators: bool) -> Caller:
+    """Return how the audit log names a request; a path of clients may have a secret in it."""
+    path = request.path[:PATH_SHOWN_MAX] if operators else _route(request)
+    door = "operators" if operators else "clients"
+    return Caller(cluster, door, f"{request.method} {path}", request.remote or "")
+
+
+def _note_command(request: web.Request, role: Role | None, outcome: str) -> None:
+    """Write an operator's command into the audit log; questions change nothing."""
+    if role is Role.OPERATOR and request.method != "GET":
+        note_command(outcome)
+
+
+async def _admitted(request: web.Request, admission: Admission, role: Role | None) -> Admitted:
     """Return whose a request is: a link to a result, which is handed on, says that itself.
 
     The status page's files are everybody's: a browser has no token before it has the page.
     """
-    if _route(request).rstrip("/") in OPEN:
-        return Admitted(ANONYMOUS)
     secret = request.match_info.get(LINK_SECRET)
-    if secret is None:
-        return await admission.admit(request.headers)
-    return Admitted(request.app[REGISTRY].find_link(secret).request.user)
+    if secret is not None:
+        return Admitted(request.app[REGISTRY].find_link(secret).request.user)
+    return NOBODY if role is None else await admission.admit(request.headers)
 
 
 async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
@@ -186,6 +227,12 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
         await response.prepare(request)
         await response.write_eof()
     return response
+
+
+def _path(request: web.Request) -> str | None:
+    """Return the path as it is in the code, without a slash at its end; None: it is no route."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical.rstrip("/") or "/"
 
 
 def _route(request: web.Request) -> str:

@@ -9,12 +9,13 @@ import secrets
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from dmq import UnknownVersionError
 from dmq.key_value import Kept, KeyValueStore
+from haproc.classify.rights import Rights
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
-from haproc.jobs.model import Event, Job, Submission, job_of, requested
+from haproc.jobs.model import Event, GrantedSubmission, Job, Submission, job_of, requested
 from haproc.jobs.records import (
     EVENTS,
     JOBS,
@@ -160,6 +161,8 @@ def found_in(kept: dict[str, Kept]) -> StoredJobs:
 
 
 PREFIX: Final = "haproc-job"
+Submitter: TypeAlias = tuple[str, Rights | None]
+"""The user of a job, and the rights that a provider's token gave him."""
 _LOOKS_MAX: Final = 1024
 """Tokens whose last look is remembered."""
 
@@ -211,11 +214,18 @@ class JobTokens:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._looks: OrderedDict[str, tuple[frozenset[str], str]] = OrderedDict()
+        self._looks: OrderedDict[str, tuple[frozenset[str], Submitter]] = OrderedDict()
         self._noted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def user_of(self, token: str, session_id: str = "") -> str:
         """Return the user of the token's job; raises RequestError if it opens no door now."""
+        return (await self.submitter(token, session_id))[0]
+
+    async def submitter(self, token: str, session_id: str = "") -> Submitter:
+        """Return the user of the token's job, and the rights that came with his own token, if any.
+
+        Raises RequestError if the token opens no door now.
+        """
         job_id, attempt = _named(token)
         if session_id:
             await self._note(job_id, attempt, token, session_id)
@@ -223,11 +233,11 @@ class JobTokens:
         last = self._looks.get(token)
         if last is not None and last[0] == known:
             return last[1]
-        user = _checked(await self._book.job(job_id), attempt, token)
-        self._looks[token] = known, user
+        by = _checked(await self._book.job(job_id), attempt, token)
+        self._looks[token] = known, by
         while len(self._looks) > _LOOKS_MAX:
             self._looks.popitem(last=False)
-        return user
+        return by
 
     def standing(self, token: str) -> AttemptAuthorization:
         """Return the authorization that this token gives."""
@@ -252,13 +262,14 @@ def _named(token: str) -> tuple[int, str]:
     return int(parts[1]), parts[2]
 
 
-def _checked(job: Job | None, attempt: str, token: str) -> str:
+def _checked(job: Job | None, attempt: str, token: str) -> Submitter:
     found = next((each for each in job.attempts if each.name == attempt), None) if job else None
     if job is None or found is None or not hmac.compare_digest(found.token_sha256, digest(token)):
         raise refused(ErrorClass.UNAUTHENTICATED, "this is the token of no job of the ring")
     if not job.valid(attempt):
         raise fenced(job)
-    return job.submission.user
+    by = job.submission
+    return by.user, by.rights if isinstance(by, GrantedSubmission) else None
 
 
 def fenced(job: Job) -> RequestError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum, StrEnum, auto
 from pathlib import Path
@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from cronsim import CronSim
 
+from haproc.classify.rights import NOTHING, Rights
 from haproc.config.jobs import Schedule
 
 # What a job is, what happened to it, and what follows from that. Pure.
@@ -127,6 +128,22 @@ class Submission:
     cluster: str = ""
     incarnation: str = ""
     at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedSubmission(Submission):
+    """One whose user's rights came with a provider's token; else they are found by his name.
+
+    It is a kind of its own: a HAProc that does not know of rights must not run it.
+    """
+
+    rights: Rights = NOTHING
+
+
+def granted(submission: Submission, rights: Rights) -> GrantedSubmission:
+    """Return a submission with the rights of its user."""
+    values = {each.name: getattr(submission, each.name) for each in fields(Submission)}
+    return GrantedSubmission(**values, rights=rights)
 
 
 @dataclass(frozen=True, slots=True)

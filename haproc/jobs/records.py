@@ -14,6 +14,7 @@ from haproc.jobs.model import (
     Ending,
     Event,
     Fenced,
+    GrantedSubmission,
     JobAttempt,
     Kill,
     Submission,
@@ -116,6 +117,7 @@ def place_of(key: str) -> KeyParts | None:
 RECORDS: Final[Kinds[Submission | Event]] = Kinds(
     {
         "job.asked": Submission,
+        "job.granted": GrantedSubmission,
         "job.attempt": JobAttempt,
         "job.ending": Ending,
         "job.kill": Kill,

@@ -11,12 +11,13 @@ from typing import Any, Final, TypeAlias
 
 from dmq import Json
 from dmq.key_value import KeyValueStore
+from haproc.classify.rights import Rights
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.failure import ErrorClass, RequestError, busy, refused
 from haproc.jobs import request
 from haproc.jobs.book import Book, StoredJobs
-from haproc.jobs.model import Fenced, Job, Kill, Outcome, Role, Submission
+from haproc.jobs.model import Fenced, Job, Kill, Outcome, Role, Submission, granted
 from haproc.jobs.records import FILES, file_key, lines_of, log_prefix, page, spans, total
 from haproc.jobs.request import Upload, check_program, read_files, submission, too_large, wanted
 from haproc.sessions.durable import reached
@@ -70,8 +71,12 @@ class JobService:
         body: Mapping[str, Any],
         uploads: Sequence[Upload] = (),
         request_id: str | None = None,
+        rights: Rights | None = None,
     ) -> Mapping[str, Json]:
-        """Take a job, or find the one that this request id is already of."""
+        """Take a job, or find the one that this request id is already of.
+
+        ``rights``: the user's, if a provider's token gave them.
+        """
         want = wanted(body, uploads, user, self._settings)
         most, folders = self._settings.files_bytes_max, self._settings.folders
         given = sum(len(each.data) for each in want.uploads)
@@ -83,6 +88,8 @@ class JobService:
                 await self._check(user, each)
         named = request_id or want.request_id or f"job-{uuid.uuid4()}"
         sent = submission(want, [*want.uploads, *read], user, named)
+        if rights is not None:
+            sent = granted(sent, rights)
         found = await self._book.look()
         known = _under(found, sent)
         if known is None:

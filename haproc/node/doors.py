@@ -25,7 +25,7 @@ from haproc.doors.connect.errors import Key
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.server import ConnectListener
 from haproc.doors.connect.service import ConnectService
-from haproc.doors.http.access import Admission, Credentials
+from haproc.doors.http.access import Access
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.clients import attend, supervise
 from haproc.doors.operators.clusters import admit
@@ -175,6 +175,7 @@ class BehindDoors:
     store: KeyValueStore
     archive: ArchiveService
     jobs: JobsHere | None
+    access: Access
 
 
 def build_doors(behind: BehindDoors) -> NodeDoors:
@@ -182,8 +183,8 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
     config, jobs, service, texts = behind.config, behind.jobs, behind.service, behind.texts
     status, metrics, presence = behind.status, behind.metrics, behind.presence
     core, replica = behind.member.core, behind.member.replica
-    name = core.me
-    clients = client_app(config, name, service, status, metrics, texts, jobs)
+    name, access = core.me, behind.access
+    clients = client_app(config, name, service, status, metrics, texts, jobs, access)
     keep(clients, config, behind.archive)
     attest(clients, config, replica.operators)
     registry = clients[REGISTRY]
@@ -197,11 +198,12 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
         metrics,
         presence.door,
         Forwarded(service, registry.request_admission, texts),
+        access,
     )
-    admit(operators, config, replica.admission)
-    add_settings(operators, config, behind.drift)
-    attend(operators, config, behind.listing)
-    supervise(operators, config, jobs.service if jobs else None)
+    admit(operators, replica.admission)
+    add_settings(operators, behind.drift)
+    attend(operators, behind.listing)
+    supervise(operators, jobs.service if jobs else None)
     watching = Watching(
         config, presence, status, replica, core.peers, jobs.runner if jobs else None
     )
@@ -214,7 +216,7 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
     )
     return NodeDoors(
         listener,
-        connect_door(config, name, service, registry, texts, behind.store, jobs),
+        connect_door(config, name, service, registry, texts, behind.store, jobs, access),
         operator_door(config, name, operators, presence),
         registry.request_admission,
     )
@@ -230,7 +232,7 @@ def show_ring(
     """Have a HAProc's applications show the status page."""
     broadcaster = Broadcaster(watching)
     presence.on_change = broadcaster.changed
-    show(operators, broadcaster, Credentials.of_peers(config))
+    show(operators, broadcaster, operators=True)
     if clients is not None and config.ui_for_clients:
         show(clients, broadcaster)
 
@@ -243,14 +245,15 @@ def connect_door(
     texts: Texts,
     store: KeyValueStore,
     jobs: JobsHere | None = None,
+    access: Access | None = None,
 ) -> ConnectListener | None:
     """Return the listener for Spark Connect's clients, if there is to be one."""
     address = config.cluster(name).connect
     if address is None:
         return None
-    users, server_id = Credentials.of_users(config), service.sessions.server_id
-    admission = Admission(users, jobs.tokens if jobs else None)
-    boundary = Boundary(admission, registry.request_admission, server_id, service.explained)
+    admission = (access or Access(config)).clients(jobs.tokens if jobs else None)
+    server_id = service.sessions.server_id
+    boundary = Boundary(admission, registry.request_admission, server_id, service.explained, name)
     deliveries = Deliveries(
         store,
         DeliveryLimits(hold_bytes=config.connect.hold_bytes),
@@ -343,6 +346,7 @@ async def wait_for_log(
     metrics: Metrics,
     open_log: Callable[[], Awaitable[T]],
     stop: asyncio.Event,
+    access: Access,
 ) -> T | None:
     """Open the log, however long its keeper is away; None if asked to stop meanwhile."""
     try:
@@ -351,7 +355,7 @@ async def wait_for_log(
         waiting = WaitingForLog(config, name, presence, log_away(error))
     logger.warning("%s waits for its log: %s", name, waiting.reason)
     metrics.state(State.STARTING.value)
-    app = waiting_app(config, name, waiting, metrics, presence.door)
+    app = waiting_app(config, name, waiting, metrics, presence.door, access)
     show_ring(config, presence, Watching(config, presence, waiting), app)
     door = operator_door(config, name, app, presence)
     await door.open()

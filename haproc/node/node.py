@@ -21,7 +21,7 @@ from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
 from haproc.config.shares import Shares
 from haproc.doors.clients.door import ClientDoor
-from haproc.doors.http.access import ANONYMOUS
+from haproc.doors.http.access import ANONYMOUS, Access
 from haproc.engine.confs import wanted
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Engine
@@ -134,7 +134,11 @@ class Node:
     """One HAProc of the ring; `run` is its whole life."""
 
     def __init__(
-        self, config: Config, name: str, engine: Callable[[Config, str], Engine] = spark_engine
+        self,
+        config: Config,
+        name: str,
+        engine: Callable[[Config, str], Engine] = spark_engine,
+        access: Access | None = None,
     ) -> None:
         self._config = config
         self._name = name
@@ -144,6 +148,7 @@ class Node:
         self._changed = asyncio.Event()
         self._metrics = Metrics(config.ring, name, [state.value for state in State])
         self._peers = PeerDoors(config, name)
+        self._access = access or Access(config)
         self._texts = Offload(shares=Shares.of(WAITING_MAX, config))
 
     def stop(self) -> None:
@@ -160,7 +165,7 @@ class Node:
         presence = Presence(config, name, uuid.uuid4().hex[:12], self._metrics)
         try:
             opened = await wait_for_log(
-                config, name, presence, self._metrics, self._open, self._stop
+                config, name, presence, self._metrics, self._open, self._stop, self._access
             )
             return ExitCode.STOPPED if opened is None else await self._run(opened, rules, presence)
         finally:
@@ -224,6 +229,7 @@ class Node:
                 opened.store,
                 build_archive(config, member, world, peers),
                 jobs,
+                self._access,
             )
         )
         status.behind(lambda: doors.clients.is_open)

@@ -91,6 +91,17 @@ _FURTHER: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COS
 _SHOWING: Final = frozenset({"ShowTablesExtended", "ShowTablePartition"})
 _PLACES: Final = frozenset({"UnresolvedNamespace", "CurrentNamespace"})
 DESCRIBING: Final = "DescribeQueryCommand"
+_LISTING: Final = frozenset(
+    {
+        "ShowTables",
+        "ShowViews",
+        "ShowNamespacesCommand",
+        "ShowFunctions",
+        "ShowCatalogsCommand",
+        "ShowCurrentNamespaceCommand",
+    }
+)
+"""Statements that show names, and nothing else of what has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,8 @@ def touches(reading: Reading, context: Context) -> Touches:
     """Return the names that a statement touches; raises RefusedError."""
     if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
         return Touches(Touched(), inner=explained(reading.text))
+    if reading.parsed is not None and reading.parsed.cls in _LISTING:
+        return NOTHING
     whole = anatomy(reading, context)
     tables, schemas = _shown(reading.parsed, context)
     tables |= whole.reads | whole.writes

@@ -24,6 +24,7 @@ from haproc.classify.plans.classifying import classify_plan, text_of, unparsed
 from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import PlanReading
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import Rules, about, first
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
@@ -159,12 +160,14 @@ class Classifying:
         """Return the classification of a request's statement; its parameters are bound."""
         match request.statement:
             case SentSql(text):
-                return await self.text(text, settings, request.user, request.operation_class)
+                return await self.text(
+                    text, settings, request.user, request.operation_class, request.rights
+                )
             case SentRows(table):
-                return self._rows(table, settings, request.user)
+                return self._rows(table, settings, request.user, request.rights)
             case SentPlan(data, read):
                 reading = (read or await self._read(data)).reading
-                return await self.plan(reading, settings, request.user, request.operation_class)
+                return await self.plan(reading, settings, request)
             case _:
                 assert_never(request.statement)
 
@@ -188,10 +191,15 @@ class Classifying:
         return None if rule is None else rule.write_concern
 
     async def text(
-        self, sql: str, settings: Settings, user: str, override: OperationClass | None = None
+        self,
+        sql: str,
+        settings: Settings,
+        user: str,
+        override: OperationClass | None = None,
+        rights: Rights = UNBOUNDED,
     ) -> Classified:
         """Return the classification of a text."""
-        context = Context(settings.catalog, settings.schema, user)
+        context = Context(settings.catalog, settings.schema, user, rights)
         values = (sql, context, self._rules, override, self._bounds)
         try:
             if len(sql) <= SAME_CHARACTERS_MAX:
@@ -218,13 +226,13 @@ class Classifying:
         self,
         reading: PlanReading,
         settings: Settings,
-        user: str,
-        override: OperationClass | None = None,
+        request: Request,
         *,
         there: bool = False,
     ) -> Classified:
-        """Return the classification of a plan; ``there``: what it writes exists."""
-        context = Context(settings.catalog, settings.schema, user)
+        """Return the classification of a request's plan; ``there``: what it writes exists."""
+        user, override = request.user, request.operation_class
+        context = Context(settings.catalog, settings.schema, user, request.rights)
         size, values = _texts_size(reading), (reading, context, self._rules, self._bounds, override)
         try:
             texts = await plan_work(
@@ -237,9 +245,9 @@ class Classifying:
         except RefusedError as error:
             raise refused(error) from error
 
-    def _rows(self, table: str, settings: Settings, user: str) -> Classified:
+    def _rows(self, table: str, settings: Settings, user: str, rights: Rights) -> Classified:
         """Return the classification of rows for a table: an INSERT for the rules."""
-        context = Context(settings.catalog, settings.schema, user)
+        context = Context(settings.catalog, settings.schema, user, rights)
         try:
             found = classify(_as_insert(table), context, self._rules)
         except RefusedError as error:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from haproc.classify.model import OperationClass
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.connections import PeerDoors
@@ -28,6 +29,7 @@ from haproc.route.pieces import BrokenPiecesError, FrameKind
 
 PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
+_OF_STATEMENT: Final = frozenset({ErrorClass.REFUSED_BY_RULE, ErrorClass.FORBIDDEN})
 _MARGIN_S: Final = 0.5
 """The time allowed for an answer on its way, beside the time that the peer was given."""
 
@@ -44,6 +46,7 @@ class PeerQuery:
     catalog: str | None = None
     schema: str | None = None
     operation_class: OperationClass | None = None
+    rights: Rights = UNBOUNDED
 
 
 class HttpForwarding:
@@ -89,6 +92,7 @@ def _peer_query(request: Request, needed: int, timeout_s: float) -> PeerQuery:
         request.catalog,
         request.schema,
         request.operation_class,
+        request.rights,
     )
 
 
@@ -108,7 +112,7 @@ def _refusal(peer: str, data: bytes) -> Exception:
         error = pieces.read_error(data)
     except BrokenPiecesError as broken:
         return PeerUnavailableError(f"peer {peer}: {broken}")
-    if error.kind is FailureKind.APPLICATION or error.error_class == ErrorClass.REFUSED_BY_RULE:
+    if error.kind is FailureKind.APPLICATION or error.error_class in _OF_STATEMENT:
         return error
     busy = error.error_class == ErrorClass.BUSY
     raised = PeerBusyError if busy else PeerUnavailableError

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from dmq import Json
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.classify.plans.reading import PlanReading
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.config.model import Consistency
 from haproc.engine.interface import Chunk, Column, ResultStream
 from haproc.failure import ErrorClass
@@ -83,7 +84,13 @@ class Service(Protocol):
         ...
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
+        self,
+        session_id: str,
+        user: str,
+        statements: Sequence[str],
+        *,
+        afresh: bool,
+        rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
         """Have a client's session here; one that is new, or ``afresh``, begins with statements.
 
@@ -266,6 +273,8 @@ class Request:
     timeout_s: float = 60.0
     age_s: float = 0.0
     arrived_s: float | None = None
+    rights: Rights = UNBOUNDED
+    """Those of the user, as this request shows them."""
     standing: Authorization | None = None
     """None for an admission that does not end."""
     cache: bool | None = None

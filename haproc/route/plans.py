@@ -171,7 +171,7 @@ class Plans:
         if columns is not None:
             request = understood.request
             statement = await self._classifying.plan(
-                reading, understood.settings, request.user, request.operation_class, there=True
+                reading, understood.settings, request, there=True
             )
         return statement, columns
 

@@ -10,11 +10,14 @@ from functools import partial
 from typing import TypeAlias
 
 from dmq import LogError
-from haproc.classify.model import OperationClass, RefusedError, WriteConcern
+from haproc.audit import note_if_refusal
+from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
+from haproc.classify.rights import UNBOUNDED, Rights, Role
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import text_size
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.failure import refused as refusal
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.revoking import is_final
 from haproc.replicate.apply.synchronous import QUEUED
@@ -73,6 +76,8 @@ class RingService:
             with self._attached.during(request.key):
                 return await self._in_time(request, go_on)
         except Exception as error:
+            if isinstance(error, RequestError):
+                note_if_refusal(error)
             if self._only_reads.get(request.key):
                 reported = of_query(error, f"statement {request.id}")
                 raise reported from (error.__cause__ if reported is error else error)
@@ -283,7 +288,13 @@ class RingService:
         return True
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
+        self,
+        session_id: str,
+        user: str,
+        statements: Sequence[str],
+        *,
+        afresh: bool,
+        rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
         """See Service."""
         self._check_serving()
@@ -291,7 +302,7 @@ class RingService:
             session = await self.sessions.begin_afresh(user, session_id)
         else:
             session = await self.sessions.enter(user, session_id, create=True)
-        await self._session_statements.begin(session, statements)
+        await self._session_statements.begin(session, statements, rights)
         settings = session.settings
         return {
             "catalog": settings.catalog,
@@ -355,6 +366,7 @@ class RingService:
 
     async def _write(self, understood: Understood, since: int) -> tuple[Answer, WriteConcern]:
         request, body, began = understood.request, _body(understood.request), self._now()
+        _check_writer(request, understood.statement)
         requested = request.write_concern
         concern: WriteConcern | None = None
         self._assurance.check(
@@ -434,6 +446,16 @@ class RingService:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _check_writer(request: Request, statement: Classified) -> None:
+    """Refuse what is for the log to a user who may not write; raises RequestError."""
+    if not request.rights.has(Role.WRITER):
+        raise refusal(
+            ErrorClass.FORBIDDEN,
+            f"the statement ({statement.kind.value}) writes, which needs the role writer",
+            "have an operator give the user the role, or send queries only",
+        )
 
 
 def _body(request: Request) -> ManyRows | None:

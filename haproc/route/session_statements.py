@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import WRITING_KINDS
 from haproc.classify.session_settings import assigned
 from haproc.classify.tokens import TokenKind, tokenize
@@ -49,7 +50,9 @@ class SessionStatements:
         self._ruling = ruling
         self._defaults = defaults
 
-    async def begin(self, session: ClientSession, statements: Sequence[str]) -> None:
+    async def begin(
+        self, session: ClientSession, statements: Sequence[str], rights: Rights = UNBOUNDED
+    ) -> None:
         """Run those of the statements that a client has its session begin with that have not run.
 
         Some have where an earlier attempt came to an end in the middle.
@@ -59,7 +62,9 @@ class SessionStatements:
         if begun is None:
             return
         for number, text in enumerate(statements[begun:], begun):
-            found = await self._classifying.text(text, session.settings, session.user)
+            found = await self._classifying.text(
+                text, session.settings, session.user, rights=rights
+            )
             statement = await self.owned(found, session, ids.of_number(number))
             if statement.operation_class is not OperationClass.SESSION:
                 await self._sessions.close(session.user, session.id)

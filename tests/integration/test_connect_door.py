@@ -14,7 +14,8 @@ import grpc.aio
 import pytest
 
 from dmq import MemoryKeyValueStore
-from haproc.config.model import Address, ClusterConfig, Config, Connect, User
+from haproc.config.access import User
+from haproc.config.model import Address, ClusterConfig, Config, Connect
 from haproc.config.shares import Shares
 from haproc.engine.interface import EngineAddress
 from haproc.metrics import Metrics

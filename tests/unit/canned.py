@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dmq import Json
 from haproc.classify.model import OperationClass, WriteConcern
+from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
@@ -182,7 +183,13 @@ class CannedService:
         return await self.execute(request)
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
+        self,
+        session_id: str,
+        user: str,
+        statements: Sequence[str],
+        *,
+        afresh: bool,
+        rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
         self.sessions[session_id] = (user, tuple(statements), afresh)
         return {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC"}

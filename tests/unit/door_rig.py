@@ -13,11 +13,12 @@ import aiohttp
 from aiohttp import web
 
 from dmq import Json
-from haproc.config.model import Address, ClusterConfig, Config, Timeouts, User
+from haproc.config.access import User
+from haproc.config.model import Address, ClusterConfig, Config, Timeouts
 from haproc.config.sections import Archive, Limits
 from haproc.doors.apps import client_app, operator_app
 from haproc.doors.clients.archive_door import attest, keep
-from haproc.doors.http.access import Credentials
+from haproc.doors.http.access import Access
 from haproc.doors.http.connections import no_shortcut
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.clients import SessionsService, attend, supervise
@@ -116,6 +117,7 @@ class Rig:
     drains: CannedDrains
     members: CannedMembers
     admission: CannedAdmission
+    access: Access
 
     @property
     def url(self) -> str:
@@ -148,10 +150,12 @@ async def door(
     archives: str | None = None,
     jobs: JobService | None = None,
     watched: CannedWatched | None = None,
+    access: Access | None = None,
 ) -> AsyncIterator[Rig]:
     """Open a client (or operator) door on a free port."""
     config = make_config(tmp_path, limits=limits, users=users)
     config = replace(config, archive=Archive(user=archives))
+    access = access or Access(config)
     service, status, peers = CannedService(), CannedStatus(), CannedPeers()
     operators, drains = CannedOperators(), CannedDrains()
     members = CannedMembers()
@@ -161,16 +165,16 @@ async def door(
     if operator:
         forwarded = Forwarded(service, RequestAdmission(config, metrics))
         app = operator_app(
-            config, "a", peers, operators, drains, status, metrics, heartbeats, forwarded
+            config, "a", peers, operators, drains, status, metrics, heartbeats, forwarded, access
         )
-        admit(app, config, admission)
-        add_settings(app, config, CannedSettings())
-        attend(app, config, sessions or SessionRing().member().listing)
-        supervise(app, config, jobs)
+        admit(app, admission)
+        add_settings(app, CannedSettings())
+        attend(app, sessions or SessionRing().member().listing)
+        supervise(app, jobs)
         broadcaster = Broadcaster(watched or CannedWatched())
-        show(app, broadcaster, Credentials.of_peers(config))
+        show(app, broadcaster, operators=True)
     else:
-        app = client_app(config, "a", service, status, metrics)
+        app = client_app(config, "a", service, status, metrics, access=access)
         keep(app, config, archive or CannedArchive())
         attest(app, config, operators)
         if watched is not None:
@@ -198,6 +202,7 @@ async def door(
                 drains,
                 members,
                 admission,
+                access,
             )
     finally:
         await listener.aclose()

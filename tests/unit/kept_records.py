@@ -11,6 +11,8 @@ from typing import Any
 
 from dmq.declared import Kinds
 from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.classify.rights import Rights
+from haproc.classify.rights import Role as AccessRole
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
@@ -18,6 +20,7 @@ from haproc.jobs.model import (
     Ending,
     Event,
     Fenced,
+    GrantedSubmission,
     JobAttempt,
     JobFile,
     JobLimits,
@@ -263,6 +266,20 @@ STORED: dict[str, Written | Adoption | Submission | Event] = {
         cluster="a",
         incarnation="a-7f3e",
         at_ms=1_790_000_000_123,
+    ),
+    "job_granted": GrantedSubmission(
+        user="ada@example.com",
+        request_id="r1",
+        name=None,
+        args=(),
+        confs=(),
+        options=(),
+        environment=(),
+        files=(JobFile(Role.PROGRAM, "p.py", 3, "00ff"),),
+        limits=JobLimits(2**33, 3600.0, 0.5),
+        restarts=2,
+        fingerprint="c0ffee",
+        rights=Rights((AccessRole.WRITER, AccessRole.OPERATOR), ("spark_catalog.flüge.*",)),
     ),
     "job_attempt": JobAttempt(1, "x", "a", "a-7f3e", "00ff", "w", 41, 1_790_000_000_123),
     "job_ending": Ending("x", Outcome.LOST, None, "»a« ist fort", 1_790_000_000_456),

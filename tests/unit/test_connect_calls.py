@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 
 from haproc import protos
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.doors.connect.calls import CONTROL_BYTES_MAX, Boundary, Call
-from haproc.doors.http.access import Admission, Credentials
+from haproc.doors.http.access import Access
 from haproc.metrics import Metrics
 from haproc.statements.request_admission import RequestAdmission
 from tests.unit.door_rig import make_config
@@ -25,6 +25,9 @@ class Context:
     """What a handler sees of a call; ``told`` is how it was ended."""
 
     told = ""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         return [("authorization", "Bearer t")]
@@ -44,7 +47,7 @@ class Left(Context):
 def boundary_of(tmp_path: Path) -> Boundary:
     config = make_config(tmp_path, users=(User("ann", "t"),))
     gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
-    admission = Admission(Credentials.of_users(config))
+    admission = Access(config).clients()
     return Boundary(admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)))
 
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.config.sections import Limits
 from haproc.doors.clients.statement_request import FIELDS, read_statement
-from haproc.doors.http.access import Credentials
+from haproc.doors.http.access import Access
 from haproc.doors.status import Readiness
 from haproc.failure import RequestError
 from haproc.route.model import SentSql
 from tests.unit.canned import ONE, Canned
-from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door
+from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door, make_config
 
 PATHS = ["/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"]
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
@@ -82,11 +82,11 @@ async def test_answers_of_a_haproc_out_of_service_name_its_state(tmp_path: Path)
         await response.read()
 
 
-def test_credentials_name_the_tokens_owner() -> None:
-    credentials = Credentials((("ann", b"ann-token"), ("bob", b"bob-token")))
-    assert credentials.user_of({"Authorization": "Bearer bob-token"}) == "bob"
+async def test_admission_names_the_tokens_owner(tmp_path: Path) -> None:
+    admission = Access(make_config(tmp_path, users=USERS)).clients()
+    assert (await admission.admit({"Authorization": "Bearer bob-token"})).user == "bob"
     with pytest.raises(RequestError):
-        credentials.user_of({"Authorization": "Bearer \udcff"})
+        await admission.admit({"Authorization": "Bearer \udcff"})
 
 
 async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Pat
             async with rig.http.get(rig.url + path) as response:
                 assert response.status == 200
         body = {"offset": 1, "operation_id": "x", "timeout_s": 1}
-        for token, status in (("ann-token", 401), ("ring-secret", 200)):
+        for token, status in (("ann-token", 403), ("wrong", 401), ("ring-secret", 200)):
             headers = {"Authorization": f"Bearer {token}"}
             for path in ("/ha/v1/status", "/ha/v1/outcomes/3"):
                 async with rig.http.get(rig.url + path, headers=headers) as response:

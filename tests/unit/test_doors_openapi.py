@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from jsonschema import Draft202012Validator
 
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.config.sections import Limits
 from haproc.failure import FailureKind, RequestError
 from tests.unit.canned import Canned, chunks_of, stream_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from haproc.config.access import User
 from haproc.config.check import check
-from haproc.config.model import User
 from haproc.config.sections import Archive
 from tests.unit.canned import CannedArchive
 from tests.unit.door_rig import door, make_config
@@ -46,12 +46,12 @@ async def test_operations_are_for_nobody_else(tmp_path: Path) -> None:
     for allowed in ("archive", None):
         async with door(tmp_path, users=USERS, archive=archive, archives=allowed) as rig:
             async with rig.http.get(rig.url + PATH, headers=headers) as response:
-                assert response.status == 401
+                assert response.status == 403
             url = rig.url + PATH + "/archived"
             async with rig.http.post(url, json={"below": 1}, headers=headers) as response:
-                assert response.status == 401
+                assert response.status == 403
     async with door(tmp_path, archive=archive) as rig, rig.http.get(rig.url + PATH) as response:
-        assert response.status == 401  # anonymous, where nobody is named
+        assert response.status == 403  # anonymous, where nobody is named
     assert (archive.asked, archive.below) == ([], [])
 
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from haproc.classify.model import OperationClass, RefusedError
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.doors.ui import broadcast
 from haproc.doors.ui import door as ui_door
 from haproc.doors.ui.broadcast import Broadcaster, Viewer

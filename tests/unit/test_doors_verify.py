@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.failure import ErrorClass, refused
 from tests.unit.door_rig import door
 from tests.unit.test_doors_openapi import check
@@ -40,6 +40,6 @@ async def test_verification_is_for_nobody_else(tmp_path: Path) -> None:
     for allowed in ("archive", None):
         async with door(tmp_path, users=USERS, archives=allowed) as rig:
             async with rig.http.post(rig.url + PATH, headers=ANNS) as response:
-                assert response.status == 401
+                assert response.status == 403
             async with rig.http.get(f"{rig.url}{PATH}/10", headers=ANNS) as response:
-                assert response.status == 401
+                assert response.status == 403

@@ -16,8 +16,9 @@ import pytest
 from aiohttp import web
 
 from haclient import cli
+from haproc.config.access import User
 from haproc.config.jobs import Jobs
-from haproc.config.model import Address, User
+from haproc.config.model import Address
 from haproc.doors.apps import client_app
 from haproc.doors.http.listener import Listener
 from haproc.jobs.here import JobsHere, Scheduler

@@ -49,6 +49,7 @@ WORLD = frozenset(
 ORDER = (
     "spark_error",
     "failure",
+    "audit",
     "backoff",
     "protos",
     "offloop",

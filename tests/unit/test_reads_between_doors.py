@@ -19,6 +19,7 @@ import pytest
 
 from dmq import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
+from haproc.config.access import User
 from haproc.config.model import Address, ClusterConfig, Config, Consistency, OnForeignWrite, Reads
 from haproc.config.sections import Limits
 from haproc.doors.apps import REGISTRY, client_app, operator_app
@@ -217,7 +218,10 @@ class Pair:
 
 @contextlib.asynccontextmanager
 async def pair(
-    tmp_path: Path, reads: Reads | None = None, limits: Limits | None = None
+    tmp_path: Path,
+    reads: Reads | None = None,
+    limits: Limits | None = None,
+    users: tuple[User, ...] = (),
 ) -> AsyncIterator[Pair]:
     clusters = tuple(
         ClusterConfig(
@@ -228,7 +232,7 @@ async def pair(
         )
         for name in "ab"
     )
-    config = Config("demo", "memory:", clusters, "ring-secret", tmp_path)
+    config = Config("demo", "memory:", clusters, "ring-secret", tmp_path, users=users)
     config = replace(config, reads=reads or config.reads, limits=limits or config.limits)
     config = replace(config, on_foreign_write=OnForeignWrite.IGNORE)
     store = MemoryStore()

@@ -60,7 +60,7 @@ def statements_of(
         log_state=SimpleNamespace(definitions=SimpleNamespace(unchanged=lambda names, since: same)),
     )
 
-    async def text(sql: str, *_: Any) -> Classified:
+    async def text(sql: str, *_: Any, **__: Any) -> Classified:
         return classified(sql)
 
     classifying = cast(Classifying, SimpleNamespace(text=text))

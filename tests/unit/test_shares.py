@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.config.sections import Limits
 from haproc.config.shares import Denied, Shares, user_max
 from haproc.failure import RequestError

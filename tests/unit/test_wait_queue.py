@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.config.model import User
+from haproc.config.access import User
 from haproc.config.sections import Limits
 from haproc.config.shares import Shares
 from haproc.config.wait_queue import WaitQueue

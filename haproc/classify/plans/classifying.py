@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from haproc.classify.bounds import Bounds
@@ -49,6 +49,8 @@ def classify_plan(
     writes exists already, which makes some saves plain INSERTs. Where the plan is a SQL text
     (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
     """
+    if reading.user_code and context.rights.bounded:
+        raise _code_forbidden(context.rights.tables)
     known = parsed or {}
     for part in _parts(reading):
         found = _classified(part, known, context, rules, bounds)
@@ -62,6 +64,19 @@ def classify_plan(
     assert isinstance(stated, Classified), "it was parsed"
     tables_known = stated.tables_known and read.tables_known
     return replace(stated, reads=read.reads, tables_known=tables_known)
+
+
+def _code_forbidden(tables: Sequence[str]) -> RefusedError:
+    """Return the refusal of code by a user who may touch some tables only.
+
+    Code may run while Spark reads the plan, and could read the files of any table.
+    """
+    return RefusedError(
+        ErrorClass.FORBIDDEN,
+        "the DataFrame holds the program's own functions, and this user may touch "
+        f"{', '.join(tables)} only",
+        "write it with Spark's own functions, or have an operator give the user all tables",
+    )
 
 
 def _classified(

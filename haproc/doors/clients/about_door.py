@@ -10,7 +10,7 @@ from aiohttp import web
 from haproc import __version__
 from haproc.config.model import Config
 from haproc.doors.http import reading
-from haproc.doors.http.access import USER
+from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import check_json, json_response, read_body
 from haproc.doors.status import StatusSource
 from haproc.route.model import Request, SentSql, Service
@@ -52,6 +52,7 @@ class ClassifyDoor:
             schema=reading.text(given, "schema"),
             session_id=reading.identifier(given, "session_id"),
             timeout_s=self._config.timeouts.statement_s,
+            rights=request[ADMITTED].rights,
         )
         tree = reading.flag(given, "tree")
         async with self._request_admission.permit(request[USER]):

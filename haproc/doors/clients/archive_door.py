@@ -79,7 +79,7 @@ def check_user(config: Config, request: web.Request) -> None:
     """Refuse everybody but the archive's user; raises RequestError."""
     if config.archive.user is None or request[USER] != config.archive.user:
         raise refused(
-            ErrorClass.UNAUTHENTICATED,
+            ErrorClass.FORBIDDEN,
             "only the user that archive.user of the ring's configuration names may ask this",
             "set archive.user, or use that user's token",
         )
@@ -87,7 +87,7 @@ def check_user(config: Config, request: web.Request) -> None:
 
 # The door for verifications on a schedule, for the archive's user: they name everybody's tables.
 #
-# The same as on the operators' door, where the ring's secret is needed.
+# The same as on the operators' door, where the role operator is needed.
 
 
 VERIFY_PATH: Final = "/api/ha/verify"

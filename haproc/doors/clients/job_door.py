@@ -11,7 +11,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from haproc.config.jobs import UnknownFields
 from haproc.config.model import Config
 from haproc.doors.http import reading
-from haproc.doors.http.access import USER
+from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import (
     HELD,
     check_json,
@@ -79,7 +79,9 @@ class JobDoor:
         key = request.headers.get(IDEMPOTENCY_KEY)
         if key is not None:
             reading.check_identifier(key, IDEMPOTENCY_KEY)
-        made = await jobs.submit(request[USER], body, uploads, key)
+        by = request[ADMITTED]
+        rights = by.rights if by.issued else None
+        made = await jobs.submit(by.user, body, uploads, key, rights)
         location = {"Location": f"{BATCHES}/{made['id']}"}
         response = json_response(dict(made), 201)
         response.headers.update(location)

@@ -114,6 +114,7 @@ class RowsDoor:
             timeout_s=timeout_s or self._config.timeouts.statement_s,
             age_s=age_s,
             arrived_s=arrived_s,
+            rights=request[ADMITTED].rights,
             standing=request[ADMITTED].standing,
         )
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.doors.http import reading
-from haproc.doors.http.access import USER
+from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import check_json, json_response, raw_json, read_body
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Service
@@ -63,7 +63,11 @@ class SessionDoor:
         opening = await self._texts.run(request[USER], len(body), read_opening, body)
         async with self._request_admission.permit(request[USER]):
             opened = await self._service.open_session(
-                session_id, request[USER], opening.statements, afresh=opening.afresh
+                session_id,
+                request[USER],
+                opening.statements,
+                afresh=opening.afresh,
+                rights=request[ADMITTED].rights,
             )
         return json_response({**opened, "cluster": self._cluster})
 

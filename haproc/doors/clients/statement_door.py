@@ -154,9 +154,9 @@ class StatementDoor:
             reads=self._config.reads,
         )
         wanted = await self._texts.run(request[USER], len(body), read, body)
-        if (standing := request[ADMITTED].standing) is None:
-            return wanted
-        return replace(wanted, request=replace(wanted.request, standing=standing))
+        by = request[ADMITTED]
+        made = replace(wanted.request, rights=by.rights, standing=by.standing)
+        return replace(wanted, request=made)
 
     def _find(self, request: web.Request) -> Execution:
         return self._registry.find(request.match_info["statement_id"], request[USER])

@@ -11,12 +11,15 @@ import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
+from haproc.audit import CALLER, Caller, note_if_refusal
+from haproc.classify.rights import UNBOUNDED, Rights, Role
 from haproc.doors.connect.errors import (
     DETAILS,
     CallEnd,
@@ -25,7 +28,7 @@ from haproc.doors.connect.errors import (
     call_end,
     invalid_handle,
 )
-from haproc.doors.http.access import Admission, Admitted
+from haproc.doors.http.access import Admission, Admitted, check_role
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
@@ -62,6 +65,7 @@ class Call:
     names: Names
     metadata: Mapping[str, str]
     held: Held
+    rights: Rights = UNBOUNDED
     standing: Authorization | None = None
 
 
@@ -95,11 +99,13 @@ class Boundary:
         request_admission: RequestAdmission,
         server_id: Callable[[Key], str],
         explained: Callable[[EngineError], RequestError],
+        cluster: str = "",
     ) -> None:
         self._admission = admission
         self._request_admission = request_admission
         self._server_id = server_id
         self._explained = explained
+        self._cluster = cluster
         self.enriched = Enriched()
 
     def unary(self, rpc: str, handle: Unary) -> grpc.RpcMethodHandler:
@@ -151,12 +157,16 @@ class Boundary:
     async def _shown(self, rpc: str, request: bytes, context: Any) -> _Shown:
         """Find out whose a call is, and for which session."""
         metadata = _metadata(context)
+        caller = Caller(self._cluster, "connect", rpc, address_of(context.peer()))
+        CALLER.set(caller)
         try:
             session_id, observed = _named(rpc, request)
         except RequestError:
             await self._admission.admit(metadata)  # strangers learn nothing else
             raise
         by = await self._admission.admit(metadata, session_id)
+        CALLER.set(replace(caller, user=by.user))
+        check_role(by, Role.READER)
         return _Shown(rpc, by, metadata, session_id, observed, len(request))
 
     @contextmanager
@@ -169,7 +179,8 @@ class Boundary:
                 raise invalid_handle(
                     "SESSION_CHANGED", "the session that the client has seen is another server's"
                 )
-            yield Call(shown.rpc, user, names, shown.metadata, held, shown.by.standing)
+            by = shown.by
+            yield Call(shown.rpc, user, names, shown.metadata, held, by.rights, by.standing)
 
     async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:
         """End the call; raises what gRPC ends it by."""
@@ -186,11 +197,18 @@ class Boundary:
             only_reads = rpc not in _RUNNING
             to_java = _JAVA in _metadata(context).get("user-agent", "")
             failure = to_request_error(error, rpc, only_reads=only_reads)
+            note_if_refusal(failure)
             ending = call_end(failure, error_id=error_id, to_java=to_java)
             if ending.enriched:
                 self.enriched.keep(error_id, ending.enriched)
         await abort(context, ending)
         raise AssertionError("abort raises")
+
+
+def address_of(peer: str) -> str:
+    """Return the address in gRPC's name of a client, ``ipv4:127.0.0.1:5000``."""
+    _, _, place = unquote(peer).partition(":")
+    return place.rpartition(":")[0].strip("[]")
 
 
 async def abort(context: Any, ending: CallEnd) -> None:

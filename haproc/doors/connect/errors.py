@@ -36,6 +36,7 @@ _CODE_NUMBER: Final = {
     "INVALID_ARGUMENT": 3,
     "DEADLINE_EXCEEDED": 4,
     "NOT_FOUND": 5,
+    "PERMISSION_DENIED": 7,
     "ABORTED": 10,
     "INTERNAL": 13,
     "UNAVAILABLE": 14,
@@ -43,6 +44,7 @@ _CODE_NUMBER: Final = {
 }
 _CODE_OF_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.UNAUTHENTICATED: "UNAUTHENTICATED",
+    ErrorClass.FORBIDDEN: "PERMISSION_DENIED",
     ErrorClass.TIMEOUT: "DEADLINE_EXCEEDED",
     ErrorClass.INTERNAL: "INTERNAL",
     ErrorClass.UNKNOWN_ERROR: "INTERNAL",

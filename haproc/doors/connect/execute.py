@@ -327,6 +327,7 @@ class Executing:
             timeout_s=found.timeout_s,
             age_s=age_s,
             arrived_s=asyncio.get_running_loop().time(),
+            rights=call.rights,
             standing=call.standing,
         )
 

@@ -1,81 +1,97 @@
-"""The user of a request: bearer tokens and their users."""
+"""The user of a request: whose the token is that it shows, and what that user may do.
+
+One place for all doors: users of the configuration, users of an OpenID Connect provider, jobs in
+the name of their users, and the ring's secret, by which HAProcs know each other.
+"""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
+from haproc.classify.rights import NOTHING, UNBOUNDED, Rights, Role
+from haproc.config.access import User, digest_of
 from haproc.config.model import Config
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.book import PREFIX
 from haproc.route.model import Authorization
 
 ANONYMOUS: Final = "anonymous"
+RING: Final = "the ring's secret"
+"""Stands for a user where the secret was shown; no user can have this name."""
 USER: Final = web.RequestKey("user", str)
 
 _SEND_TOKEN: Final = (
     "send Authorization: Bearer <token>; haclient: --token-file FILE, $HACLIENT_TOKEN or token=…"
 )
 _OTHER_TOKEN: Final = (
-    "look whose it is: users[].token and secret of the ring's configuration say what is taken; "
-    "haclient: --token-file FILE, $HACLIENT_TOKEN or token=…"
+    "look whose it is: users[].token, users_file, oidc and secret of the ring's configuration say "
+    "what is taken; haclient: --token-file FILE, $HACLIENT_TOKEN or token=…"
 )
+_ASK: Final = "have an operator of the ring give the user the role, or use another user's token"
+_PEERS: Final = "only HAProcs ask this, under the ring's secret"
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """The users by bearer tokens that open a door; none if no token is needed."""
+class Admitted:
+    """An admitted user, and the token if it can expire.
 
-    tokens: tuple[tuple[str, bytes], ...] = field(repr=False)
-    needed: str = "the token of a user of this ring"
+    ``issued``: the rights came with the token of a provider, so no name leads to them.
+    """
 
-    @classmethod
-    def of_users(cls, config: Config) -> Credentials:
-        """Return the credentials of the client door."""
-        return cls(tuple((user.name, user.token.encode()) for user in config.users))
+    user: str
+    rights: Rights = UNBOUNDED
+    standing: Authorization | None = None
+    issued: bool = False
 
-    @classmethod
-    def of_peers(cls, config: Config) -> Credentials:
-        """Return the credentials of the doors between peers."""
-        return cls((("peer", config.secret.encode()),), "the ring's secret")
 
-    def user_of(self, headers: Mapping[str, str]) -> str:
-        """Return the user's name; raises RequestError (401).
+ADMITTED: Final = web.RequestKey("admitted", Admitted)
+NOBODY: Final = Admitted(ANONYMOUS, NOTHING)
+"""Who asks for what is open to everybody."""
 
-        Every token is compared, so that the time taken reveals nothing about them.
-        """
-        if not self.tokens:
-            return ANONYMOUS
-        many = headers.getall("Authorization", ()) if isinstance(headers, CIMultiDictProxy) else ()
-        if len(many) > 1:
-            raise refused(
-                ErrorClass.UNAUTHENTICATED, "there are several headers Authorization", "send one"
-            )
-        scheme, _, given = headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
-            raise refused(ErrorClass.UNAUTHENTICATED, f"{self.needed} is needed", _SEND_TOKEN)
-        shown = given.strip().encode("utf-8", "surrogateescape")
-        found = ""
-        for name, token in self.tokens:
-            if hmac.compare_digest(token, shown):
-                found = name
-        if not found:
-            raise refused(
-                ErrorClass.UNAUTHENTICATED, f"the token sent is not {self.needed}", _OTHER_TOKEN
-            )
-        return found
+
+class Users:
+    """The users of the configuration, by their tokens and by their names.
+
+    A token is looked up by its digest: how long that takes shows something of digests only, for
+    which nobody can make a token.
+    """
+
+    def __init__(self, users: Sequence[User]) -> None:
+        self._by_digest: dict[str, User] = {}
+        self._by_name: dict[str, User] = {}
+        self.replace(users)
+
+    def replace(self, users: Sequence[User]) -> None:
+        """Have these users from now on, and no others."""
+        self._by_name = {user.name: user for user in users}
+        self._by_digest = {
+            digest_of(user.token) if user.token else user.token_hash: user for user in users
+        }
+
+    def of_token(self, token: str) -> User | None:
+        """Return the user of a token."""
+        return self._by_digest.get(digest_of(token))
+
+    def named(self, name: str) -> User | None:
+        """Return the user of a name."""
+        return self._by_name.get(name)
 
 
 class JobTokens(Protocol):
     """Tokens that jobs show."""
 
-    async def user_of(self, token: str, session_id: str = "") -> str:
-        """Return the user of a token's job, in this Spark session; raises RequestError."""
+    async def submitter(self, token: str, session_id: str = "") -> tuple[str, Rights | None]:
+        """Return the user of a token's job, and the rights that a provider gave him, if one did.
+
+        ``session_id``: the Spark session that the call is for. Raises RequestError.
+        """
         ...
 
     def standing(self, token: str) -> Authorization:
@@ -83,28 +99,135 @@ class JobTokens(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The admitted user, and the token if it can expire."""
+class Provider(Protocol):
+    """A provider of users."""
 
-    user: str
-    standing: Authorization | None = None
+    async def user_of(self, token: str) -> tuple[str, Rights]:
+        """Return a signed token's user and rights; raises RequestError."""
+        ...
 
 
-ADMITTED: Final = web.RequestKey("admitted", Admitted)
+def is_signed(token: str) -> bool:
+    """True if a token has the form of a provider's: three parts, of which the first is JSON."""
+    return token.startswith("eyJ") and token.count(".") == 2
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admits users by their own tokens, and jobs by theirs, in the name of their users."""
+    """Admits users at a door.
 
-    credentials: Credentials
+    ``secret``: the ring's, where it opens the door. ``anonymous``: True if no token is needed.
+    """
+
+    users: Users
+    provider: Provider | None = None
     jobs: JobTokens | None = None
+    secret: str | None = None
+    anonymous: bool = False
 
     async def admit(self, headers: Mapping[str, str], session_id: str = "") -> Admitted:
         """Return the request's user; raises RequestError."""
-        token = headers.get("Authorization", "").partition(" ")[2].strip()
-        if self.jobs is not None and token.startswith(f"{PREFIX}."):
-            user = await self.jobs.user_of(token, session_id)
-            return Admitted(user, self.jobs.standing(token))
-        return Admitted(self.credentials.user_of(headers))
+        if self.jobs is not None and _given(headers).startswith(f"{PREFIX}."):
+            return await self._of_job(self.jobs, _given(headers), session_id)
+        if self.anonymous:
+            return Admitted(ANONYMOUS)
+        token = self._shown(headers)
+        if self.secret is not None and hmac.compare_digest(
+            self.secret.encode(), token.encode("utf-8", "surrogateescape")
+        ):
+            return Admitted(RING, Rights((Role.OPERATOR, Role.PEER)))
+        if (user := self.users.of_token(token)) is not None:
+            return Admitted(user.name, user.rights)
+        if self.provider is not None and is_signed(token):
+            name, rights = await self.provider.user_of(token)
+            if self.users.named(name) is not None:
+                raise refused(
+                    ErrorClass.UNAUTHENTICATED,
+                    f"the provider's user {name!r} has the name of a user of the configuration",
+                    "name the user of the configuration otherwise, or use that user's token",
+                )
+            return Admitted(name, rights, issued=True)
+        raise refused(
+            ErrorClass.UNAUTHENTICATED, f"the token sent is not {self._needed}", _OTHER_TOKEN
+        )
+
+    async def _of_job(self, jobs: JobTokens, token: str, session_id: str) -> Admitted:
+        name, issued = await jobs.submitter(token, session_id)
+        standing = jobs.standing(token)
+        if issued is not None:
+            return Admitted(name, issued, standing, issued=True)
+        if self.anonymous:
+            return Admitted(name, standing=standing)
+        if (user := self.users.named(name)) is None:
+            raise refused(
+                ErrorClass.UNAUTHENTICATED,
+                f"{name!r}, who submitted this job, is no user of the ring any more",
+                "have another user submit it",
+            )
+        return Admitted(name, user.rights, standing)
+
+    @property
+    def _needed(self) -> str:
+        operator = f"{RING} or the token of a user with the role operator"
+        return operator if self.secret is not None else "the token of a user of this ring"
+
+    def _shown(self, headers: Mapping[str, str]) -> str:
+        """Return the one token of a request; raises RequestError."""
+        many = headers.getall("Authorization", ()) if isinstance(headers, CIMultiDictProxy) else ()
+        if len(many) > 1:
+            raise refused(
+                ErrorClass.UNAUTHENTICATED, "there are several headers Authorization", "send one"
+            )
+        scheme, _, _ = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not _given(headers):
+            raise refused(ErrorClass.UNAUTHENTICATED, f"{self._needed} is needed", _SEND_TOKEN)
+        return _given(headers)
+
+
+def _given(headers: Mapping[str, str]) -> str:
+    return headers.get("Authorization", "").partition(" ")[2].strip()
+
+
+def check_role(admitted: Admitted, role: Role) -> None:
+    """Raise RequestError (403) for a user without a role."""
+    if admitted.rights.has(role):
+        return
+    has = ", ".join(admitted.rights.roles) or "none"
+    raise refused(
+        ErrorClass.FORBIDDEN,
+        f"this needs the role {role}, and the user has: {has}",
+        _PEERS if role is Role.PEER else _ASK,
+    )
+
+
+class Access:
+    """Whoever may use the doors of one HAProc; `users` change while it runs."""
+
+    def __init__(self, config: Config, provider: Provider | None = None) -> None:
+        self.users = Users(config.users)
+        if provider is None and config.oidc.issuer:
+            from haproc.doors.http.oidc import OidcUsers  # takes 11 MiB: not where nobody needs it
+
+            provider = OidcUsers(config.oidc, time.monotonic)
+        self._provider = provider
+        self._authenticates = config.authenticates
+        self._secret = config.secret
+
+    def take_users(self, config: Config) -> None:
+        """Let in the users of this configuration from now on, and no others.
+
+        Raises ValueError if the doors would open or close to everybody: that needs a restart.
+        """
+        if config.authenticates != self._authenticates:
+            raise ValueError(
+                "whether tokens are needed is decided when a HAProc starts: restart it"
+            )
+        self.users.replace(config.users)
+
+    def clients(self, jobs: JobTokens | None = None) -> Admission:
+        """Return the admission at the doors for clients."""
+        return Admission(self.users, self._provider, jobs, anonymous=not self._authenticates)
+
+    def operators(self) -> Admission:
+        """Return the admission at the door for operators and peers."""
+        return Admission(self.users, self._provider, secret=self._secret)

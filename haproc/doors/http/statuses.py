@@ -25,6 +25,7 @@ STATEMENTS_PATH: Final = "/api/2.0/sql/statements"
 SETTLED_ELSEWHERE: Final = 424
 _STATUS_OF_CLASS: Final[Mapping[str, int]] = {
     ErrorClass.UNAUTHENTICATED: 401,
+    ErrorClass.FORBIDDEN: 403,
     ErrorClass.NOT_FOUND: 404,
     ErrorClass.STATEMENT_UNKNOWN: 404,
     ErrorClass.SESSION_UNKNOWN: 404,
@@ -52,6 +53,7 @@ _STATUS_OF_KIND: Final = {
 CODE_OF_STATUS: Final = {
     400: "BAD_REQUEST",
     401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     405: "METHOD_NOT_ALLOWED",
     408: "REQUEST_TIMEOUT",

@@ -8,23 +8,19 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from dmq import Json
-from haproc.config.model import Config
 from haproc.doors.clients.job_door import batch_id, page_of
 from haproc.doors.http import reading
-from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.service import JobService
 
-# The operators' door to all users' jobs, to list and end them, under the ring's secret.
+# The operators' door to all users' jobs, to list and end them.
 
 
-def supervise(app: web.Application, config: Config, service: JobService | None) -> None:
+def supervise(app: web.Application, service: JobService | None) -> None:
     """Add the door to the operators' application."""
-    credentials = Credentials.of_peers(config)
 
     def jobs(request: web.Request) -> JobService:
-        credentials.user_of(request.headers)
         if service is None:
             raise refused(ErrorClass.JOBS_OFF, "this ring takes no jobs", "set jobs.enabled")
         return service
@@ -57,7 +53,7 @@ def supervise(app: web.Application, config: Config, service: JobService | None) 
     )
 
 
-# The operators' door to clients' sessions, to list and close them, under the ring's secret.
+# The operators' door to clients' sessions, to list and close them.
 
 
 PAGE_DEFAULT: Final = 100
@@ -76,17 +72,14 @@ class SessionsService(Protocol):
         ...
 
 
-def attend(app: web.Application, config: Config, service: SessionsService) -> None:
+def attend(app: web.Application, service: SessionsService) -> None:
     """Add the door to the operators' application."""
-    credentials = Credentials.of_peers(config)
 
     async def listed(request: web.Request) -> web.Response:
-        credentials.user_of(request.headers)
         start, limit = reading.page(request.query, PAGE_DEFAULT, PAGE_MAX)
         return json_response(dict(await service.listed(start, limit)))
 
     async def close(request: web.Request) -> web.Response:
-        credentials.user_of(request.headers)
         names = ("user", "session_id")
         user, session_id = reading.needed_texts(await read_object(request, names), names)
         return json_response(dict(await service.close(user, session_id)))

@@ -11,10 +11,8 @@ import msgspec
 from aiohttp import web
 
 from dmq import Json
-from haproc.config.model import Config
 from haproc.doors.clients.answers import STALL_S
 from haproc.doors.http import reading
-from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import (
     CLUSTER,
     SMALL_BYTES_MAX,
@@ -45,7 +43,7 @@ from haproc.statements.request_admission import RequestAdmission
 
 T = TypeVar("T")
 
-# The door on which a HAProc reports its Spark server's settings, under the ring's secret.
+# The door on which a HAProc reports its Spark server's settings.
 
 
 class SettingsService(Protocol):
@@ -56,12 +54,10 @@ class SettingsService(Protocol):
         ...
 
 
-def add_settings(app: web.Application, config: Config, service: SettingsService) -> None:
+def add_settings(app: web.Application, service: SettingsService) -> None:
     """Add the door to the operators' application."""
-    credentials = Credentials.of_peers(config)
 
     async def settings(request: web.Request) -> web.Response:
-        credentials.user_of(request.headers)
         return json_response(dict(service.settings()))
 
     app.add_routes([web.get("/ha/v1/settings", settings, allow_head=False)])
@@ -90,11 +86,10 @@ class Forwarded:
 class ForwardedDoor:
     """The handler."""
 
-    def __init__(self, forwarded: Forwarded, credentials: Credentials, bytes_max: int) -> None:
+    def __init__(self, forwarded: Forwarded, bytes_max: int) -> None:
         self._service = forwarded.service
         self._request_admission = forwarded.request_admission
         self._texts = forwarded.texts
-        self._credentials = credentials
         self._bytes_max = bytes_max
 
     def routes(self) -> list[web.RouteDef]:
@@ -103,7 +98,6 @@ class ForwardedDoor:
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """Run a query and send its result as pieces."""
-        self._credentials.user_of(request.headers)
         check_json(request)
         body = await read_body(request, self._bytes_max)
         wanted, needed = await self._texts.run("", len(body), read_query, body)
@@ -173,6 +167,7 @@ def read_query(body: bytes) -> tuple[Request, int]:
         schema=query.schema,
         operation_class=query.operation_class,
         timeout_s=query.timeout_s,
+        rights=query.rights,
     )
     return request, query.needed
 
@@ -223,9 +218,8 @@ class PeerService(Protocol):
 class PeerDoor:
     """The handlers."""
 
-    def __init__(self, peers: PeerService, credentials: Credentials) -> None:
+    def __init__(self, peers: PeerService) -> None:
         self._peers = peers
-        self._credentials = credentials
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -240,7 +234,6 @@ class PeerDoor:
 
     async def apply(self, request: web.Request) -> web.Response:
         """Run a synchronous operation now."""
-        self._credentials.user_of(request.headers)
         check_json(request)
         wanted = _of_peer(ApplyNow, await read_body(request, SMALL_BYTES_MAX))
         outcome = await self._peers.apply_now(wanted.offset, wanted.operation_id, wanted.timeout_s)
@@ -248,13 +241,11 @@ class PeerDoor:
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Return the outcome of an operation here."""
-        self._credentials.user_of(request.headers)
         offset = reading.whole_number(request.match_info["offset"], "an offset")
         return raw_json(msgspec.json.encode(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
         """Return this cluster's progress, once that is new to the peer."""
-        self._credentials.user_of(request.headers)
         reading.no_unknown(request.query, ("seen", "timeout_s"))
         wait_s = reading.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
         timeout_s = reading.seconds(wait_s, "timeout_s", TIMEOUT_MAX_S)
@@ -264,7 +255,6 @@ class PeerDoor:
 
     async def latencies(self, request: web.Request) -> web.Response:
         """Return the times that operations took here."""
-        self._credentials.user_of(request.headers)
         reading.no_unknown(request.query, ("start", "end"))
         start = reading.whole_number(request.query.get("start", ""), "start")
         end = reading.whole_number(request.query.get("end", ""), "end")
@@ -274,7 +264,6 @@ class PeerDoor:
 
     async def copy(self, request: web.Request) -> web.Response:
         """Give another cluster what it copies: a length, JSON, and bytes of a file."""
-        self._credentials.user_of(request.headers)
         check_json(request)
         question = _of_peer(CopyQuestion, await read_body(request, SMALL_BYTES_MAX))
         try:
@@ -289,5 +278,4 @@ class PeerDoor:
 
     async def status(self, request: web.Request) -> web.Response:
         """Return state, cursor and lag."""
-        self._credentials.user_of(request.headers)
         return raw_json(msgspec.json.encode(self._peers.status()))

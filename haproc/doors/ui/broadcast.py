@@ -79,7 +79,7 @@ class Broadcaster:
     def watching(self, *, operator: bool | None) -> Iterator[Viewer]:
         """Watch for a while; raises RequestError if too many do.
 
-        Operators always get a place: they have the ring's secret.
+        Operators always get a place: their token says who they are.
         """
         if not operator and sum(not each.operator for each in self._viewers) >= VIEWERS_MAX:
             raise busy(f"{VIEWERS_MAX} viewers watch this HAProc already")

@@ -2,7 +2,7 @@
 
 The files are the same for everybody and say nothing of the ring: a browser can fetch a page without
 a token only. The stream is under the door's own rules. On the operator door it is open, like
-``/clusterStatus``; whoever shows the ring's secret sees tables, users and the queue as well. On the
+``/clusterStatus``; an operator's token shows tables, users and the queue as well. On the
 client door it needs what every request there needs, and nobody sees more.
 """
 
@@ -14,15 +14,14 @@ from typing import Final
 
 from aiohttp import web
 
-from haproc.doors.http.access import Credentials
+from haproc.classify.rights import Role
+from haproc.doors.http.access import ADMITTED
 from haproc.doors.ui.broadcast import Broadcaster
 from haproc.failure import ErrorClass, refused
 
 PAGE: Final = "/ui"
 EVENTS: Final = "/ui/events"
 FILE: Final = "/ui/{file}"
-OPEN: Final = (PAGE, FILE)
-"""Paths that need no token on any door."""
 _TYPES: Final = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 HEADERS: Final = {
     # No inline script or style, nothing from elsewhere, no frame around it.
@@ -35,10 +34,8 @@ HEADERS: Final = {
 }
 
 
-def show(
-    app: web.Application, broadcaster: Broadcaster, operators: Credentials | None = None
-) -> None:
-    """Add the page to an application; ``operators``: whose secret shows everything, if one does."""
+def show(app: web.Application, broadcaster: Broadcaster, *, operators: bool = False) -> None:
+    """Add the page to an application; ``operators``: True if an operator's token shows more."""
     folder = Path(__file__).parent
     files = {name: (folder / name).read_bytes() for name in _TYPES}
 
@@ -59,9 +56,7 @@ def show(
         return answer(request, request.match_info["file"])
 
     async def events(request: web.Request) -> web.StreamResponse:
-        operator = None if operators is None else "Authorization" in request.headers
-        if operators is not None and operator:
-            operators.user_of(request.headers)
+        operator = request[ADMITTED].rights.has(Role.OPERATOR) if operators else None
         with broadcaster.watching(operator=operator) as viewer:
             stream = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
             response = web.StreamResponse(headers={**HEADERS, **stream})

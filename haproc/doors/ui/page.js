@@ -181,7 +181,7 @@ function show(ring) {
   const sign = $("#sign");
   sign.hidden = ring.operator === null;
   put(sign, ring.operator ? "Forget the secret" : "Operator…");
-  sign.onclick = () => (ring.operator ? signOut() : signIn("The ring's secret shows tables, users and the queue, and lets you act."));
+  sign.onclick = () => (ring.operator ? signOut() : signIn("An operator's token (or the ring's secret) shows tables, users and the queue, and lets you act."));
   const names = ring.clusters.map((each) => `cluster-${each.name}`);
   for (const card of [...$("#clusters").children]) if (!names.includes(card.id)) card.remove();
   for (const view of ring.clusters) showCluster(view, ring);
@@ -295,7 +295,7 @@ async function follow() {
     const response = await fetch("/ui/events", { headers, cache: "no-store", signal: stop.signal });
     if (!response.ok) {
       const { message } = await response.json();
-      if (response.status === 401) {
+      if (response.status === 401 || response.status === 403) {
         sessionStorage.removeItem(TOKEN);
         clearTimeout(patience);
         live(message);

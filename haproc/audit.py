@@ -1,0 +1,107 @@
+"""The audit log: who was refused, and what operators commanded.
+
+One JSON object a line, by the logger ``haproc.audit``. A line has the user, the door, the request's
+method and route, and the reason in HAProc's own words: never a token, and nothing of a statement
+but the names of its tables.
+
+A door notes its request first (`CALLER`), so that what happens on the request's way knows it.
+Refusals are bounded (`Bounded`): nobody fills a disk by asking again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from haproc.failure import ErrorClass, RequestError
+
+logger = logging.getLogger("haproc.audit")
+
+WINDOW_S: Final = 60.0
+LINES_MAX: Final = 30
+"""Refusals of one address in a window that are written. Chosen, not measured."""
+ALL_LINES_MAX: Final = 600
+"""Refusals of all addresses in a window; 17 MB an hour at most. Chosen."""
+WHY_MAX: Final = 500
+"""Characters of a reason: a table's name may be long."""
+_REFUSALS: Final = frozenset({ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN})
+_FIELDS: Final = "audit"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A request, as the audit log names it."""
+
+    cluster: str = ""
+    door: str = ""
+    what: str = ""
+    address: str = ""
+    user: str = ""
+
+
+CALLER: Final[ContextVar[Caller]] = ContextVar("caller")
+"""The request under way; not set for what the ring does by itself."""
+
+
+def note_if_refusal(error: RequestError) -> None:
+    """Write that the request under way was refused, if the error says who may not do what.
+
+    It is written once, however many parts of the request's way see the error.
+    """
+    if error.error_class in _REFUSALS and not error.audited:
+        error.audited = True
+        _write("refused", error_class=error.error_class, why=error.message[:WHY_MAX])
+
+
+def note_command(outcome: str) -> None:
+    """Write what became of the operator's command under way."""
+    _write("command", outcome=outcome)
+
+
+def _write(event: str, **more: str) -> None:
+    fields = {"event": event, **asdict(CALLER.get(Caller())), **more}
+    logger.info("%s", json.dumps(fields), extra={_FIELDS: fields})
+
+
+class Bounded(logging.Filter):
+    """Lets so many refusals of an address pass, and of all together; the next line counts the rest.
+
+    Operators' commands all pass.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = float("-inf")
+        self._passed: dict[str, int] = {}
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a line is written."""
+        fields = getattr(record, _FIELDS, {})
+        if fields.get("event") != "refused":
+            return True
+        if not 0 <= record.created - self._begun < WINDOW_S:
+            self._begun, self._passed = record.created, {}
+        address = fields["address"]
+        passed = self._passed.get(address, 0)
+        if passed >= LINES_MAX or sum(self._passed.values()) >= ALL_LINES_MAX:
+            self._left_out += 1
+            return False
+        self._passed[address] = passed + 1
+        if self._left_out:
+            fields["left_out_before"], self._left_out = self._left_out, 0
+            record.args = (json.dumps(fields),)
+        return True
+
+
+class Lines(logging.Formatter):
+    """Writes a line as JSON with its time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": at, **getattr(record, _FIELDS, {})})

@@ -1,0 +1,108 @@
+"""Which role opens which route: one page for both HTTP doors.
+
+A route that stands nowhere here is for peers, so one that was forgotten is closed. What a statement
+may do is not decided here: any reader may send one, and the statement itself says what it needs
+(`haproc.route.service`, `haproc.classify.rules`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from haproc.classify.rights import Role
+
+EVENTS: Final = "/ui/events"
+_PAGE: Final = frozenset({"/ui", "/ui/{file}"})
+_STATUS: Final = frozenset({"/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"})
+
+OPEN_TO_CLIENTS: Final = _PAGE | {"/api/ha/results/{link_secret}/{chunk_index}"}
+"""No token: the page says nothing of the ring; the link to a result is a secret by itself."""
+READERS: Final = _STATUS | {
+    EVENTS,
+    "/",
+    "/version",
+    "/api/2.0/preview/scim/v2/Me",
+    "/api/2.0/sql/warehouses",
+    "/api/2.0/sql/statements",
+    "/api/2.0/sql/statements/{statement_id}",
+    "/api/2.0/sql/statements/{statement_id}/result/chunks/{chunk_index}",
+    "/api/2.0/sql/statements/{statement_id}/cancel",
+    "/api/ha/classify",
+    "/api/ha/sessions/{session_id}",
+    # For the archive's user alone.
+    "/api/ha/operations",
+    "/api/ha/operations/archived",
+    "/api/ha/verify",
+    "/api/ha/verify/{offset}",
+}
+WRITERS: Final = frozenset(
+    {
+        "/api/ha/tables/{table}/rows",
+        # A job runs a program on the ring's hosts.
+        "/batches",
+        "/batches/{batch_id}",
+        "/batches/{batch_id}/state",
+        "/batches/{batch_id}/log",
+    }
+)
+
+OPEN_TO_OPERATORS: Final = _PAGE | _STATUS | {EVENTS}
+"""No token: load balancers and monitoring. With a token the events show more, see `needed`."""
+OPERATORS: Final = frozenset(
+    {
+        "/ha/v1/settings",
+        "/ha/v1/jobs",
+        "/ha/v1/jobs/{batch_id}",
+        "/ha/v1/jobs/{batch_id}/log",
+        "/ha/v1/sessions",
+        "/ha/v1/sessions/close",
+        "/ha/v1/members",
+        "/ha/v1/members/{cluster}/join",
+        "/ha/v1/members/{cluster}/leave",
+        "/ha/v1/drain",
+        "/ha/v1/undrain",
+        "/ha/v1/queue",
+        "/ha/v1/queue/{offset}",
+        "/ha/v1/queue/{offset}/retry",
+        "/ha/v1/queue/{offset}/skip",
+        "/ha/v1/queue/{offset}/revoke",
+        "/ha/v1/verify",
+        "/ha/v1/verify/{offset}",
+        "/ha/v1/rebuild",
+        "/ha/v1/rebuild/withdraw",
+        "/ha/v1/backup",
+        "/ha/v1/restore",
+        "/ha/v1/repair",
+    }
+)
+PEERS: Final = frozenset(
+    {
+        "/heartbeat",
+        "/reportlag",
+        "/ha/v1/apply",
+        "/ha/v1/copy",
+        "/ha/v1/query",
+        "/ha/v1/outcomes/{offset}",
+        "/ha/v1/latencies",
+        "/ha/v1/progress",
+        "/ha/v1/status",
+    }
+)
+"""What only HAProcs of one version ask each other."""
+
+
+def needed(path: str | None, *, operators: bool, token: bool) -> Role | None:
+    """Return the role that a route needs; None: it is open.
+
+    ``path``: as it is in the code, None for a path that is no route. ``operators``: True at the
+    operator door. ``token``: True if the request shows one.
+    """
+    if operators:
+        if path is None or (path in OPEN_TO_OPERATORS and not (path == EVENTS and token)):
+            return None
+        return Role.OPERATOR if path in OPERATORS or path == EVENTS else Role.PEER
+    if path in OPEN_TO_CLIENTS:
+        return None
+    if path is None or path in READERS:
+        return Role.READER
+    return Role.WRITER if path in WRITERS else Role.PEER

@@ -1,0 +1,387 @@
+"""Tokens of an OpenID Connect provider: what is checked of them, and where the keys come from."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from haproc.classify.rights import Rights, Role
+from haproc.config.access import Grant, Oidc, User, check_oidc
+from haproc.config.load import load
+from haproc.doors.http.access import Access, Admitted
+from haproc.doors.http.oidc import AGAIN_S, FetchError, OidcUsers, fetch_json, values_in
+from haproc.failure import RequestError
+from tests.unit.door_rig import STATEMENTS, door, make_config
+from tests.unit.test_users import ANN, write
+
+ISSUER = "https://login.example.com/realm"
+GRANTS = (
+    Grant("admins", (Role.OPERATOR, Role.WRITER)),
+    Grant("sales", (Role.WRITER,), ("Spark_Catalog.Sales.*",)),
+    Grant("everybody", (Role.READER,)),
+)
+OIDC = Oidc(ISSUER, "ring-demo", algorithms=("RS256", "ES256"), grants=GRANTS)
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+PEM = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def public(key: Any, key_id: str, **more: str) -> dict[str, Any]:
+    """Return a key as the provider shows it."""
+    kind = jwt.algorithms.ECAlgorithm if key is EC else jwt.algorithms.RSAAlgorithm
+    found: dict[str, Any] = kind.to_jwk(key.public_key(), as_dict=True)
+    found.pop("key_ops", None)
+    return {**found, "kid": key_id, "use": "sig", **more}
+
+
+KEYS = [public(RSA, "r1", alg="RS256"), public(EC, "e1", alg="ES256")]
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    """Return claims that are taken, but for these changes; None: without one."""
+    now = int(time.time())
+    usual = {
+        "iss": ISSUER,
+        "aud": "ring-demo",
+        "sub": "ann@example.com",
+        "iat": now,
+        "exp": now + 60,
+        "roles": ["sales"],
+    }
+    return {name: value for name, value in {**usual, **changes}.items() if value is not None}
+
+
+def signed(
+    key: Any = RSA, algorithm: str = "RS256", key_id: str | None = "r1", **changes: Any
+) -> str:
+    headers = {} if key_id is None else {"kid": key_id}
+    return jwt.encode(claims(**changes), key, algorithm, headers=headers)
+
+
+def by_hand(head: Mapping[str, Any], secret: bytes = b"") -> str:
+    """Return a token that PyJWT would not make, signed with a shared secret or not at all."""
+    parts = [json.dumps(each).encode() for each in (head, claims())]
+    text = b".".join(base64.urlsafe_b64encode(each).rstrip(b"=") for each in parts)
+    mark = hmac.digest(secret, text, hashlib.sha256) if secret else b""
+    return (text + b"." + base64.urlsafe_b64encode(mark).rstrip(b"=")).decode()
+
+
+class Provider:
+    """The provider, on a clock of the test's."""
+
+    def __init__(self, settings: Oidc = OIDC) -> None:
+        self.keys: list[dict[str, Any]] = list(KEYS)
+        self.issuer, self.jwks_url = ISSUER, f"{ISSUER}/keys"
+        self.asked: list[str] = []
+        self.away = False
+        self.now_s = 0.0
+        self.users = OidcUsers(settings, lambda: self.now_s, self.fetch)
+
+    async def fetch(self, url: str) -> Mapping[str, Any]:
+        self.asked.append(url)
+        await asyncio.sleep(0)
+        if self.away:
+            raise FetchError(f"{url} is away")
+        if url.endswith("configuration"):
+            return {"issuer": self.issuer, "jwks_uri": self.jwks_url}
+        return {"keys": self.keys}
+
+    async def error(self, token: str) -> RequestError:
+        with pytest.raises(RequestError) as raised:
+            await self.users.user_of(token)
+        assert token not in f"{raised.value.message} {raised.value.hint}"
+        return raised.value
+
+
+# -- a token -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "user"),
+    [
+        (signed(), "ann@example.com"),
+        (signed(EC, "ES256", "e1"), "ann@example.com"),
+        (signed(sub="00u1|x:y"), "00u1|x:y"),
+        (signed(aud=["other", "ring-demo"]), "ann@example.com"),
+        (signed(exp=int(time.time()) - 10), "ann@example.com"),  # clocks differ
+    ],
+)
+async def test_token_that_is_taken(token: str, user: str) -> None:
+    rights = Rights((Role.WRITER,), ("spark_catalog.sales.*",))
+    assert await Provider().users.user_of(token) == (user, rights)
+
+
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (signed(exp=int(time.time()) - 3600), "it has expired"),
+        (signed(exp=None), "it lacks a claim"),
+        (signed(nbf=int(time.time()) + 3600), "it is not valid yet"),
+        (signed(iat=int(time.time()) + 3600), "not valid yet"),
+        (signed(aud="another"), "another audience"),
+        (signed(aud=None), "it lacks a claim"),
+        (signed(iss="https://evil.example.com"), "another issuer"),
+        (signed(iss=None), "it lacks a claim"),
+        (signed(OTHER), "its signature is wrong"),
+        (signed(key_id="unknown"), "no such key"),
+        (signed(key_id=None), "no such key"),  # one of two
+        (signed(EC, "ES256", "r1"), "not that of its key"),
+        (signed(RSA, "RS512"), "its algorithm is not"),
+        (by_hand({"alg": "none", "kid": "r1"}), "its algorithm is not"),
+        (by_hand({"alg": "HS256", "kid": "r1"}, PEM), "its algorithm is not"),
+        (signed()[:-4] + "AAAA", "its signature is wrong"),
+        (signed(sub=None), "it lacks a claim"),
+        (signed(sub="a/b"), "is no name"),
+        (signed(sub="x" * 129), "is no name"),
+        ("eyJ.e30.x", "it cannot be read"),
+    ],
+)
+async def test_token_that_is_not_taken(token: str, told: str) -> None:
+    error = await Provider().error(token)
+    assert error.error_class == "HAPROC_UNAUTHENTICATED"
+    assert told in error.message
+
+
+async def test_shared_secrets_are_no_algorithm_of_a_configuration() -> None:
+    for name in ("HS256", "none", "x"):
+        found = dict(check_oidc(replace(OIDC, algorithms=(name,))))
+        assert found.keys() == {"oidc.algorithms"}
+
+
+# -- rights --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("roles", "found"),
+    [
+        (["everybody", "sales"], GRANTS[1].rights),  # the first grant of the configuration
+        ("everybody other", Rights((Role.READER,))),
+        (["admins"], Rights((Role.OPERATOR, Role.WRITER))),
+    ],
+)
+async def test_first_grant_that_a_token_has_a_value_of_counts(roles: Any, found: Rights) -> None:
+    assert (await Provider().users.user_of(signed(roles=roles)))[1] == found
+
+
+@pytest.mark.parametrize("roles", [None, [], ["other"], {"sales": 1}, 7, ["sales x", ["sales"]]])
+async def test_token_without_a_value_of_a_grant_opens_nothing(roles: Any) -> None:
+    error = await Provider().error(signed(roles=roles))
+    assert (error.error_class, "oidc.grants" in error.hint) == ("HAPROC_FORBIDDEN", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"realm_access": {"roles": ["a", "b"]}}, "realm_access.roles"),
+        ({"https://x.com/roles": "a b"}, "https://x.com/roles"),
+    ],
+)
+def test_claim_of_roles_may_be_inside_an_object(given: dict[str, Any], path: str) -> None:
+    assert values_in(given, path) == {"a", "b"}
+    assert values_in(given, "realm_access.roles.more") == frozenset()
+
+
+# -- keys ----------------------------------------------------------------------------------------
+
+
+async def test_keys_are_found_by_the_provider_and_fetched_once() -> None:
+    provider = Provider()
+    await asyncio.gather(*(provider.users.user_of(signed()) for _ in range(20)))
+    assert provider.asked == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
+
+
+async def test_key_that_is_new_is_fetched_at_once_but_not_again_and_again() -> None:
+    provider = Provider(replace(OIDC, jwks_url="https://login.example.com/k"))
+    await provider.users.user_of(signed())
+    provider.keys = [public(OTHER, "r2")]
+    provider.now_s = AGAIN_S
+    assert (await provider.users.user_of(signed(OTHER, key_id="r2")))[0] == "ann@example.com"
+    assert len(provider.asked) == 2
+    for number in range(100):  # keys that somebody made up
+        await provider.error(signed(OTHER, key_id=f"made up {number}"))
+    assert len(provider.asked) == 2
+    assert "no such key" in (await provider.error(signed())).message  # the old one was withdrawn
+
+
+async def test_keys_that_are_here_are_used_on_while_the_provider_is_away() -> None:
+    provider = Provider()
+    await provider.users.user_of(signed())
+    provider.away, provider.now_s = True, 10 * OIDC.keys_kept_s
+    for _ in range(10):
+        await provider.users.user_of(signed())
+        await asyncio.sleep(0.001)
+    assert len(provider.asked) == 3
+
+
+async def test_old_keys_are_fetched_again_beside_the_requests() -> None:
+    provider = Provider()
+    await provider.users.user_of(signed())
+    provider.keys, provider.now_s = [public(OTHER, "r1")], OIDC.keys_kept_s
+    await provider.users.user_of(signed())
+    async with asyncio.timeout(5):
+        while len(provider.asked) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    assert "signature" in (await provider.error(signed())).message
+
+
+async def test_provider_that_was_never_there_makes_clients_fail_over() -> None:
+    provider = Provider()
+    provider.away = True
+    error = await provider.error(signed())
+    assert (error.kind, error.error_class) == ("availability", "HAPROC_PROVIDER_AWAY")
+    provider.away, provider.now_s = False, AGAIN_S
+    await provider.users.user_of(signed())
+
+
+async def test_description_of_another_issuer_is_not_believed() -> None:
+    provider = Provider()
+    provider.issuer = "https://evil.example.com"
+    assert "another issuer" in (await provider.error(signed())).message
+
+
+async def test_keys_that_are_no_public_ones_are_left_out() -> None:
+    provider = Provider()
+    shared = {"kty": "oct", "kid": "s", "k": base64.urlsafe_b64encode(PEM).decode()}
+    provider.keys = [shared, {"kty": "RSA", "kid": "broken"}, *KEYS]
+    await provider.users.user_of(signed())
+    assert "algorithm" in (await provider.error(by_hand({"alg": "HS256", "kid": "s"}, PEM))).message
+
+
+async def test_keys_over_http_from_the_own_machine_alone() -> None:
+    with pytest.raises(FetchError, match="no https URL"):
+        await fetch_json("http://login.example.com/keys")
+
+
+@contextlib.asynccontextmanager
+async def served(
+    answers: Callable[[web.BaseRequest], Awaitable[web.Response]],
+) -> AsyncIterator[str]:
+    """Serve on loopback; give the URL."""
+    runner = web.ServerRunner(web.Server(answers))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_configured_provider_is_asked_over_http(tmp_path: Path) -> None:
+    async def answers(request: web.BaseRequest) -> web.Response:
+        issuer = f"http://{request.host}"
+        about = {"issuer": issuer, "jwks_uri": f"{issuer}/keys"}
+        return web.json_response({"keys": KEYS} if request.path == "/keys" else about)
+
+    async with served(answers) as issuer:
+        config = replace(make_config(tmp_path), oidc=replace(OIDC, issuer=issuer))
+        admission = Access(config).clients()
+        headers = {"Authorization": f"Bearer {signed(iss=issuer)}"}
+        found = Admitted("ann@example.com", GRANTS[1].rights, issued=True)
+        assert await admission.admit(headers) == found
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (web.json_response({"keys": KEYS}), ""),
+        (web.json_response({}, status=500), "answers 500"),
+        (web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), "answers 302"),
+        (web.Response(text="[]"), "no JSON object"),
+        (web.Response(text="{" * 100_000), "no JSON object"),
+        (web.Response(body=b"1" * (2 << 20)), "no JSON object"),
+    ],
+)
+async def test_answer_of_a_provider(answer: web.Response, told: str) -> None:
+    async def answers(_: web.BaseRequest) -> web.Response:
+        return answer
+
+    async with served(answers) as url:
+        if told:
+            with pytest.raises(FetchError, match=told):
+                await fetch_json(url)
+        else:
+            assert await fetch_json(url) == {"keys": KEYS}
+
+
+# -- the doors -----------------------------------------------------------------------------------
+
+
+async def test_provider_can_name_no_user_of_the_configuration(tmp_path: Path) -> None:
+    users = (User("ann@example.com", "token-of-ann"), User("bob", "token-of-bob"))
+    config = make_config(tmp_path, users=users)
+    admission = Access(config, Provider().users).clients()
+    for sub, refused in (("ann@example.com", True), ("eve", False)):
+        headers = {"Authorization": f"Bearer {signed(sub=sub)}"}
+        if refused:
+            with pytest.raises(RequestError, match="has the name of a user"):
+                await admission.admit(headers)
+        else:
+            rights = GRANTS[1].rights
+            assert await admission.admit(headers) == Admitted("eve", rights, issued=True)
+
+
+@pytest.mark.parametrize("operator", [False, True])
+async def test_both_doors_take_a_providers_tokens(tmp_path: Path, operator: bool) -> None:
+    config = replace(make_config(tmp_path), oidc=OIDC)
+    access = Access(config, Provider().users)
+    path = "/ha/v1/queue" if operator else f"{STATEMENTS}/x"
+    expired = signed(exp=1)
+    async with door(tmp_path, operator=operator, access=access) as rig:
+        for roles, status in ((["admins"], 200 if operator else 404), (["sales"], 403)):
+            if not operator and status == 403:
+                continue
+            headers = {"Authorization": f"Bearer {signed(roles=roles)}"}
+            async with rig.http.get(rig.url + path, headers=headers) as response:
+                assert response.status == status
+        headers = {"Authorization": f"Bearer {expired}"}
+        async with rig.http.get(rig.url + path, headers=headers) as response:
+            answer = await response.json()
+            assert (response.status, "expired" in answer["message"]) == (401, True)
+            assert "new token" in answer["hint"]
+
+
+def test_configuration_of_a_provider(tmp_path: Path) -> None:
+    section = f"""
+oidc:
+  issuer: {ISSUER}
+  audience: ring-demo
+  grants: [{{value: sales, roles: [writer], tables: [spark_catalog.sales.*]}}]
+"""
+    config = load(write(tmp_path, ANN, more=section), {})
+    assert config.oidc.grants == (Grant("sales", (Role.WRITER,), ("spark_catalog.sales.*",)),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"issuer": ""}, "oidc.issuer"),
+        ({"issuer": "http://login.example.com"}, "oidc.issuer"),
+        ({"jwks_url": "http://login.example.com"}, "oidc.jwks_url"),
+        ({"audience": ""}, "oidc.audience"),
+        ({"algorithms": ()}, "oidc.algorithms"),
+        ({"grants": ()}, "oidc.grants"),
+        ({"grants": (Grant("x", (Role.PEER,)),)}, "oidc.grants[0].roles"),
+        ({"leeway_s": 301.0}, "oidc.leeway_s"),
+    ],
+)
+def test_configuration_of_a_provider_that_is_wrong(changes: dict[str, Any], path: str) -> None:
+    assert [where for where, _ in check_oidc(replace(OIDC, **changes))] == [path]
+    assert not [*check_oidc(OIDC), *check_oidc(Oidc())]
+    assert not [*check_oidc(replace(OIDC, issuer="http://127.0.0.1:8080"))]

@@ -1,0 +1,207 @@
+"""Every route of both HTTP doors and every call of Spark Connect, with too little to open it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from haproc import protos
+from haproc.classify.rights import Role
+from haproc.config.access import User, digest_of
+from haproc.doors import roles
+from haproc.doors.connect.calls import Boundary
+from haproc.doors.http.access import Access
+from haproc.engine.rewriting import RPCS
+from haproc.metrics import Metrics
+from haproc.statements.request_admission import RequestAdmission
+from tests.unit.door_rig import CannedWatched, Rig, door, make_config
+from tests.unit.test_oidc import OIDC, Provider, by_hand, signed
+from tests.unit.test_openapi import BETWEEN_PEERS, routes
+
+USERS = (
+    User("read", token_hash=digest_of("reads"), roles=(Role.READER,)),
+    User("write", "writes-all", roles=(Role.WRITER,)),
+    User("run", "operates", roles=(Role.OPERATOR,)),
+)
+TOKEN_OF = {Role.READER: "reads", Role.WRITER: "writes-all", Role.OPERATOR: "operates"}
+SECRET = "ring-secret"
+SESSION = "00000000-0000-0000-0000-00000000000a"
+LISTS = {
+    False: (roles.OPEN_TO_CLIENTS, roles.READERS, roles.WRITERS),
+    True: (roles.OPEN_TO_OPERATORS, roles.OPERATORS, roles.PEERS),
+}
+EXPIRED = signed(exp=1)
+"""A token of a provider's that was good once; and one that nobody signed, and one for elsewhere."""
+UNSIGNED, FOREIGN = by_hand({"alg": "none", "kid": "r1"}), signed(aud="another")
+HINT = re.compile("token|operator|secret")
+
+
+def access_to(tmp_path: Path) -> Access:
+    """Return whoever may use the doors: users of the configuration, and a provider's."""
+    return Access(replace(make_config(tmp_path, users=USERS), oidc=OIDC), Provider().users)
+
+
+async def status_of(rig: Rig, method: str, path: str, token: str | None) -> int:
+    """Return the status of a request without a body, which must say what to do if it is refused."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    url = rig.url + re.sub(r"\{\w+\}", "1", path)
+    async with rig.http.request(method, url, headers=headers) as response:
+        if response.status in (401, 403):
+            answer = await response.json()
+            expected = {401: "HAPROC_UNAUTHENTICATED", 403: "HAPROC_FORBIDDEN"}
+            assert answer["error_class"] == expected[response.status]
+            assert HINT.search(answer["hint"]) and (token or "reads") not in str(answer)
+        return response.status
+
+
+def weaker(role: Role) -> Iterator[str]:
+    """Yield the tokens that a role's routes refuse."""
+    for other, token in TOKEN_OF.items():
+        reads = role is Role.READER and other is Role.WRITER
+        if other is not role and not reads:
+            yield token
+
+
+@pytest.mark.parametrize("operators", [False, True])
+async def test_each_route_stands_in_exactly_one_list(tmp_path: Path, operators: bool) -> None:
+    async with door(tmp_path, operator=operators, watched=CannedWatched()) as rig:
+        served = {path for _, path in routes(rig.app)}
+    lists = LISTS[operators]
+    assert set().union(*lists) == served
+    assert sum(map(len, lists)) == len(served)
+    if operators:
+        assert {path for _, path in BETWEEN_PEERS} == roles.PEERS
+
+
+@pytest.mark.parametrize("operators", [False, True])
+async def test_each_route_refuses_strangers_and_too_weak_roles(
+    tmp_path: Path, operators: bool
+) -> None:
+    access = access_to(tmp_path)
+    async with door(tmp_path, operator=operators, watched=CannedWatched(), access=access) as rig:
+        for method, path in sorted(routes(rig.app)):
+            role = roles.needed(path, operators=operators, token=False)
+            if role is None:
+                assert await status_of(rig, method, path, None) not in (401, 403), path
+                continue
+            for token in (None, "wrong", EXPIRED, UNSIGNED, FOREIGN):
+                assert await status_of(rig, method, path, token) == 401, (path, token)
+            for token in weaker(role):
+                assert await status_of(rig, method, path, token) == 403, (path, token)
+            if not operators:  # the ring's secret is no user's
+                assert await status_of(rig, method, path, SECRET) == 401, path
+
+
+@pytest.mark.parametrize("operators", [False, True])
+async def test_each_route_opens_with_its_role(tmp_path: Path, operators: bool) -> None:
+    async with door(tmp_path, users=USERS, operator=operators, watched=CannedWatched()) as rig:
+        for method, path in sorted(routes(rig.app)):
+            role = roles.needed(path, operators=operators, token=True)
+            archive = path in ("/api/ha/verify", "/api/ha/verify/{offset}") or "operations" in path
+            if role is None or archive or path == roles.EVENTS:
+                continue
+            token = SECRET if role is Role.PEER else TOKEN_OF[role]
+            assert await status_of(rig, method, path, token) not in (401, 403), path
+
+
+def test_a_route_that_is_in_no_list_is_closed() -> None:
+    for operators in (False, True):
+        needed = roles.needed("/new", operators=operators, token=True)
+        assert needed is Role.PEER
+
+
+async def test_an_operator_is_no_peer_and_the_ring_is_both(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS, operator=True) as rig:
+        assert await status_of(rig, "GET", "/ha/v1/queue", "operates") == 200
+        assert await status_of(rig, "GET", "/ha/v1/status", "operates") == 403
+        for path in ("/ha/v1/queue", "/ha/v1/status"):
+            assert await status_of(rig, "GET", path, SECRET) == 200
+
+
+# -- Spark Connect -------------------------------------------------------------------------------
+
+
+async def test_call_is_its_tokens_users_whatever_it_says_of_its_user(tmp_path: Path) -> None:
+    config = make_config(tmp_path, users=USERS)
+    gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
+    boundary = Boundary(
+        Access(config).clients(), gate, lambda key: key.user, lambda error: pytest.fail(str(error))
+    )
+    calls: list[Any] = []
+
+    async def handle(call: Any, request: bytes) -> bytes:
+        calls.append(call)
+        return b""
+
+    said = protos.base.UserContext(user_id="write", user_name="write")
+    request = protos.base.GetStatusRequest(session_id=SESSION, user_context=said)
+    await boundary.unary("GetStatus", handle).unary_unary(
+        request.SerializeToString(), Context("reads")
+    )
+    (call,) = calls
+    assert (call.user, call.names.server_id, call.rights.roles) == ("read", "read", (Role.READER,))
+
+
+class Context:
+    """What a handler sees of a call; ``told`` is how it was ended."""
+
+    def __init__(self, token: str | None) -> None:
+        self.metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+        self.told: tuple[grpc.StatusCode, str] | None = None
+
+    def peer(self) -> str:
+        return "ipv6:%5B::1%5D:5000"
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return self.metadata
+
+    async def abort(self, code: grpc.StatusCode, message: str, metadata: object) -> None:
+        self.told = code, message
+        raise grpc.aio.AbortError
+
+
+@pytest.mark.parametrize("rpc", sorted(RPCS))
+@pytest.mark.parametrize(
+    ("token", "code", "told"),
+    [
+        (None, grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
+        ("wrong", grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
+        (EXPIRED, grpc.StatusCode.UNAUTHENTICATED, "it has expired"),
+        (UNSIGNED, grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
+        (SECRET, grpc.StatusCode.UNAUTHENTICATED, "HAPROC_UNAUTHENTICATED"),
+        ("operates", grpc.StatusCode.PERMISSION_DENIED, "HAPROC_FORBIDDEN"),
+    ],
+)
+async def test_each_call_of_spark_connect_refuses_too_weak_tokens(
+    tmp_path: Path,
+    rpc: str,
+    token: str | None,
+    code: grpc.StatusCode,
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "haproc.audit")
+    config = make_config(tmp_path, users=USERS)
+    gate = RequestAdmission(config, Metrics("demo", "a", ["READY"]))
+    admission = access_to(tmp_path).clients()
+    boundary = Boundary(
+        admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)), "a"
+    )
+
+    async def handle(call: Any, request: bytes, *more: Any) -> bytes:
+        pytest.fail("it was let in")
+
+    request = protos.base.GetStatusRequest(session_id=SESSION).SerializeToString()
+    context = Context(token)
+    with pytest.raises(grpc.aio.AbortError):
+        await boundary.unary(rpc, handle).unary_unary(request, context)
+    assert context.told is not None and context.told[0] is code and told in context.told[1]
+    (line,) = (record.getMessage() for record in caplog.records if record.name == "haproc.audit")
+    assert '"address": "::1"' in line and f'"what": "{rpc}"' in line and "wrong" not in line
