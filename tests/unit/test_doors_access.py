@@ -123,7 +123,7 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
         rig.metrics.state("DOWN")
         rig.metrics.applied("ok", 5)
         rig.metrics.peer("b", True, False, True, 3)
-        rig.metrics.recovery(1, 2, 3.5)
+        rig.metrics.recovery(1, 2)
         rig.metrics.sessions(4, 9, 2)
         async with rig.http.get(rig.url + "/metrics") as response:
             assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
