@@ -19,7 +19,7 @@ import aiohttp
 import uvloop
 
 from dmq import LogError
-from haproc.cli import memory, output
+from haproc.cli import log_lines, memory, output
 from haproc.config.load import load
 from haproc.config.model import ClusterConfig, Config
 from haproc.config.tree import ConfigError
@@ -68,13 +68,15 @@ class KafkaInOneLine(logging.Filter):
         return True
 
 
-def set_up(level: str) -> None:
-    """Write this process's log to standard error, from this level up."""
+def set_up(level: str, form: str = "text") -> None:
+    """Write this process's log to standard error, see `haproc.cli.log_lines`; raises ValueError."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(log_lines.formatter(form))
     root = logging.getLogger()
+    by_logger = log_lines.levels(level)
     root.addHandler(handler)
-    root.setLevel(level)
+    for name, each in by_logger.items():
+        logging.getLogger(name).setLevel(each)
     if root.level > logging.DEBUG:
         handler.addFilter(KafkaInOneLine())
     kafka = logging.INFO if root.level <= logging.DEBUG else logging.WARNING
@@ -123,7 +125,13 @@ def serve(options: argparse.Namespace) -> int:
     config = read_config(options.config, options.cluster)
     if config is None:
         return output.USAGE
-    set_up(os.environ.get("HAPROC_LOG_LEVEL", "INFO"))
+    try:
+        set_up(
+            os.environ.get("HAPROC_LOG_LEVEL", "INFO"), os.environ.get("HAPROC_LOG_FORMAT", "text")
+        )
+    except ValueError as error:
+        output.error(str(error))
+        return output.USAGE
     config.state_dir.mkdir(parents=True, exist_ok=True)
     prepare_process()
     try:
