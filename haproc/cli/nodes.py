@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import aiohttp
 import uvloop
 
 from dmq import LogError
+from haproc import tracing
 from haproc.cli import log_lines, memory, output
 from haproc.config.load import load
 from haproc.config.model import ClusterConfig, Config
@@ -132,6 +134,8 @@ def serve(options: argparse.Namespace) -> int:
     except ValueError as error:
         output.error(str(error))
         return output.USAGE
+    if (end_tracing := _begin_tracing(config.ring, options.cluster)) is None:
+        return output.USAGE
     config.state_dir.mkdir(parents=True, exist_ok=True)
     prepare_process()
     try:
@@ -139,6 +143,26 @@ def serve(options: argparse.Namespace) -> int:
     except (OSError, LogError) as error:
         output.error(f"{options.cluster}: {error}")
         return ExitCode.FAILED
+    finally:
+        end_tracing()
+
+
+def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
+    """Send traces if the environment asks for it; return what ends that, None if it cannot be."""
+    exporter = os.environ.get("OTEL_TRACES_EXPORTER", "none")
+    if exporter == "none":
+        return lambda: None
+    if exporter != "otlp":
+        output.error(f"OTEL_TRACES_EXPORTER is {exporter!r}; HAProc knows otlp and none")
+        return None
+    try:
+        from haproc.otel import OtelTracing
+    except ImportError as error:
+        output.error(f"OTEL_TRACES_EXPORTER is otlp, which needs haproc[otel]: {error}")
+        return None
+    taken = OtelTracing(ring, cluster)
+    tracing.use(taken)
+    return taken.shutdown
 
 
 def prepare_process() -> None:

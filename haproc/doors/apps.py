@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
+from haproc import tracing
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.clients.about_door import AboutDoor, ClassifyDoor
@@ -144,8 +145,9 @@ def _boundary(
                 request.protocol.is_of(user)
             check_head(request.headers, READ_HEADERS)
             if request_admission is None or request.path.rstrip("/") in ALWAYS:
-                return await handler(request)
-            with request_admission.answering(user) as held:
+                with tracing.received(request.headers):
+                    return await handler(request)
+            with request_admission.answering(user) as held, tracing.received(request.headers):
                 request[HELD] = held
                 return await _sent(request, await handler(request))
         except Exception as error:

@@ -100,7 +100,7 @@ def test_brokers_are_those_of_the_log_and_of_each_other(ring: Config) -> None:
 def test_redis_is_the_one_that_heartbeats_go_through(ring: Config) -> None:
     assert ring.state is StateWay.REDIS
     assert parse_redis_url(ring.redis.url).servers == ((SERVICES["redis"]["hostname"], 6379),)
-    assert "[server,kafka,redis]" in DOCKERFILE
+    assert "[server,kafka,redis,otel]" in DOCKERFILE
 
 
 def test_only_what_people_open_is_published_and_on_loopback() -> None:

@@ -53,6 +53,8 @@ ORDER = (
     "protos",
     "offloop",
     "wire",
+    "tracing",
+    "otel",
     "classify",
     "pin",
     "reading",

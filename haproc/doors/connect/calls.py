@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from haproc import tracing
 from haproc.doors.connect.errors import (
     DETAILS,
     CallEnd,
@@ -162,7 +163,7 @@ class Boundary:
     @contextmanager
     def _let_in(self, shown: _Shown) -> Iterator[Call]:
         user, session_id = shown.by.user, shown.session_id
-        with self._request_admission.answering(user) as held:
+        with self._request_admission.answering(user) as held, tracing.received(shown.metadata):
             held.add(shown.size)
             names = Names(session_id, self._server_id(Key(user, session_id)))
             if shown.observed not in ("", names.server_id):
