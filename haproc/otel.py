@@ -12,7 +12,7 @@ from typing import Final
 
 from opentelemetry import context, trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -35,9 +35,10 @@ class OtelTracing:
         exporter: SpanExporter | None = None,
     ) -> None:
         of_ring = {"haproc.ring": ring, "haproc.cluster": cluster}
-        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES are added, and count more.
         own = Resource({"service.name": "haproc", "service.instance.id": cluster, **of_ring})
-        self._provider = TracerProvider(resource=own.merge(Resource.create()))
+        # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say counts more.
+        described = own.merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=Resource.create(described.attributes))
         self._provider.add_span_processor(
             processor or BatchSpanProcessor(exporter or OTLPSpanExporter())
         )

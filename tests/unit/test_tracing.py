@@ -199,6 +199,18 @@ def test_operations_of_several_requests_are_applied_under_the_first_and_linked(
     assert [each.context.span_id for each in applied.links] == [context_of(second).span_id]
 
 
+@pytest.mark.parametrize("name", ["haproc", "sales-haproc"])
+def test_spans_name_the_ring_and_the_cluster(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name != "haproc":
+        monkeypatch.setenv("OTEL_SERVICE_NAME", name)
+    found = Spans()
+    with found.taken.request(("ann", "r1")):
+        pass
+    (span,) = found.named("haproc.request")
+    said = {"haproc.ring": "demo", "haproc.cluster": "a", "service.instance.id": "a"}
+    assert span.resource.attributes.items() >= (said | {"service.name": name}).items()
+
+
 # -- on and off --------------------------------------------------------------------------------
 
 
