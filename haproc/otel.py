@@ -50,11 +50,20 @@ class OtelTracing:
         self._provider.shutdown()
 
     @contextmanager
-    def received(self, carrier: Mapping[str, str]) -> Iterator[None]:
+    def received(self, carrier: Mapping[str, str], call: str = "") -> Iterator[None]:
         """See `haproc.tracing.received`."""
         token = context.attach(_W3C.extract(carrier))
         try:
-            yield
+            if call:
+                with self._tracer.start_as_current_span(
+                    call,
+                    kind=trace.SpanKind.SERVER,
+                    record_exception=False,
+                    set_status_on_exception=False,
+                ):
+                    yield
+            else:
+                yield
         finally:
             context.detach(token)
 

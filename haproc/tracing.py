@@ -31,7 +31,7 @@ class StatementSpan:
 class Tracing(Protocol):
     """What takes traces, see `haproc.otel`; the functions of this module say what each does."""
 
-    def received(self, carrier: Mapping[str, str]) -> AbstractContextManager[None]: ...
+    def received(self, carrier: Mapping[str, str], call: str) -> AbstractContextManager[None]: ...
 
     def request(self, key: tuple[str, str]) -> AbstractContextManager[None]: ...
 
@@ -56,9 +56,12 @@ def use(tracing: Tracing | None) -> None:
     on = tracing
 
 
-def received(carrier: Mapping[str, str]) -> AbstractContextManager[None]:
-    """Continue the trace that the headers or metadata of a request name, if they do."""
-    return _OFF if on is None else on.received(carrier)
+def received(carrier: Mapping[str, str], call: str = "") -> AbstractContextManager[None]:
+    """Continue the trace that the headers or metadata of a request name, if they do.
+
+    ``call``: the name of a span for all of it, if it is more than what `request` covers.
+    """
+    return _OFF if on is None else on.received(carrier, call)
 
 
 def request(key: tuple[str, str]) -> AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,25 @@ async def test_call_of_pyspark_continues_its_trace(tmp_path: Path, spans: Spans)
     await handler.unary_unary(request, Traced())
     assert TRACE in seen[0]["traceparent"]
     assert spans.taken.headers() == {}, "the trace ends with its call"
+
+
+async def test_call_of_pyspark_that_runs_something_is_a_span_until_its_last_row(
+    tmp_path: Path, spans: Spans
+) -> None:
+    class Taking(Context):
+        async def write(self, response: bytes) -> None:
+            assert spans.named("pyspark.ExecutePlan") == []
+
+    async def handle(call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
+        with tracing.request(("ann", "r1")):
+            pass
+        yield b"rows"
+
+    request = protos.base.ExecutePlanRequest(session_id=SESSION).SerializeToString()
+    await boundary_of(tmp_path).streaming("ExecutePlan", handle).unary_stream(request, Taking())
+    (call,), (inside,) = spans.named("pyspark.ExecutePlan"), spans.named("haproc.request")
+    assert call.parent is None and inside.parent is not None
+    assert inside.parent.span_id == context_of(call).span_id
 
 
 # -- what goes to Spark ------------------------------------------------------------------------
