@@ -16,6 +16,7 @@ import yaml
 
 from haproc.membership.state import State
 from haproc.metrics import ALL, Metrics
+from haproc.node.node import Node
 from haproc.node.presence import Presence
 from tests.unit.door_rig import make_config
 from tests.unit.test_docs import anchors
@@ -127,6 +128,11 @@ def test_promtool_accepts_rules_and_configuration() -> None:
         command = [promtool, "check", "config", str(PROMETHEUS / "prometheus.yaml")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
+
+
+async def test_haproc_that_has_just_begun_is_starting(tmp_path: Path) -> None:
+    text = Node(make_config(tmp_path), "a")._metrics.text().decode()
+    assert re.findall(r'haproc_state{state="(\w+)"} 1.0', text) == [State.STARTING]
 
 
 async def test_ring_without_redis_has_no_series_of_redis(tmp_path: Path) -> None:
