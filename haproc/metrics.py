@@ -52,7 +52,7 @@ ALL: Final = (
     partial(
         Counter,
         "haproc_operations_applied",
-        "Operations of the log applied here, by outcome: ok, failed, skipped.",
+        "Operations of the log applied here, by outcome: applied, failed, skipped.",
         ("outcome",),
     ),
     partial(
@@ -260,7 +260,7 @@ class Metrics:
         self._gauge("haproc_planning_waiting_statements").set_function(waiting)
 
     def applied(self, outcome: str, operations: int = 1) -> None:
-        """Count operations applied by one statement; ``outcome`` is ok, failed or skipped."""
+        """Count operations applied by one statement; ``outcome`` is applied, failed or skipped."""
         self._counter("haproc_operations_applied", outcome).inc(operations)
         self._histogram("haproc_batch_operations").observe(operations)
 
