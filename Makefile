@@ -68,8 +68,8 @@ torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sql
 
 wheel: $(READY) ## A wheel in dist/ that has the Spark plugin's jar inside
 	@cp "$$($(PY) -m haproc spark-jar | head -1)" haproc/spark/haproc-spark.jar
-	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .; \
-		code=$$?; rm haproc/spark/haproc-spark.jar; exit $$code
+	@rm -rf build; $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .; \
+		code=$$?; rm -rf haproc/spark/haproc-spark.jar build; exit $$code
 
 lock: $(READY) ## Resolve pyproject.toml anew into requirements.lock
 	@env -u PIP_FIND_LINKS $(PY) -m piptools compile --upgrade --quiet --generate-hashes \

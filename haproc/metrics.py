@@ -2,7 +2,8 @@
 
 Each HAProc has one `Metrics` with a registry of its own, so that several in one process (tests,
 simulation) don't mix. The core calls its methods. The names of the series are part of the
-documented interface.
+documented interface, and follow Prometheus' conventions: base units at the end, ``_total`` only for
+counters, labels of few values. ``tests/unit/test_metrics.py`` holds them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ALL: Final = (
     ),
     partial(
         Histogram,
-        "haproc_request_seconds",
+        "haproc_request_duration_seconds",
         "Time from a request's arrival to its answer.",
         ("operation_class",),
         buckets=LATENCY_BUCKETS_S,
@@ -44,12 +45,14 @@ ALL: Final = (
     partial(Gauge, "haproc_requests_under_way", "Requests that run now."),
     partial(Gauge, "haproc_requests_waiting", "Requests that wait for a permit."),
     partial(
-        Gauge, "haproc_planning_waiting", "Statements that wait until Spark's driver plans them."
+        Gauge,
+        "haproc_planning_waiting_statements",
+        "Statements that wait until Spark's driver plans them.",
     ),
     partial(
         Counter,
         "haproc_operations_applied",
-        "Operations of the log applied here, by outcome: ok, failed, skipped.",
+        "Operations of the log applied here, by outcome: applied, failed, skipped.",
         ("outcome",),
     ),
     partial(
@@ -58,9 +61,11 @@ ALL: Final = (
         "Operations applied as one statement.",
         buckets=_BATCH_BUCKETS,
     ),
-    partial(Gauge, "haproc_cursor", "The offset below which every operation is applied here."),
-    partial(Gauge, "haproc_log_end", "The offset after the log's newest record."),
-    partial(Gauge, "haproc_log_start", "The offset of the log's oldest record."),
+    partial(
+        Gauge, "haproc_cursor_offset", "The offset below which every operation is applied here."
+    ),
+    partial(Gauge, "haproc_log_end_offset", "The offset after the log's newest record."),
+    partial(Gauge, "haproc_log_start_offset", "The offset of the log's oldest record."),
     partial(
         Gauge,
         "haproc_trim_held_records",
@@ -138,20 +143,20 @@ ALL: Final = (
     partial(Gauge, "haproc_cache_answers", "Answers that the cache keeps."),
     partial(Gauge, "haproc_cache_bytes", "Memory of the kept answers."),
     partial(
-        Gauge,
-        "haproc_cache_given_up",
-        "Answers removed since the start: written (a table changed), room (no memory).",
-        ("why",),
+        Counter,
+        "haproc_cache_evictions",
+        "Answers removed: written (a table changed), room (no memory).",
+        ("reason",),
     ),
     partial(Gauge, "haproc_in_sync_clusters", "Clusters in sync, this one included."),
     partial(
         Gauge,
-        "haproc_high_watermark",
+        "haproc_high_watermark_offset",
         "The offset below which all clusters in sync have applied every operation.",
     ),
     partial(
         Histogram,
-        "haproc_write_concern_seconds",
+        "haproc_write_concern_wait_seconds",
         "Time for which writes waited for other clusters; met: no if refused or failed.",
         ("concern", "met"),
         buckets=LATENCY_BUCKETS_S,
@@ -162,11 +167,11 @@ ALL: Final = (
         "1 for the transport of heartbeats and reports: mesh or redis.",
         ("way",),
     ),
-    partial(Counter, "haproc_redis_published", "Messages sent to Redis."),
+    partial(Counter, "haproc_redis_messages_published", "Messages sent to Redis."),
     partial(Counter, "haproc_redis_fallbacks", "Times that the mesh took over from Redis."),
     partial(
         Counter,
-        "haproc_redis_refused",
+        "haproc_redis_messages_refused",
         "Messages ignored: strange (wrong signature), repeated, unproven (perhaps old).",
         ("reason",),
     ),
@@ -177,9 +182,6 @@ ALL: Final = (
         ("part",),
     ),
     partial(
-        Gauge, "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
-    ),
-    partial(
         Gauge,
         "haproc_recovery_copy_is_faster",
         "1 while copying tables would take less than half the time of the replay.",
@@ -187,7 +189,7 @@ ALL: Final = (
     partial(
         Gauge,
         "haproc_copy_bytes",
-        "Progress of a copy of another cluster's tables: bytes that are here (done), and all.",
+        "Progress of a copy of another cluster's tables: bytes done, and remaining.",
         ("part",),
     ),
     partial(Gauge, "haproc_sessions", "Client sessions that this HAProc owns."),
@@ -201,8 +203,10 @@ ALL: Final = (
         "haproc_connect_operations",
         "Those statements, and results that clients have not released yet.",
     ),
-    partial(Counter, "haproc_connect_resumed", "Results that continued after they broke off."),
-    partial(Gauge, "haproc_jobs_here", "Attempts of jobs that run beside this HAProc."),
+    partial(
+        Counter, "haproc_connect_results_resumed", "Results that continued after they broke off."
+    ),
+    partial(Gauge, "haproc_job_attempts_running", "Attempts of jobs that run beside this HAProc."),
     partial(Gauge, "haproc_jobs", "Jobs of the ring, by state.", ("state",)),
     partial(
         Counter,
@@ -236,6 +240,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._series = {each.args[0]: each(registry=self._registry) for each in ALL}
         self._states = tuple(states)
+        self._evicted = dict[str, int]()
         self._gauge("haproc_info", ring, cluster).set(1)
         for state in self._states:
             self._gauge("haproc_state", state).set(0)
@@ -243,7 +248,7 @@ class Metrics:
     def request(self, operation_class: str, outcome: str, seconds: float) -> None:
         """Count an answered request; ``outcome`` is ok, application, availability or refused."""
         self._counter("haproc_requests", operation_class, outcome).inc()
-        self._histogram("haproc_request_seconds", operation_class).observe(seconds)
+        self._histogram("haproc_request_duration_seconds", operation_class).observe(seconds)
 
     def under_way(self, requests: Callable[[], int], waiting: Callable[[], int]) -> None:
         """Have it asked how many requests are being served, and how many wait for that."""
@@ -252,17 +257,17 @@ class Metrics:
 
     def planning(self, waiting: Callable[[], int]) -> None:
         """Have it asked how many statements wait until the cluster's driver plans them."""
-        self._gauge("haproc_planning_waiting").set_function(waiting)
+        self._gauge("haproc_planning_waiting_statements").set_function(waiting)
 
     def applied(self, outcome: str, operations: int = 1) -> None:
-        """Count operations applied by one statement; ``outcome`` is ok, failed or skipped."""
+        """Count operations applied by one statement; ``outcome`` is applied, failed or skipped."""
         self._counter("haproc_operations_applied", outcome).inc(operations)
         self._histogram("haproc_batch_operations").observe(operations)
 
     def position(self, cursor: int, log_end: int, lag: int) -> None:
         """Set how far this cluster is, and how far the log."""
-        self._gauge("haproc_cursor").set(cursor)
-        self._gauge("haproc_log_end").set(log_end)
+        self._gauge("haproc_cursor_offset").set(cursor)
+        self._gauge("haproc_log_end_offset").set(log_end)
         self._gauge("haproc_lag_records").set(lag)
 
     def state(self, state: str) -> None:
@@ -316,21 +321,22 @@ class Metrics:
         self._counter("haproc_cache_queries", outcome).inc()
 
     def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """Set what is kept, and how many answers were given up so far, by why."""
+        """Set what is kept; count evictions. ``given_up``: all of them so far, by reason."""
         self._gauge("haproc_cache_answers").set(answers)
         self._gauge("haproc_cache_bytes").set(bytes_used)
         for why, count in given_up.items():
-            self._gauge("haproc_cache_given_up", why).set(count)
+            self._counter("haproc_cache_evictions", why).inc(count - self._evicted.get(why, 0))
+        self._evicted = dict(given_up)
 
     def in_sync(self, clusters: int, high_watermark: int) -> None:
         """Set how many clusters are in sync, and what all of them have applied."""
         self._gauge("haproc_in_sync_clusters").set(clusters)
-        self._gauge("haproc_high_watermark").set(high_watermark)
+        self._gauge("haproc_high_watermark_offset").set(high_watermark)
 
     def waited(self, concern: str, met: bool, seconds: float) -> None:
         """Count a write that waited for other clusters, and whether its concern was met."""
         met_text = "yes" if met else "no"
-        self._histogram("haproc_write_concern_seconds", concern, met_text).observe(seconds)
+        self._histogram("haproc_write_concern_wait_seconds", concern, met_text).observe(seconds)
 
     def forget_peer(self, peer: str) -> None:
         """Remove the series of a cluster that the ring does not have any more."""
@@ -340,7 +346,7 @@ class Metrics:
 
     def trim(self, log_start: int, held_by: str, held_records: int) -> None:
         """Set where the log begins, and which cluster keeps how much of it from being trimmed."""
-        self._gauge("haproc_log_start").set(log_start)
+        self._gauge("haproc_log_start_offset").set(log_start)
         self._gauge("haproc_trim_held_records").clear()
         if held_by:
             self._gauge("haproc_trim_held_records", held_by).set(held_records)
@@ -352,10 +358,10 @@ class Metrics:
 
     def redis(self, published: int, fallbacks: int, refused: Mapping[str, int]) -> None:
         """Count what went through Redis since the last call."""
-        self._counter("haproc_redis_published").inc(published)
+        self._counter("haproc_redis_messages_published").inc(published)
         self._counter("haproc_redis_fallbacks").inc(fallbacks)
         for reason, messages in refused.items():
-            self._counter("haproc_redis_refused", reason).inc(messages)
+            self._counter("haproc_redis_messages_refused", reason).inc(messages)
 
     def catch_up_estimate(self, *, copy_is_faster: bool) -> None:
         """Set whether a copy would take less than half of the replay's time."""
@@ -364,13 +370,12 @@ class Metrics:
     def copied(self, done: int, total: int) -> None:
         """Set the progress of a copy, in bytes."""
         self._gauge("haproc_copy_bytes", "done").set(done)
-        self._gauge("haproc_copy_bytes", "all").set(total)
+        self._gauge("haproc_copy_bytes", "remaining").set(total - done)
 
-    def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
+    def recovery(self, applied: int, remaining: int) -> None:
         """Set the progress of recovery."""
         self._gauge("haproc_recovery_operations", "applied").set(applied)
         self._gauge("haproc_recovery_operations", "remaining").set(remaining)
-        self._gauge("haproc_recovery_operations_per_second").set(rate_per_s)
 
     def sessions(self, here: int, of_ring: int, adopted: int) -> None:
         """Set how many clients' sessions there are; count those adopted since the last call."""
@@ -383,11 +388,11 @@ class Metrics:
         for does, running in statements.items():
             self._gauge("haproc_connect_statements", does).set(running)
         self._gauge("haproc_connect_operations").set(operations)
-        self._counter("haproc_connect_resumed").inc(resumed)
+        self._counter("haproc_connect_results_resumed").inc(resumed)
 
     def jobs(self, here: int, of_ring: Mapping[str, int], ended: Mapping[str, int]) -> None:
         """Set how many jobs there are; count attempts that ended since the last call."""
-        self._gauge("haproc_jobs_here").set(here)
+        self._gauge("haproc_job_attempts_running").set(here)
         for state, jobs in of_ring.items():
             self._gauge("haproc_jobs", state).set(jobs)
         for outcome, attempts in ended.items():
@@ -406,7 +411,7 @@ class Metrics:
             by_class[name] = by_class.get(name, 0) + value
             failed += value if labels["outcome"] in ("application", "availability") else 0
         within = dict[float, int]()
-        for labels, value in self._values("haproc_request_seconds", "_bucket"):
+        for labels, value in self._values("haproc_request_duration_seconds", "_bucket"):
             at = float(labels["le"])
             within[at] = within.get(at, 0) + value
         applied = sum(value for _, value in self._values("haproc_operations_applied", "_total"))

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ import aiohttp
 import uvloop
 
 from dmq import LogError
-from haproc import audit
-from haproc.cli import memory, output
+from haproc import audit, tracing
+from haproc.cli import log_lines, memory, output
 from haproc.config.load import load
 from haproc.config.model import ClusterConfig, Config
 from haproc.config.tree import ConfigError
@@ -72,13 +73,15 @@ class KafkaInOneLine(logging.Filter):
         return True
 
 
-def set_up(level: str) -> None:
-    """Write this process's log to standard error, from this level up."""
+def set_up(level: str, form: str = "text") -> None:
+    """Write this process's log to standard error, see `haproc.cli.log_lines`; raises ValueError."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(log_lines.formatter(form))
     root = logging.getLogger()
+    by_logger = log_lines.levels(level)
     root.addHandler(handler)
-    root.setLevel(level)
+    for name, each in by_logger.items():
+        logging.getLogger(name).setLevel(each)
     if root.level > logging.DEBUG:
         handler.addFilter(KafkaInOneLine())
     kafka = logging.INFO if root.level <= logging.DEBUG else logging.WARNING
@@ -143,7 +146,15 @@ def serve(options: argparse.Namespace) -> int:
     config = read_config(options.config, options.cluster)
     if config is None:
         return output.USAGE
-    set_up(os.environ.get("HAPROC_LOG_LEVEL", "INFO"))
+    try:
+        set_up(
+            os.environ.get("HAPROC_LOG_LEVEL", "INFO"), os.environ.get("HAPROC_LOG_FORMAT", "text")
+        )
+    except ValueError as error:
+        output.error(str(error))
+        return output.USAGE
+    if (end_tracing := _begin_tracing(config.ring, options.cluster)) is None:
+        return output.USAGE
     config.state_dir.mkdir(parents=True, exist_ok=True)
     prepare_process()
     try:
@@ -152,6 +163,26 @@ def serve(options: argparse.Namespace) -> int:
     except (OSError, LogError) as error:
         output.error(f"{options.cluster}: {error}")
         return ExitCode.FAILED
+    finally:
+        end_tracing()
+
+
+def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
+    """Send traces if the environment asks for it; return what ends that, None if it cannot be."""
+    exporter = os.environ.get("OTEL_TRACES_EXPORTER", "none")
+    if exporter == "none":
+        return lambda: None
+    if exporter != "otlp":
+        output.error(f"OTEL_TRACES_EXPORTER is {exporter!r}; HAProc knows otlp and none")
+        return None
+    try:
+        from haproc.otel import OtelTracing
+    except ImportError as error:
+        output.error(f"OTEL_TRACES_EXPORTER is otlp, which needs haproc[otel]: {error}")
+        return None
+    taken = OtelTracing(ring, cluster)
+    tracing.use(taken)
+    return taken.shutdown
 
 
 def prepare_process() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
+from haproc import tracing
 from haproc.audit import CALLER, Caller, note_command, note_if_refusal
 from haproc.classify.rights import Role
 from haproc.config.model import Config
@@ -169,10 +170,11 @@ def _boundary(
                 request.protocol.is_of(user)
             check_head(request.headers, READ_HEADERS)
             if request_admission is None or request.path.rstrip("/") in ALWAYS:
-                response = await handler(request)
+                with tracing.received(request.headers):
+                    response = await handler(request)
                 _note_command(request, role, str(response.status))
                 return response
-            with request_admission.answering(user) as held:
+            with request_admission.answering(user) as held, tracing.received(request.headers):
                 request[HELD] = held
                 return await _sent(request, await handler(request))
         except Exception as error:

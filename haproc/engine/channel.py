@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from haproc import protos, wire
+from haproc import protos, tracing, wire
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress
 from haproc.engine.tasks import Tasks
@@ -104,7 +104,16 @@ class Channel:
         Raises EngineError for a request that is larger than servers take.
         """
         self.check_bytes(len(request))
-        return self._execute(request, timeout=timeout_s, metadata=self._metadata)
+        return self._traced("ExecutePlan", self._execute, request, timeout_s)
+
+    def _traced(self, rpc: str, call: Any, request: Any, timeout_s: float) -> Any:
+        """Start a call that runs a statement, with a span of its own if its request has one."""
+        span = tracing.statement(rpc)
+        if span is None:
+            return call(request, timeout=timeout_s, metadata=self._metadata)
+        started = call(request, timeout=timeout_s, metadata=(*self._metadata, *span.headers))
+        started.add_done_callback(lambda _: span.end())
+        return started
 
     async def unary(self, name: str, request: Any, timeout_s: float) -> Any:
         """Make one of the calls that have one answer (None: it is not readable).
@@ -121,6 +130,8 @@ class Channel:
             make = getattr(self._channel, _KIND.get(name, "unary_unary"))
             self._raw[name] = make(_SERVICE + name)
         call = self._raw[name]
+        if name == "ExecutePlan":
+            return lambda request, timeout_s: self._traced(name, call, request, timeout_s)
         return lambda request, timeout_s: call(request, timeout=timeout_s, metadata=self._metadata)
 
     def in_background(self, call: Coroutine[Any, Any, None]) -> None:

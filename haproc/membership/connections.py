@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 from dmq import Json
+from haproc import tracing
 from haproc.config.model import Address, Config, Membership
 from haproc.membership.peers import (
     ApplyNow,
@@ -196,6 +197,18 @@ class _Link(asyncio.Protocol):
 # The other HAProcs' operator doors: where they are, and one pool of connections to them.
 
 
+def _tracing() -> aiohttp.TraceConfig:
+    """Have each request carry the trace of the task that makes it."""
+
+    async def add(_: object, __: object, start: aiohttp.TraceRequestStartParams) -> None:
+        if tracing.on is not None:
+            start.headers.update(tracing.on.headers())
+
+    config = aiohttp.TraceConfig()
+    config.on_request_start.append(add)
+    return config
+
+
 class PeerDoors:
     """The HAProc ``me``'s requests to its peers, under the ring's secret; close with ``aclose``."""
 
@@ -230,6 +243,7 @@ class PeerDoors:
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[_tracing()] if tracing.on is not None else None,
             )
         return self._session
 

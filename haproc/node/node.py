@@ -147,6 +147,7 @@ class Node:
         self._again = asyncio.Event()
         self._changed = asyncio.Event()
         self._metrics = Metrics(config.ring, name, [state.value for state in State])
+        self._metrics.state(State.STARTING.value)  # until the state changes
         self._peers = PeerDoors(config, name)
         self._access = access or Access(config)
         self._texts = Offload(shares=Shares.of(WAITING_MAX, config))

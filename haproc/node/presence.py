@@ -147,7 +147,9 @@ class Presence:
         found = self.members.places().values()
         self._metrics.in_sync(sum(place.in_sync for place in found), high_watermark(found))
         redis = self._redis
-        self._metrics.transport(redis.way.value if redis else StateWay.MESH.value, list(StateWay))
+        # No series for Redis where there is none: a 0 means that it is away.
+        ways = list(StateWay) if redis else [StateWay.MESH]
+        self._metrics.transport(redis.way if redis else StateWay.MESH, ways)
         if redis is not None:
             tally = redis.take_tally()
             refused = {receipt.value: count for receipt, count in tally.refused.items()}

@@ -236,7 +236,7 @@ class NodeStatus:
             marks = core.watermarks
             metrics.position(core.schedule.low, marks.log_end, marks.lag)
             recovery = replica.recovery
-            metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
+            metrics.recovery(recovery.applied, recovery.remaining)
             copied = replica.taking.progress
             metrics.copied(*((copied.bytes_done, copied.bytes) if copied else (0, 0)))
             metrics.catch_up_estimate(copy_is_faster=replica.catch_up_estimate.copy_is_faster)

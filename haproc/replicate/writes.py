@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dmq import LogError, RecordTooLargeError
+from haproc import tracing
 from haproc.failure import (
     ErrorClass,
     FailureKind,
@@ -95,11 +96,12 @@ class Writes:
             appending = self._append(op)
             del op  # may be large, and nobody waits for it but by its key
             offset = await appending
+            tracing.reached(tracing.DURABLE, offset)
             await core.trace(Step.APPEND_AFTER)
         if logged is not None:
             logged()
         try:
-            return await self._outcome(key, fingerprint, offset, timeout_s)
+            offset, outcome = await self._outcome(key, fingerprint, offset, timeout_s)
         except TimeoutError as error:
             raise RequestError(
                 FailureKind.AVAILABILITY,
@@ -110,6 +112,8 @@ class Writes:
                 hint="ask again with the same request_id to learn its outcome",
                 offset=offset,
             ) from error
+        tracing.reached(tracing.APPLIED, offset)
+        return offset, outcome
 
     async def repeated(self, key: tuple[str, str], fingerprint: str) -> WriteAttempt | None:
         """Return the operation that the log holds of this request already, once it has an outcome.

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from dmq import LogError
+from haproc import tracing
 from haproc.audit import note_if_refusal
 from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
 from haproc.classify.rights import UNBOUNDED, Rights, Role
@@ -73,7 +74,7 @@ class RingService:
     async def _answered(self, request: Request, go_on: _GoOn) -> Fit | Answer:
         """Return the answer, of which ``go_on`` makes what the log does not have."""
         try:
-            with self._attached.during(request.key):
+            with self._attached.during(request.key), tracing.request(request.key):
                 return await self._in_time(request, go_on)
         except Exception as error:
             if isinstance(error, RequestError):
@@ -235,14 +236,15 @@ class RingService:
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
         try:
-            async with asyncio.timeout(request.timeout_s):
-                understood = await self._understood(request)
-                self._check_query(understood)
-                self._check_serving()
-                await self._reads.for_peer(needed, request.timeout_s)
-                ruled = await self._ruling.settled(understood)
-                self._check_query(ruled.understood)
-                return await self._query(ruled, self.planning.departures())
+            with tracing.request(request.key):
+                async with asyncio.timeout(request.timeout_s):
+                    understood = await self._understood(request)
+                    self._check_query(understood)
+                    self._check_serving()
+                    await self._reads.for_peer(needed, request.timeout_s)
+                    ruled = await self._ruling.settled(understood)
+                    self._check_query(ruled.understood)
+                    return await self._query(ruled, self.planning.departures())
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error
 

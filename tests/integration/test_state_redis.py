@@ -132,7 +132,7 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
         await until(lambda: carried_by("redis", two))
         async with presences(config, "c") as new:
             # It says that it is there before anybody knows that it belongs to the ring.
-            refused = 'haproc_redis_refused_total{reason="strange"}'
+            refused = 'haproc_redis_messages_refused_total{reason="strange"}'
             await until(lambda: metric(two["a"], refused) > 0)
             assert two["a"].presence.members.peers().keys() == {"b"}
             for here in two.values():
@@ -264,8 +264,8 @@ async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
                 await asyncio.to_thread(forge)
         report = members.peers()["c"].report
         assert report is not None and report.cursor == 40
-        assert metric(ring["a"], 'haproc_redis_refused_total{reason="strange"}') >= 2
-        assert metric(ring["a"], 'haproc_redis_refused_total{reason="repeated"}') >= 1
+        assert metric(ring["a"], 'haproc_redis_messages_refused_total{reason="strange"}') >= 2
+        assert metric(ring["a"], 'haproc_redis_messages_refused_total{reason="repeated"}') >= 1
         assert "messages of no HAProc of this ring" in caplog.text
 
 

@@ -104,7 +104,7 @@ async def test_query_is_answered_again_until_its_table_is_written(
         assert spark.looks == 2
         metrics = a.metrics.text().decode()
         assert 'haproc_cache_queries_total{outcome="hit"} 6.0' in metrics
-        assert 'haproc_cache_given_up{why="written"} 1.0' in metrics
+        assert 'haproc_cache_evictions_total{reason="written"} 1.0' in metrics
         assert "haproc_cache_answers 2.0" in metrics
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 from collections.abc import Iterator
 
 import pytest
 
-from haproc.cli import nodes
+from haproc.cli import log_lines, nodes
 
 
 def record(name: str, text: str, at_s: float, *arguments: object) -> logging.LogRecord:
@@ -56,6 +57,49 @@ def fresh_root() -> Iterator[logging.Logger]:
     root.handlers[:] = [each for each in root.handlers if each in handlers]
     root.setLevel(level)
     kafka.setLevel(kafka_level)
+
+
+def test_json_line_has_time_level_message_and_the_records_fields() -> None:
+    made = record("haproc.operations", "offset %d\nends", 1.5, 7)
+    made.fields = {"offset": 7, "user": "änn"}
+    assert json.loads(log_lines.JsonLines().format(made)) == {
+        "time": "1970-01-01T00:00:01.500+00:00",
+        "level": "ERROR",
+        "logger": "haproc.operations",
+        "message": "offset 7\nends",
+        "offset": 7,
+        "user": "änn",
+    }
+    failed = record("haproc.node", "failed", 1.0)
+    failed.exc_info = (OSError, OSError("reset"), None)
+    line = log_lines.JsonLines().format(failed)
+    assert "\n" not in line and "OSError: reset" in json.loads(line)["error"]
+
+
+def test_levels_are_for_all_or_for_a_logger() -> None:
+    assert log_lines.levels("WARNING") == {"": "WARNING"}
+    found = log_lines.levels("haproc.operations=DEBUG, ERROR")
+    assert found == {"": "ERROR", "haproc.operations": "DEBUG"}
+    assert log_lines.levels("haproc.operations=DEBUG")[""] == "INFO"
+    for wrong in ("", "info", "=DEBUG", "haproc=LOUD", "INFO,,"):
+        with pytest.raises(ValueError, match="HAPROC_LOG_LEVEL"):
+            log_lines.levels(wrong)
+    with pytest.raises(ValueError, match="HAPROC_LOG_FORMAT is 'xml'"):
+        log_lines.formatter("xml")
+
+
+def test_log_of_operations_alone_is_at_debug(
+    fresh_root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operations = logging.getLogger("haproc.operations")
+    try:
+        nodes.set_up("INFO,haproc.operations=DEBUG", "json")
+        operations.debug("ends", extra={log_lines.FIELDS: {"offset": 7}})
+        logging.getLogger("haproc.node").debug("more")
+    finally:
+        operations.setLevel(logging.NOTSET)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["offset"] == 7
 
 
 @pytest.mark.parametrize(("level", "kafka"), [("DEBUG", "INFO"), ("INFO", "WARNING")])

@@ -66,7 +66,6 @@ def test_each_cluster_has_its_haproc_and_its_spark(ring: Config) -> None:
 
 def test_secrets_are_given_to_those_who_read_them(ring: Config) -> None:
     read = set(re.findall(rf"{SECRETS}([\w-]+)", (DOCKER / "ring.yaml").read_text()))
-    assert read == set(COMPOSE["secrets"])
     for service in of_kind("haproc-").values():
         assert set(service["secrets"]) == read
     for cluster in ring.clusters:
@@ -76,7 +75,10 @@ def test_secrets_are_given_to_those_who_read_them(ring: Config) -> None:
         assert cluster.spark.token == f"{secret}-secret"
     script = (DOCKER / "make-secrets").read_text()
     made = re.search(r"^for name in (.*); do", script, re.MULTILINE)
-    assert made is not None and set(made[1].split()) == read
+    assert made is not None and set(made[1].split()) == set(COMPOSE["secrets"])
+    (grafana,) = SERVICES["grafana"]["secrets"]
+    assert set(COMPOSE["secrets"]) == read | {grafana}
+    assert SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"].endswith(grafana)
 
 
 def test_brokers_are_those_of_the_log_and_of_each_other(ring: Config) -> None:
@@ -98,14 +100,14 @@ def test_brokers_are_those_of_the_log_and_of_each_other(ring: Config) -> None:
 def test_redis_is_the_one_that_heartbeats_go_through(ring: Config) -> None:
     assert ring.state is StateWay.REDIS
     assert parse_redis_url(ring.redis.url).servers == ((SERVICES["redis"]["hostname"], 6379),)
-    assert "[server,kafka,redis]" in DOCKERFILE
+    assert "[server,kafka,redis,otel]" in DOCKERFILE
 
 
-def test_only_client_doors_are_published_and_on_loopback() -> None:
+def test_only_what_people_open_is_published_and_on_loopback() -> None:
     published = {
         name: port for name, service in SERVICES.items() for port in service.get("ports", [])
     }
-    assert set(published) == set(of_kind("haproc-"))
+    assert set(published) == {*of_kind("haproc-"), "prometheus", "grafana"}
     assert all(is_loopback(port.split(":")[0]) for port in published.values())
     assert len(set(published.values())) == len(published)
 

@@ -121,9 +121,9 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
         await rig.post(statement="SELECT 1")
         rig.metrics.position(118, 120, 2)
         rig.metrics.state("DOWN")
-        rig.metrics.applied("ok", 5)
+        rig.metrics.applied("applied", 5)
         rig.metrics.peer("b", True, False, True, 3)
-        rig.metrics.recovery(1, 2, 3.5)
+        rig.metrics.recovery(1, 2)
         rig.metrics.sessions(4, 9, 2)
         async with rig.http.get(rig.url + "/metrics") as response:
             assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -133,7 +133,7 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
             "haproc_lag_records 2.0",
             'haproc_state{state="DOWN"} 1.0',
             'haproc_state{state="READY"} 0.0',
-            'haproc_operations_applied_total{outcome="ok"} 5.0',
+            'haproc_operations_applied_total{outcome="applied"} 5.0',
             'haproc_peer_alive{peer="b"} 1.0',
             'haproc_peer_direct{peer="b"} 0.0',
             'haproc_peer_in_sync{peer="b"} 1.0',

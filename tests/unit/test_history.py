@@ -63,7 +63,7 @@ def test_quantiles_are_those_of_the_last_minute() -> None:
         metrics.request("query", "ok", 0.015)
     metrics.request("query", "application", 400.0)
     metrics.request("asynchronous", "refused", 0.001)
-    metrics.applied("ok", 5)
+    metrics.applied("applied", 5)
     totals = metrics.totals()
     assert (totals.by_class, totals.failed, totals.applied) == (
         {"query": 101, "asynchronous": 1},

@@ -236,11 +236,11 @@ async def test_metrics_tell_the_rings_jobs_and_the_attempts_that_ended_here(
     await a.ended(failed)
     await until(lambda: a.runner.running == 1 and a.runner.of_ring["dead"] == 1)
     text = measured()
-    assert "haproc_jobs_here 1.0" in text
+    assert "haproc_job_attempts_running 1.0" in text
     assert 'haproc_jobs{state="running"} 1.0' in text and 'haproc_jobs{state="dead"} 1.0' in text
     assert 'haproc_job_attempts_total{outcome="failed"} 2.0' in text
     assert 'haproc_job_attempts_total{outcome="failed"} 2.0' in measured()  # each is told once
     await a.service.kill("ann", waits)
     await until(lambda: a.runner.running == 0)
-    assert "haproc_jobs_here 0.0" in measured()
+    assert "haproc_job_attempts_running 0.0" in measured()
     await a.stop()

@@ -54,6 +54,8 @@ ORDER = (
     "protos",
     "offloop",
     "wire",
+    "tracing",
+    "otel",
     "classify",
     "pin",
     "reading",

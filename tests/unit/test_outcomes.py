@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 
 from haproc.engine.interface import Applied
 from haproc.engine.statement import ArrowRows
@@ -216,3 +218,43 @@ def test_resolve_of_many_results_keeps_the_newest_of_them_whole() -> None:
 
 def test_failure_message_is_cut_to_what_is_remembered() -> None:
     assert len(ApplicationFailure("A", "", "x" * (1 << 20)).message) == MESSAGE_CHARACTERS_MAX
+
+
+# -- the line of an operation that has ended -----------------------------------------------------
+
+
+def test_operation_that_ends_is_one_line_with_names_and_figures(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "haproc.operations")
+    made = replace(update("req-1", "x"), created_ms=1_000, user="ann")
+    outcomes = Outcomes(100, lambda: 1_250)
+    outcomes.admit(7, made)
+    outcomes.resolve(7, BAD)
+    outcomes.resolve(7, BAD)
+    (line,) = caplog.records
+    assert line.getMessage() == ("offset 7: update of ann is failed after 0.250 s, request 'req-1'")
+    assert line.fields == {  # type: ignore[attr-defined]
+        "offset": 7,
+        "request_id": "req-1",
+        "user": "ann",
+        "origin": made.origin,
+        "kind": "update",
+        "operation_class": "asynchronous",
+        "form": "text",
+        "tables": 1,
+        "outcome": "failed",
+        "error_class": "DIVIDE_BY_ZERO",
+        "latency_s": 0.25,
+    }
+
+
+def test_operation_that_ends_is_no_line_above_debug_nor_of_an_earlier_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "haproc.operations")
+    outcomes = outcomes_of("a", "b")
+    outcomes.resolve(0, OK)
+    caplog.set_level(logging.DEBUG, "haproc.operations")
+    outcomes.resolve(1, DONE_BEFORE)
+    assert caplog.records == []

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
+from haproc import tracing
 from haproc.audit import CALLER, Caller, note_if_refusal
 from haproc.classify.rights import UNBOUNDED, Rights, Role
 from haproc.doors.connect.errors import (
@@ -172,7 +173,10 @@ class Boundary:
     @contextmanager
     def _let_in(self, shown: _Shown) -> Iterator[Call]:
         user, session_id = shown.by.user, shown.session_id
-        with self._request_admission.answering(user) as held:
+        # Spark runs a query while its rows are handed on, when the request as such is answered.
+        call = f"pyspark.{shown.rpc}" if shown.rpc in _RUNNING else ""
+        received = tracing.received(shown.metadata, call)
+        with self._request_admission.answering(user) as held, received:
             held.add(shown.size)
             names = Names(session_id, self._server_id(Key(user, session_id)))
             if shown.observed not in ("", names.server_id):

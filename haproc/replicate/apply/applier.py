@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from haproc import tracing
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, TransactionMarker
@@ -112,7 +113,8 @@ class Applier:
         if unit.intent is not Intent.NONE:
             await core.store()
             await core.trace(Step.INTENT_AFTER)
-        outcome = await self._execute(unit, lane)
+        with tracing.applying((op.key for op in unit.operations), unit.offsets):
+            outcome = await self._execute(unit, lane)
         await core.trace(Step.APPLY_AFTER)
         apart = outcome is None or (
             outcome.status is OutcomeStatus.FAILED and len(unit.operations) > 1

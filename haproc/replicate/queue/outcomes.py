@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -147,6 +148,9 @@ class OperationOutcome:
     assumed: bool = False
 
 
+LOG: Final = logging.getLogger("haproc.operations")
+"""One line at DEBUG for each operation that ends here. A logger of its own, for it can be alone at
+that level."""
 RESULTS_BYTES_MAX: Final = 16 << 20
 """Of results and messages of all outcomes together; of the oldest beyond that it is remembered how
 they ended. Chosen: 256 bytes for each request of the window."""
@@ -235,6 +239,8 @@ class Outcomes:
             return
         if known.outcome is None and not outcome.assumed:
             known.resolved_ms = self._unix_ms()
+            if LOG.isEnabledFor(logging.DEBUG):
+                _log_end(known, outcome, known.resolved_ms)
         known.outcome = outcome
         self._weigh(offset, outcome)
         if known.awaited is not None:
@@ -319,6 +325,30 @@ class Outcomes:
             known.awaited = known.awaited or asyncio.Event()
             await known.awaited.wait()
         return known.outcome
+
+
+def _log_end(known: Known, outcome: OperationOutcome, ended_ms: int) -> None:
+    """Write the line of an operation that has ended on this cluster: names and figures only."""
+    facts, failure = known.facts, outcome.failure
+    latency_s = max(0, ended_ms - facts.created_ms) / 1000 if facts.created_ms else 0.0
+    fields = {
+        "offset": known.offset,
+        "request_id": facts.id,
+        "user": facts.user,
+        "origin": facts.origin,
+        "kind": facts.kind.value,
+        "operation_class": facts.operation_class.value,
+        "form": facts.form.value,
+        "tables": len(facts.writes),
+        "outcome": outcome.status.value,
+        "error_class": failure.error_class if failure is not None else None,
+        "latency_s": latency_s,
+    }
+    LOG.debug(
+        "offset %d: %s of %s is %s after %.3f s, request %r",
+        *(known.offset, facts.kind.value, facts.user, outcome.status.value, latency_s, facts.id),
+        extra={"fields": fields},
+    )
 
 
 def _weight(outcome: OperationOutcome) -> int:

@@ -1,0 +1,134 @@
+"""Traces by OpenTelemetry, sent with OTLP; needs the extra ``otel``.
+
+The exporter and the sampler are set by OpenTelemetry's own environment variables. The trace context
+of W3C travels in the header or metadata ``traceparent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry import context, trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from haproc.tracing import StatementSpan
+
+LINKS_MAX: Final = 100
+"""Of the requests whose operations are applied as one; chosen, not measured."""
+_W3C: Final = TraceContextTextMapPropagator()
+
+
+class OtelTracing:
+    """See `haproc.tracing.Tracing`; ``exporter`` is OTLP's unless a test has its own."""
+
+    def __init__(
+        self,
+        ring: str,
+        cluster: str,
+        processor: SpanProcessor | None = None,
+        exporter: SpanExporter | None = None,
+    ) -> None:
+        of_ring = {"haproc.ring": ring, "haproc.cluster": cluster}
+        own = Resource({"service.name": "haproc", "service.instance.id": cluster, **of_ring})
+        # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say counts more.
+        described = own.merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=Resource.create(described.attributes))
+        self._provider.add_span_processor(
+            processor or BatchSpanProcessor(exporter or OTLPSpanExporter())
+        )
+        self._tracer = self._provider.get_tracer("haproc")
+        self._under_way: dict[tuple[str, str], context.Context] = {}
+
+    def shutdown(self) -> None:
+        """Send what is not sent yet."""
+        self._provider.shutdown()
+
+    @contextmanager
+    def received(self, carrier: Mapping[str, str], call: str = "") -> Iterator[None]:
+        """See `haproc.tracing.received`."""
+        token = context.attach(_W3C.extract(carrier))
+        try:
+            if call:
+                with self._tracer.start_as_current_span(
+                    call,
+                    kind=trace.SpanKind.SERVER,
+                    record_exception=False,
+                    set_status_on_exception=False,
+                ):
+                    yield
+            else:
+                yield
+        finally:
+            context.detach(token)
+
+    @contextmanager
+    def request(self, key: tuple[str, str]) -> Iterator[None]:
+        """See `haproc.tracing.request`."""
+        user, request_id = key
+        # An error's text may have values of the statement, so it is not recorded.
+        with self._tracer.start_as_current_span(
+            "haproc.request",
+            kind=trace.SpanKind.SERVER,
+            attributes={"haproc.request_id": request_id, "haproc.user": user},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            mine = self._under_way[key] = context.get_current()
+            try:
+                yield
+            except BaseException as error:
+                kind = str(getattr(error, "error_class", type(error).__name__))
+                span.set_status(trace.StatusCode.ERROR, kind)
+                raise
+            finally:
+                if self._under_way.get(key) is mine:
+                    del self._under_way[key]
+
+    def reached(self, moment: str, offset: int) -> None:
+        """See `haproc.tracing.reached`."""
+        span = trace.get_current_span()
+        span.set_attribute("haproc.offset", offset)
+        span.add_event(moment)
+
+    @contextmanager
+    def applying(self, keys: Iterable[tuple[str, str]], offsets: Sequence[int]) -> Iterator[None]:
+        """See `haproc.tracing.applying`."""
+        known = [self._under_way[key] for key in keys if key in self._under_way]
+        if not known:
+            yield
+            return
+        others = [trace.get_current_span(each) for each in known[1 : LINKS_MAX + 1]]
+        with self._tracer.start_as_current_span(
+            "haproc.apply",
+            known[0],
+            links=[trace.Link(each.get_span_context()) for each in others],
+            attributes={
+                "haproc.offset": offsets[0],
+                "haproc.offset_last": offsets[-1],
+                "haproc.operations": len(offsets),
+            },
+            record_exception=False,
+            set_status_on_exception=False,
+        ):
+            yield
+
+    def statement(self, rpc: str) -> StatementSpan | None:
+        """See `haproc.tracing.statement`."""
+        if not trace.get_current_span().get_span_context().is_valid:
+            return None
+        span = self._tracer.start_span(f"spark.{rpc}", kind=trace.SpanKind.CLIENT)
+        headers: dict[str, str] = {}
+        _W3C.inject(headers, trace.set_span_in_context(span))
+        return StatementSpan(tuple(headers.items()), span.end)
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers by which a peer continues the trace of this task; empty: none."""
+        found: dict[str, str] = {}
+        _W3C.inject(found)
+        return found
