@@ -115,45 +115,45 @@ class Provider:
 @pytest.mark.parametrize(
     ("token", "user"),
     [
-        (signed(), "ann@example.com"),
-        (signed(EC, "ES256", "e1"), "ann@example.com"),
-        (signed(sub="00u1|x:y"), "00u1|x:y"),
-        (signed(aud=["other", "ring-demo"]), "ann@example.com"),
-        (signed(exp=int(time.time()) - 10), "ann@example.com"),  # clocks differ
+        (lambda: signed(), "ann@example.com"),
+        (lambda: signed(EC, "ES256", "e1"), "ann@example.com"),
+        (lambda: signed(sub="00u1|x:y"), "00u1|x:y"),
+        (lambda: signed(aud=["other", "ring-demo"]), "ann@example.com"),
+        (lambda: signed(exp=int(time.time()) - 10), "ann@example.com"),  # clocks differ
     ],
 )
-async def test_token_that_is_taken(token: str, user: str) -> None:
+async def test_token_that_is_taken(token: Callable[[], str], user: str) -> None:
     rights = Rights((Role.WRITER,), ("spark_catalog.sales.*",))
-    assert await Provider().users.user_of(token) == (user, rights)
+    assert await Provider().users.user_of(token()) == (user, rights)
 
 
 @pytest.mark.parametrize(
     ("token", "told"),
     [
-        (signed(exp=int(time.time()) - 3600), "it has expired"),
-        (signed(exp=None), "it lacks a claim"),
-        (signed(nbf=int(time.time()) + 3600), "it is not valid yet"),
-        (signed(iat=int(time.time()) + 3600), "not valid yet"),
-        (signed(aud="another"), "another audience"),
-        (signed(aud=None), "it lacks a claim"),
-        (signed(iss="https://evil.example.com"), "another issuer"),
-        (signed(iss=None), "it lacks a claim"),
-        (signed(OTHER), "its signature is wrong"),
-        (signed(key_id="unknown"), "no such key"),
-        (signed(key_id=None), "no such key"),  # one of two
-        (signed(EC, "ES256", "r1"), "not that of its key"),
-        (signed(RSA, "RS512"), "its algorithm is not"),
-        (by_hand({"alg": "none", "kid": "r1"}), "its algorithm is not"),
-        (by_hand({"alg": "HS256", "kid": "r1"}, PEM), "its algorithm is not"),
-        (signed()[:-4] + "AAAA", "its signature is wrong"),
-        (signed(sub=None), "it lacks a claim"),
-        (signed(sub="a/b"), "is no name"),
-        (signed(sub="x" * 129), "is no name"),
-        ("eyJ.e30.x", "it cannot be read"),
+        (lambda: signed(exp=int(time.time()) - 3600), "it has expired"),
+        (lambda: signed(exp=None), "it lacks a claim"),
+        (lambda: signed(nbf=int(time.time()) + 3600), "it is not valid yet"),
+        (lambda: signed(iat=int(time.time()) + 3600), "not valid yet"),
+        (lambda: signed(aud="another"), "another audience"),
+        (lambda: signed(aud=None), "it lacks a claim"),
+        (lambda: signed(iss="https://evil.example.com"), "another issuer"),
+        (lambda: signed(iss=None), "it lacks a claim"),
+        (lambda: signed(OTHER), "its signature is wrong"),
+        (lambda: signed(key_id="unknown"), "no such key"),
+        (lambda: signed(key_id=None), "no such key"),  # one of two
+        (lambda: signed(EC, "ES256", "r1"), "not that of its key"),
+        (lambda: signed(RSA, "RS512"), "its algorithm is not"),
+        (lambda: by_hand({"alg": "none", "kid": "r1"}), "its algorithm is not"),
+        (lambda: by_hand({"alg": "HS256", "kid": "r1"}, PEM), "its algorithm is not"),
+        (lambda: signed()[:-4] + "AAAA", "its signature is wrong"),
+        (lambda: signed(sub=None), "it lacks a claim"),
+        (lambda: signed(sub="a/b"), "is no name"),
+        (lambda: signed(sub="x" * 129), "is no name"),
+        (lambda: "eyJ.e30.x", "it cannot be read"),
     ],
 )
-async def test_token_that_is_not_taken(token: str, told: str) -> None:
-    error = await Provider().error(token)
+async def test_token_that_is_not_taken(token: Callable[[], str], told: str) -> None:
+    error = await Provider().error(token())
     assert error.error_class == "HAPROC_UNAUTHENTICATED"
     assert told in error.message
 
