@@ -61,7 +61,7 @@ def main() -> None:
 
 def filled(ring: LocalRing, donor: SparkSession) -> tuple[float, str]:
     """Make the table, in both clusters; return its size in MiB, and where the donor has it."""
-    with haclient.connect([cluster.client_url for cluster in ring.config.clusters]) as connection:
+    with haclient.connect([ring.config.client_url(name) for name in ring.names]) as connection:
         columns = ", ".join(f"sha2(concat(id, '{n}'), 512) AS {n}" for n in "xy")
         connection.execute(f"CREATE TABLE {TABLE} (id BIGINT, x STRING, y STRING) USING delta")
         connection.execute(

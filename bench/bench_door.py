@@ -24,13 +24,16 @@ from bench.report import Row, report
 from dmq import Json
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.classify.rights import UNBOUNDED, Rights
+from haproc.config.certificates import Certificates
 from haproc.config.model import Address, ClusterConfig, Config
+from haproc.config.tls import Tls
 from haproc.doors.apps import client_app
 from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.http.listener import Listener
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.metrics import Metrics
+from haproc.ring.making import make_certificate, tls_keys
 from haproc.route.model import Answer, HaReport, Request, SentSql
 from haproc.route.streams import Replayed
 
@@ -175,14 +178,27 @@ def _config(folder: Path) -> Config:
     return Config("bench", "memory:", (cluster,), "not a secret", folder)
 
 
-async def _measure(folder: Path) -> list[Row]:
-    config = _config(folder)
+def _door(folder: Path, certificates: Certificates | None = None) -> Listener:
     metrics = Metrics("bench", "a", ["READY"])
-    app = client_app(config, "a", InstantService(), ReadyStatus(), metrics)
-    door = Listener(app, Address("127.0.0.1", 0))
+    app = client_app(_config(folder), "a", InstantService(), ReadyStatus(), metrics)
+    return Listener(app, Address("127.0.0.1", 0), certificates=certificates)
+
+
+def _certificates(folder: Path) -> Certificates:
+    make_certificate(folder)
+    files: dict[str, Any] = {key: folder / file for key, file in tls_keys().items()}
+    return Certificates(Tls(**files))
+
+
+async def _measure(folder: Path) -> list[Row]:
+    certificates = _certificates(folder)
+    door, secured = _door(folder / "plain"), _door(folder / "tls", certificates)
     await door.open()
+    await secured.open()
     url = f"http://127.0.0.1:{door.port}{STATEMENTS}"
-    async with aiohttp.ClientSession() as http:
+    with_tls = f"https://127.0.0.1:{secured.port}{STATEMENTS}"
+    connector = aiohttp.TCPConnector(ssl=certificates.now.client)
+    async with aiohttp.ClientSession(connector=connector) as http:
         plain = Listener(_plain_app(await _post(http, url)), Address("127.0.0.1", 0))
         await plain.open()
         base = f"http://127.0.0.1:{plain.port}"
@@ -190,14 +206,17 @@ async def _measure(folder: Path) -> list[Row]:
             "plain": lambda: _post(http, base + STATEMENTS),
             "json": lambda: _post(http, url),
             "stream": lambda: _post(http, url, Accept=ARROW_STREAM),
+            "tls": lambda: _post(http, with_tls),
         }
         took = await _rounds(asks)
         p50 = {name: statistics.median(times) * 1000 for name, times in took.items()}
         rates = {name: await _throughput(ask) for name, ask in asks.items()}
         flow = await _streamed(http, url, b'{"statement":"SELECT many"}')
         plain_flow = await _streamed(http, base + "/stream", b"{}")
+        tls_flow = await _streamed(http, with_tls, b'{"statement":"SELECT many"}')
         await plain.aclose()
     await door.aclose()
+    await secured.aclose()
     bare = "an aiohttp handler of fixed bytes"
     return [
         Row("SELECT 1 through the door, JSON, p50", "ms", p50["json"], bare, p50["plain"]),
@@ -207,6 +226,9 @@ async def _measure(folder: Path) -> list[Row]:
         Row("32 clients, JSON", "requests/s", rates["json"], bare, rates["plain"]),
         Row("32 clients, stream", "requests/s", rates["stream"], bare, rates["plain"]),
         Row("one Arrow stream of 153 MiB", "MiB/s", flow, "fixed bytes", plain_flow),
+        Row("SELECT 1 with TLS, JSON, p50", "ms", p50["tls"], "without TLS", p50["json"]),
+        Row("32 clients with TLS, JSON", "requests/s", rates["tls"], "without TLS", rates["json"]),
+        Row("one Arrow stream with TLS", "MiB/s", tls_flow, "without TLS", flow),
     ]
 
 

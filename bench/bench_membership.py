@@ -27,7 +27,7 @@ POLL_S = 0.01
 
 
 def _alive(ring: LocalRing, by: str, name: str) -> bool:
-    url = ring.config.cluster(by).peer.url + "/clusterStatus"
+    url = ring.config.peer_url(by) + "/clusterStatus"
     with urllib.request.urlopen(url, timeout=10) as response:
         body = json.load(response)
     return any(c["name"] == name and c["alive"] for c in body["clusters"])
@@ -46,7 +46,7 @@ def _measure(ring: LocalRing) -> tuple[list[float], list[float]]:
     names = ring.names
     for number in range(KILLS):
         name, by = names[number % len(names)], names[(number + 1) % len(names)]
-        servers = [ring.config.cluster(name).listen.url, ring.config.cluster(by).listen.url]
+        servers = [ring.config.client_url(each) for each in (name, by)]
         _until(ring, by, name, True)
         with haclient.connect(servers) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT 1")
@@ -69,7 +69,7 @@ def _measure_frozen(ring: LocalRing) -> list[float]:
     names = ring.names
     for number in range(KILLS):
         name, other = names[number % len(names)], names[(number + 1) % len(names)]
-        servers = [ring.config.cluster(each).listen.url for each in (name, other)]
+        servers = [ring.config.client_url(each) for each in (name, other)]
         with haclient.connect(servers, discover=False) as connection:
             assert connection.execute("SELECT 1").ha["cluster"] == name
             ring.signal(name, "haproc", signal.SIGSTOP)

@@ -314,7 +314,7 @@ async def _first_answer(ring: LocalRing, name: str) -> float:
 
 
 def status_of(ring: LocalRing, name: str) -> Any:
-    url = ring.config.cluster(name).peer.url + "/clusterStatus"
+    url = ring.config.peer_url(name) + "/clusterStatus"
     with urllib.request.urlopen(url, timeout=10) as response:
         return json.load(response)
 

@@ -63,7 +63,7 @@ def _ring(folder: Path, size: int) -> tuple[float, float]:
         tempfile.TemporaryDirectory(dir=folder) as name,
         _serving(ring_config(Path(name), size)) as (config, pids),
     ):
-        servers = [config.clusters[0].listen.url]
+        servers = [config.url(config.clusters[0].listen)]
         asyncio.run(_write(servers, WRITES // 10))
         _settled(config)
         before = [cpu_s(pid) for pid in pids]
@@ -113,7 +113,7 @@ def _settled(config: Config) -> None:
     """Wait until each HAProc is READY and has applied all."""
     end = time.monotonic() + WAIT_S
     for cluster in config.clusters:
-        while not _is_settled(cluster.peer.url + "/clusterStatus"):
+        while not _is_settled(config.url(cluster.peer) + "/clusterStatus"):
             assert time.monotonic() < end, f"{cluster.name} does not settle"
             time.sleep(0.05)
 

@@ -96,6 +96,9 @@ def connect(
     *,
     token: str | None = None,
     user: str | None = None,
+    ca_file: str | Path | None = None,
+    certificate_file: str | Path | None = None,
+    key_file: str | Path | None = None,
     catalog: str | None = None,
     schema: str | None = None,
     timeout_s: float = 300.0,
@@ -113,22 +116,26 @@ def connect(
     """Return a connection to the ring (nothing is sent yet).
 
     ``servers``: ``"http://a:8080,b:8080"`` or a list, in order of preference. ``token``: shown to
-    the servers. ``user``: a label for their access logs. ``catalog``, ``schema``: where
-    unqualified names are looked up. ``timeout_s``: a request's total deadline.
-    ``buffer_bytes_max``: a larger result is streamed. ``on_failover`` is called with each
-    `Failover`. ``order``: ``ordered`` (as listed), ``spread`` (each client in an order of its own,
-    named by ``client_number``, else random) or ``nearest``. ``discover``: learn the ring's other
-    servers from those listed. ``hedge_after_s``: a query that has no answer after this (seconds,
-    or ``"p95"`` of the recent ones) goes to a second server too. ``consistency``: how fresh
-    queries' answers must be (``any``, ``bounded`` by ``acceptable_offset_lag`` records of the log,
-    ``session``, ``linearizable``). ``after_offset``: another connection's, whose writes and reads
-    this one's session reads must show. All other options are the fields
-    of `haclient.failover.Policy`.
+    the servers. ``user``: a label for their access logs. ``ca_file``: certificates (PEM) to trust
+    for ``https`` servers instead of the system's; ``certificate_file``, ``key_file``: the client's
+    own, for servers that ask for one. ``catalog``, ``schema``: where unqualified names are looked
+    up. ``timeout_s``: a request's total deadline. ``buffer_bytes_max``: a larger result is
+    streamed. ``on_failover`` is called with each `Failover`. ``order``: ``ordered`` (as listed),
+    ``spread`` (each client in an order of its own, named by ``client_number``, else random) or
+    ``nearest``. ``discover``: learn the ring's other servers from those listed. ``hedge_after_s``:
+    a query that has no answer after this (seconds, or ``"p95"`` of the recent ones) goes to a
+    second server too. ``consistency``: how fresh queries' answers must be (``any``, ``bounded`` by
+    ``acceptable_offset_lag`` records of the log, ``session``, ``linearizable``). ``after_offset``:
+    another connection's, whose writes and reads this one's session reads must show. All other
+    options are the fields of `haclient.failover.Policy`.
     """
     settings = make_settings(
         servers,
         token=token,
         user=user,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
+        key_file=key_file,
         catalog=catalog,
         schema=schema,
         timeout_s=timeout_s,
@@ -151,17 +158,18 @@ def spark(
     *,
     order: str = "ordered",
     client_number: int | None = None,
-    tls_roots: str | Path | None = None,
+    ca_file: str | Path | None = None,
+    certificate_file: str | Path | None = None,
+    key_file: str | Path | None = None,
     on_failover: Callable[[Failover], None] | None = None,
     **policy: Any,
 ) -> SparkSession:
     """Return a new PySpark session on the ring (nothing is sent yet); needs the extra ``pyspark``.
 
     ``url``: PySpark's connection string with all servers, in order of preference:
-    ``"sc://a:15002,b:15002,c:15002/;token=…;use_ssl=true"``. ``tls_roots``: file with the
-    certificates to trust (PEM) instead of the system's. ``order``, ``client_number``,
-    ``on_failover`` (which is given the operation's id) and all other options are those of
-    `connect`. Raises InterfaceError.
+    ``"sc://a:15002,b:15002,c:15002/;token=…;use_ssl=true"``. ``ca_file``, ``certificate_file``,
+    ``key_file``, ``order``, ``client_number``, ``on_failover`` (which is given the operation's id)
+    and all other options are those of `connect`. Raises InterfaceError.
     """
     try:
         from haclient.spark_connect.session import open_session
@@ -173,7 +181,9 @@ def spark(
         url,
         order=order,
         client_number=client_number,
-        tls_roots=tls_roots,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
+        key_file=key_file,
         on_failover=on_failover,
         **policy,
     )

@@ -26,6 +26,7 @@ from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
 from haclient.screen import Waiting
 from haclient.settings import LEVELS, Failover, Settings, make_settings, parse_servers
 from haclient.statements import Split, split
+from haclient.tls import VARIABLES, tls_options
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
@@ -131,6 +132,9 @@ def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
     add = command.add_argument
     add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
     add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
+    for name, variable in VARIABLES.items():
+        option = f"--{name.replace('_', '-')}"
+        add(option, metavar="FILE", help=f"of TLS, PEM (else ${variable})")
     waits = f"how long to wait for a server ({wait_s:g})"
     add("--wait", type=float, default=wait_s, metavar="S", help=waits)
     add("--quiet", action="store_true", help="nothing on standard error but errors")
@@ -167,6 +171,7 @@ class Runner:
         self.connection = haclient.connect(
             _servers(options, self.show),
             token=_token(options.token_file),
+            **tls_options(os.environ, vars(options)),
             catalog=options.catalog,
             schema=options.schema,
             timeout_s=options.timeout,
@@ -385,6 +390,7 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
         settings = make_settings(
             _servers(options, show),
             token=_token(options.token_file),
+            **tls_options(os.environ, vars(options)),
             outage_s=options.wait,
             on_failover=failover,
             **of_settings,

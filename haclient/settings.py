@@ -7,11 +7,13 @@ import math
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from haclient.choosing import P95, Order
 from haclient.exceptions import InterfaceError
 from haclient.failover import Policy
+from haclient.tls import TlsFiles, tls_files
 
 LEVELS = ("any", "bounded", "session", "linearizable")
 
@@ -108,6 +110,8 @@ class Settings:
     token: str | None = field(default=None, repr=False)
     user: str | None = None
     """A label for the servers' access logs (User-Agent); the token identifies the user."""
+    tls: TlsFiles = TlsFiles()  # noqa: RUF009 - it is frozen
+    """Certificates, for servers whose URL is ``https``."""
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 300.0
@@ -136,6 +140,9 @@ def make_settings(
     *,
     token: str | None = None,
     user: str | None = None,
+    ca_file: str | Path | None = None,
+    certificate_file: str | Path | None = None,
+    key_file: str | Path | None = None,
     catalog: str | None = None,
     schema: str | None = None,
     timeout_s: float = 300.0,
@@ -160,6 +167,7 @@ def make_settings(
         servers=parse_servers(servers),
         token=token,
         user=user,
+        tls=tls_files(ca_file, certificate_file, key_file),
         catalog=catalog,
         schema=schema,
         timeout_s=timeout_s,

@@ -73,6 +73,8 @@ _SECTIONS: Final = {
     "users[]": "One entry for each user ([Users and roles](../operate/guide.md#users-and-roles)).",
     "oidc": "The OpenID Connect provider whose signed tokens the doors take.",
     "limits": "What one HAProc accepts at once, keeps, and holds in memory.",
+    "tls": "TLS of all doors, and between the HAProcs "
+    "([Security](../operate/guide.md#security)). Without a certificate the doors speak plain HTTP.",
     "timeouts": "Deadlines and intervals, in seconds.",
     "membership": "How HAProcs notice that one of them is gone.",
     "reads": "How fresh answers are. The [read levels](../guide/sql.md#how-fresh-an-answer-is).",
@@ -104,6 +106,12 @@ _READ_BY_HAND: Final = {
         "The port is 15002 without one.",
     ),
     "clusters[].spark.token": ("secret", "none", "Sent to Spark as a bearer token."),
+    "clusters[].spark.ca_file": (
+        "path",
+        "none",
+        "Certificates (PEM) that may have signed Spark's own, with `use_ssl=true`. "
+        "Without it: those that gRPC trusts.",
+    ),
 }
 """An EngineAddress is read by code of its own (`haproc.config.load`)."""
 
@@ -132,7 +140,7 @@ def walk_keys(kind: type = Config, prefix: str = "") -> Iterator[Key]:
         path, hint = prefix + load._key(kind, field), hints[field.name]
         items = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
         if hint is EngineAddress:
-            for each in (f"{path}.url", f"{path}.token"):
+            for each in (f"{path}.url", f"{path}.token", f"{path}.ca_file"):
                 yield Key(each, *_READ_BY_HAND[each])
             continue
         if dataclasses.is_dataclass(hint) and field.default is not dataclasses.MISSING:

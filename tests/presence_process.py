@@ -24,7 +24,7 @@ class PresenceProcess:
 
     def __init__(self, config: Config, name: str, folder: Path) -> None:
         self.name = name
-        self._url = config.cluster(name).peer.url + "/clusterStatus"
+        self._url = config.peer_url(name) + "/clusterStatus"
         self._file = folder / f"{name}.config"
         self._file.write_bytes(pickle.dumps(config))
         self.start()

@@ -171,7 +171,7 @@ class Rig:
     # -- talking to it ---------------------------------------------------------------------
 
     def url(self, name: str) -> str:
-        return self.ring.config.cluster(name).listen.url
+        return self.ring.config.url(self.ring.config.cluster(name).listen)
 
     def door(self, name: str) -> str:
         """Return host and port of a cluster's Spark Connect door."""
@@ -218,7 +218,7 @@ class Rig:
 
     def status(self, name: str) -> dict[str, Any]:
         """Return a HAProc's own view, from its operator door."""
-        url = self.ring.config.cluster(name).peer.url + "/clusterStatus"
+        url = self.ring.config.peer_url(name) + "/clusterStatus"
         try:
             _, body = self._answer(urllib.request.Request(url))
         except OSError:

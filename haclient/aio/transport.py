@@ -223,6 +223,7 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
+        self._tls = settings.tls.context() if settings.tls else True
         self.hung_in_a_row = 0
         """Attempts at hung servers since anybody answered."""
         self._session: aiohttp.ClientSession | None = None
@@ -313,10 +314,11 @@ class Transport:
                     raise ValueError("the answer is too large")
             return answer.status, bytes(body)
 
-    @staticmethod
-    def _open(connect_timeout_s: float, *, keep: bool) -> aiohttp.ClientSession:
+    def _open(self, connect_timeout_s: float, *, keep: bool) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            limit=0, **({"keepalive_timeout": _IDLE_MAX_S} if keep else {"force_close": True})
+            limit=0,
+            ssl=self._tls,
+            **({"keepalive_timeout": _IDLE_MAX_S} if keep else {"force_close": True}),
         )
         return aiohttp.ClientSession(
             connector=connector,

@@ -16,7 +16,7 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from haclient import failover
-from haclient.exceptions import DatabaseError, InterfaceError
+from haclient.exceptions import DatabaseError
 from haclient.protocol import Leaving, WireError
 from haclient.settings import Failover, Server, Settings, order_of, policy_of, whole
 from haclient.spark_connect.address import Address, read_address
@@ -37,6 +37,7 @@ from haclient.spark_connect.links import Link, Links
 from haclient.sync.ring import Ring, Work
 from haclient.sync.transport import StateLock, now
 from haclient.sync.view import View
+from haclient.tls import TlsFiles, tls_files
 
 # A gRPC channel to several servers, for the stubs of Spark Connect.
 #
@@ -301,7 +302,9 @@ def open_session(
     *,
     order: str = "ordered",
     client_number: int | None = None,
-    tls_roots: str | Path | None = None,
+    ca_file: str | Path | None = None,
+    certificate_file: str | Path | None = None,
+    key_file: str | Path | None = None,
     on_failover: Callable[[Failover], None] | None = None,
     **policy: Any,
 ) -> SparkSession:
@@ -311,11 +314,12 @@ def open_session(
         servers=address.servers,
         order=order_of(order),
         client_number=whole("client_number", client_number),
+        tls=tls_files(ca_file, certificate_file, key_file),
         discover=False,
         policy=policy_of(policy),
         on_failover=on_failover,
     )
-    builder = RingBuilder(address, settings, _certificates(tls_roots))
+    builder = RingBuilder(address, settings, _credentials(settings.tls))
     # As PySpark's own builder does: pyspark.sql.functions asks for it.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = SparkSession.builder.channelBuilder(builder).create()
@@ -323,28 +327,30 @@ def open_session(
     return session
 
 
-def _certificates(path: str | Path | None) -> bytes | None:
-    try:
-        return None if path is None else Path(path).read_bytes()
-    except OSError as error:
-        raise InterfaceError(f"tls_roots cannot be read: {error}") from error
+def _credentials(files: TlsFiles) -> grpc.ChannelCredentials | None:
+    """Return the credentials of files of one's own; raises InterfaceError."""
+    if not files:
+        return None
+    files.context()  # it tells what is wrong with them; gRPC does not
+    ca, certificate, key = files.contents()
+    return grpc.ssl_channel_credentials(ca, key or certificate, certificate)
 
 
 class RingBuilder(DefaultChannelBuilder):  # type: ignore[misc]
     """Makes the channel of a session; its host is the first server's, which PySpark shows."""
 
-    def __init__(self, address: Address, settings: Settings, roots: bytes | None) -> None:
+    def __init__(self, address: Address, settings: Settings, credentials: Any) -> None:
         super().__init__(address.of(address.servers[0]))
         self._address = address
         self._settings = settings
-        self._roots = roots
+        self._credentials = credentials
 
     def toChannel(self) -> RingChannel:
         """Return a channel to all servers."""
         return RingChannel(self._settings, self._open)
 
     def _open(self, server: Server) -> grpc.Channel:
-        one = _ServerBuilder(self._address.of(server), self._roots)
+        one = _ServerBuilder(self._address.of(server), self._credentials)
         for name, value in (*_OPTIONS, *self._channel_options):
             one.setChannelOption(name, value)
         for interceptor in self._interceptors:
@@ -359,17 +365,17 @@ class RingBuilder(DefaultChannelBuilder):  # type: ignore[misc]
 
 
 class _ServerBuilder(DefaultChannelBuilder):  # type: ignore[misc]
-    """PySpark's channel to one server, if need be with other certificates to trust."""
+    """PySpark's channel to one server, if need be with certificates of one's own."""
 
-    def __init__(self, url: str, roots: bytes | None) -> None:
+    def __init__(self, url: str, credentials: Any) -> None:
         super().__init__(url)
-        self._roots = roots
+        self._credentials = credentials
 
     def toChannel(self) -> grpc.Channel:
         """Return the channel."""
-        if self._roots is None or not self.use_ssl:
+        credentials = self._credentials
+        if credentials is None or not self.use_ssl:
             return super().toChannel()
-        credentials = grpc.ssl_channel_credentials(self._roots)
         if self.token is not None:
             credentials = grpc.composite_channel_credentials(
                 credentials, grpc.access_token_call_credentials(self.token)

@@ -7,7 +7,9 @@ from typing import Any
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
-_TEXTS = frozenset({"catalog", "order", "consistency", "token", "user", "schema"})
+from haclient.tls import VARIABLES
+
+_TEXTS = frozenset({"catalog", "order", "consistency", "token", "user", "schema", *VARIABLES})
 """Options that are never a number, whatever they look like."""
 
 

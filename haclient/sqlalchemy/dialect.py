@@ -20,6 +20,7 @@ from haclient.sqlalchemy.compiler import (
     HAProcTypeCompiler,
 )
 from haclient.sqlalchemy.types import TextTime, of_arrow
+from haclient.tls import tls_options
 
 if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPIModule
@@ -91,7 +92,8 @@ class HAProcDialect(default.DefaultDialect):
 
     def create_connect_args(self, url: URL) -> tuple[Sequence[str], dict[str, Any]]:
         """Return what `haclient.connect` is called with."""
-        return [], connect_options(url, os.environ.get("HACLIENT_TOKEN"))
+        options = connect_options(url, os.environ.get("HACLIENT_TOKEN"))
+        return [], {**options, **tls_options(os.environ, options)}
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         """Return whether the connection is of no more use.

@@ -346,7 +346,9 @@ class Transport:
         self.hung_in_a_row = 0
         """Attempts at hung servers since anybody answered."""
         self._idle: dict[int, deque[_Connection]] = {}
-        self._context: ssl.SSLContext | None = None
+        self._tls = settings.tls
+        # Files of one's own are read at once: an error of theirs is the caller's.
+        self._context = settings.tls.context() if settings.tls else None
         self._closed = False
 
     def request(
@@ -389,7 +391,7 @@ class Transport:
                 failed.callback(sock.close)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if server.secure:
-                    self._context = self._context or ssl.create_default_context()
+                    self._context = self._context or self._tls.context()
                     sock = self._context.wrap_socket(sock, server_hostname=server.host)
             except (OSError, ValueError) as error:
                 raise NotReached(f"{server} cannot be reached: {error}") from error

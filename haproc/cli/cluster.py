@@ -73,9 +73,8 @@ async def _add(options: argparse.Namespace) -> int:
     except (EditError, ConfigError) as error:
         output.error(str(error))
         return output.USAGE
-    cluster = rewritten.after.cluster(name)
-    peer = cluster.peer.url.removeprefix("http://")
-    body = {"peer": peer, "client_url": cluster.client_url}
+    after = rewritten.after
+    body = {"peer": str(after.cluster(name).peer), "client_url": after.client_url(name)}
     try:
         answer = await _tell(config, name, "join", body)
     except AskError as error:

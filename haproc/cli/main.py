@@ -330,7 +330,7 @@ def _ring_commands(
         action="append",
         default=[],
         metavar="NAME",
-        help="a user with a token, and TLS for PySpark; may be repeated (anybody may use it)",
+        help="a user with a token, and TLS for all doors; may be repeated (anybody may use it)",
     )
     up.add_argument("--jobs", action="store_true", help="take jobs (needs bubblewrap)")
     up.add_argument("--log", choices=("sqlite", "kafka"), help="what the log is kept in (sqlite)")

@@ -23,8 +23,9 @@ import uvloop
 from dmq import LogError
 from haproc import audit, tracing
 from haproc.cli import log_lines, memory, output
+from haproc.config.certificates import client_context, read_certificates
 from haproc.config.load import load
-from haproc.config.model import ClusterConfig, Config
+from haproc.config.model import Config
 from haproc.config.tree import ConfigError
 from haproc.doors.http.access import Access
 from haproc.failure import message_of
@@ -213,10 +214,17 @@ def _allow_files() -> None:
 async def _serve(config: Config, cluster: str, file: Path) -> ExitCode:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(unhandled)
-    access = Access(config)
-    loop.add_signal_handler(signal.SIGHUP, read_users, access, file)
+    access, certificates = Access(config), read_certificates(config.tls)
+
+    def read_again() -> None:
+        # On a thread: the system's certificates take 0.15 s, in which heartbeats would be missed.
+        if certificates is not None:
+            loop.run_in_executor(None, certificates.reload)
+        read_users(access, file)
+
+    loop.add_signal_handler(signal.SIGHUP, read_again)
     while True:
-        node = Node(config, cluster, access=access)
+        node = Node(config, cluster, access=access, certificates=certificates)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, node.stop)
         code = await node.run()
@@ -281,21 +289,28 @@ def status(options: argparse.Namespace) -> int:
 async def ask_all(config: Config) -> dict[str, dict[str, Any]]:
     """Return every HAProc's /clusterStatus; one that does not answer has an ``error``."""
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        answers = await asyncio.gather(*(_ask(session, c) for c in config.clusters))
-    return {c.name: answer for c, answer in zip(config.clusters, answers, strict=True)}
+    connector = aiohttp.TCPConnector(ssl=client_context(config.tls))
+    urls = {cluster.name: config.url(cluster.peer) for cluster in config.clusters}
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        answers = await asyncio.gather(*(_ask(session, url) for url in urls.values()))
+    return dict(zip(urls, answers, strict=True))
 
 
-async def _ask(session: aiohttp.ClientSession, cluster: ClusterConfig) -> dict[str, Any]:
+async def _ask(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
     try:
-        async with session.get(cluster.peer.url + "/clusterStatus") as response:
+        async with session.get(url + "/clusterStatus") as response:
             body: dict[str, Any] = json.loads(await response.text())
             return body
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        return {"state": "-", "error": f"no answer from {cluster.peer.url}: {_why(error)}"}
+        return {"state": "-", "error": f"no answer from {url}: {_why(error)}"}
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        refused = error.certificate_error
+        return f"no TLS: {getattr(refused, 'verify_message', refused)}"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return f"no TLS: {error}"
     if isinstance(error, aiohttp.ClientConnectorError) and (error.errno or 0) > 0:
         return os.strerror(error.errno or 0)  # it says more about its own arguments
     return message_of(error)

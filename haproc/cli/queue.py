@@ -19,6 +19,7 @@ import aiohttp
 from dmq import Json
 from haproc.cli import output
 from haproc.cli.nodes import ask_all, commit_text, read_config
+from haproc.config.certificates import client_context
 from haproc.config.model import Config
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.findings import Finding
@@ -53,6 +54,7 @@ class Asker:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=client_context(config.tls)),
             timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
             headers={"Authorization": f"Bearer {config.secret}"},
         )
@@ -67,7 +69,7 @@ class Asker:
         self, cluster: str, method: str, path: str, body: Mapping[str, Json] | None = None
     ) -> dict[str, Any]:
         """Return the answer; raises AskError."""
-        url = self._config.cluster(cluster).peer.url + path
+        url = self._config.peer_url(cluster) + path
         try:
             async with self._session.request(method, url, json=body) as response:
                 status, text = response.status, await response.text()

@@ -66,14 +66,15 @@ async def _up(options: argparse.Namespace) -> int:
     )
     await ring.up()
     print_status(await ask_all(ring.config))
-    print(f"\nclients:  haclient sql --server {ring.urls}")
+    trust = f" --ca-file {ring.config.tls.ca_file}" if ring.config.tls.enabled else ""
+    print(f"\nclients:  haclient sql --server {ring.urls}{trust}")
     if ring.spark_url:
         print(f"spark:    {_pyspark(ring)}")
         print(f"          haclient.spark({ring.spark_url!r})")
     for user in ring.config.users:
         print(f"token:    {ring.folder / token_file(user.name)}")
-    if ring.config.connect.ssl_certificate_file is not None:
-        print(f"trust:    {ring.config.connect.ssl_certificate_file}")
+    if ring.config.tls.enabled:
+        print(f"trust:    {ring.config.tls.ca_file}")
     if ring.config.log.startswith("kafka:"):
         print(f"log:      {ring.config.log}")
     print(f"folder:   {ring.folder}")
@@ -87,7 +88,7 @@ def _pyspark(ring: LocalRing) -> str:
     if not ring.config.users:
         return f"pyspark --remote {url}"
     file = ring.folder / token_file(ring.config.users[0].name)
-    tls = "use_ssl=true;" * (ring.config.connect.ssl_certificate_file is not None)
+    tls = "use_ssl=true;" * ring.config.tls.enabled
     return f'pyspark --remote "{url}/;{tls}token=$(cat {file})"'
 
 

@@ -7,8 +7,10 @@ import asyncio
 import json
 import os
 import secrets
+import ssl
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +27,8 @@ from haproc.config.load import load
 from haproc.config.tree import ConfigError
 from haproc.engine import server
 from haproc.failure import ErrorClass
+from haproc.pipeline.ring import RingError as PipelineError
+from haproc.pipeline.ring import tls_context
 from haproc.ring import runtime
 from haproc.ring.local import LocalRing
 from haproc.ring.making import token_file
@@ -56,9 +60,8 @@ def classify_by_ring(
     about = {"catalog": options.catalog, "schema": options.schema}
     about["tree"] = options.tree or options.file is None
     try:
-        servers, token = servers_of(options)
-        found = asyncio.run(shown(servers, token, statements, about))
-    except (RingError, OSError) as error:
+        found = asyncio.run(shown(doors_of(options), statements, about))
+    except (RingError, PipelineError, OSError) as error:
         output.error(str(error))
         return output.USAGE
     except UnansweredError as error:
@@ -84,28 +87,47 @@ def _text(told: dict[str, Any]) -> str:
     return "\n".join(lines if tree is None else [*lines, "tree:", *(f"  {e}" for e in tree)])
 
 
-def servers_of(options: argparse.Namespace) -> tuple[list[str], str | None]:
-    """Return the client doors that the options name, and the token; raises RingError."""
+@dataclass(frozen=True, slots=True)
+class ClientDoors:
+    """The client doors to ask, the token for them, and what TLS is spoken with."""
+
+    servers: Sequence[str]
+    token: str | None
+    tls: ssl.SSLContext
+
+
+def doors_of(options: argparse.Namespace) -> ClientDoors:
+    """Return the client doors that the options name; raises RingError."""
     token = os.environ.get("HACLIENT_TOKEN") or None
     if options.ring is None:
-        return [each.strip().rstrip("/") for each in options.server.split(",")], token
+        servers = [each.strip().rstrip("/") for each in options.server.split(",")]
+        return ClientDoors(servers, token, tls_context())
     ring = LocalRing.open(options.ring)
     if token is None and ring.config.users:
         token = (ring.folder / token_file(ring.config.users[0].name)).read_text().strip()
-    return ring.urls.split(","), token
+    tls = ring.config.tls
+    context = tls_context(
+        ca_file=tls.ca_file, certificate_file=tls.certificate_file, key_file=tls.key_file
+    )
+    return ClientDoors(ring.urls.split(","), token, context)
 
 
 async def shown(
-    servers: Sequence[str], token: str | None, statements: Sequence[str], about: dict[str, Any]
+    doors: ClientDoors, statements: Sequence[str], about: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return what a ring tells of the statements, in their order; raises UnansweredError.
+    """Return what a ring tells of the statements, in their order.
 
-    ``about``: what else is said of each. One that is wrong has an ``error``.
+    ``about``: what else is said of each. One that is wrong has an ``error``. Raises
+    UnansweredError.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    servers = doors.servers
+    headers = {"Authorization": f"Bearer {doors.token}"} if doors.token else {}
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    connector = aiohttp.TCPConnector(ssl=doors.tls)
     places = asyncio.Semaphore(_AT_ONCE)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, headers=headers, timeout=timeout
+    ) as session:
 
         async def one(statement: str) -> dict[str, Any]:
             async with places:

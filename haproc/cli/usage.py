@@ -33,6 +33,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def report_usage(options: argparse.Namespace) -> int:
     """Show it."""
     import haclient
+    from haclient.tls import tls_options
     from haproc.pipeline.tables import COLUMNS, usage
 
     servers = [each.strip() for each in options.servers.split(",") if each.strip()]
@@ -41,7 +42,8 @@ def report_usage(options: argparse.Namespace) -> int:
         return output.USAGE
     token = os.environ.get("HACLIENT_TOKEN") or None
     try:
-        rows = usage(servers, token, options.by, options.hours)
+        access = {"token": token, **tls_options(os.environ)}
+        rows = usage(servers, options.by, options.hours, **access)
     except haclient.Error as error:
         output.error(f"{error}; is haproc.usage there? See docs/guide/jobs.md")
         return output.FAILED

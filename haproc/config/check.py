@@ -20,6 +20,7 @@ from haproc.config.model import LANES_MAX, Address, Config
 from haproc.config.redis import check_redis
 from haproc.config.sections import ENVELOPE_BYTES
 from haproc.config.shares import user_max
+from haproc.config.tls import check_tls
 from haproc.config.tree import Finding
 from haproc.engine.confs import ANSI, POOL, TIME_ZONE
 from haproc.pin.literals import zone_of
@@ -104,7 +105,8 @@ def check(config: Config) -> list[Finding]:
         *_writes(config),
         *_archive(config),
         *check_redis(config),
-        *_connect(config),
+        *check_tls(config.tls),
+        *_spark(config),
         *check_defaults(config),
         *_jobs(config),
     ]
@@ -183,13 +185,13 @@ def _addresses(config: Config) -> Iterator[Finding]:
     yield from _twice([(f"clusters[{at}].advertise", url) for at, url in urls if url is not None])
 
 
-def _connect(config: Config) -> Iterator[Finding]:
-    has_key = config.connect.ssl_key_file is not None
-    if has_key != (config.connect.ssl_certificate_file is not None):
-        yield (
-            "connect",
-            "a certificate and its key go together: set ssl_certificate_file and ssl_key_file",
-        )
+def _spark(config: Config) -> Iterator[Finding]:
+    for index, cluster in enumerate(config.clusters):
+        if cluster.spark.ca_file is not None and not cluster.spark.tls:
+            yield (
+                f"clusters[{index}].spark.ca_file",
+                "has no effect without TLS: url with ;use_ssl=true",
+            )
 
 
 def _jobs(config: Config) -> Iterator[Finding]:

@@ -16,9 +16,11 @@ from typing import Any, Final
 
 from haproc.classify.rules import RulesError, load_rules
 from haproc.config.access import User
+from haproc.config.certificates import CertificateError, read_contexts
 from haproc.config.check import LIMITS_IN_ORDER, check
 from haproc.config.model import Address, ClusterConfig, Config, Prefixes
 from haproc.config.sections import Limits
+from haproc.config.tls import check_tls
 from haproc.config.tree import ConfigError, Problem, Tree, join, parse
 from haproc.engine.interface import EngineAddress
 
@@ -182,18 +184,22 @@ class Walker:
         return Address(found[1] or found[2], int(found[3]))
 
     def spark(self, value: object, path: str) -> EngineAddress | None:
-        """Read ``{url: sc://host:port[/;use_ssl=true], token: …}``."""
+        """Read ``{url: sc://host:port[/;use_ssl=true], token: …, ca_file: …}``."""
         if not isinstance(value, dict):
             self._expected(path, "a mapping with url and token", value)
             return None
-        self._unknown(value, {"url": None, "token": None}, path)
+        self._unknown(value, dict.fromkeys(("url", "token", "ca_file")), path)
         token = ""
         if "token" in value:
             token = self.secret(value["token"], join(path, "token")) or ""
         if "url" not in value:
             self.problem(join(path, "url"), "missing")
             return None
-        return self._spark_url(value["url"], token, join(path, "url"))
+        ca_file = None
+        if "ca_file" in value:
+            ca_file = self.path(value["ca_file"], join(path, "ca_file"))
+        found = self._spark_url(value["url"], token, join(path, "url"))
+        return None if found is None else dataclasses.replace(found, ca_file=ca_file)
 
     def _spark_url(self, value: object, token: str, path: str) -> EngineAddress | None:
         text = self.text(value, path)
@@ -436,14 +442,23 @@ def _with_users_file(config: Config, walker: Walker, environ: Mapping[str, str])
 
 def _check_files(config: Config, walker: Walker) -> None:
     """Certificates are read by gRPC and the clients of Kafka and Redis, whose errors don't tell."""
-    for section in ("kafka", "redis", "connect"):
+    named = [
+        (f"clusters[{at}].spark.ca_file", c.spark.ca_file) for at, c in enumerate(config.clusters)
+    ]
+    for section in ("kafka", "redis"):
         for key in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file"):
-            file: Path | None = getattr(getattr(config, section), key, None)
-            try:
-                if file is not None:
-                    file.read_bytes()
-            except OSError as error:
-                walker.problem(f"{section}.{key}", f"{file} cannot be read: {error.strerror}")
+            named.append((f"{section}.{key}", getattr(getattr(config, section), key)))
+    for path, file in named:
+        try:
+            if file is not None:
+                file.read_bytes()
+        except OSError as error:
+            walker.problem(path, f"{file} cannot be read: {error.strerror}")
+    if config.tls.enabled and not any(check_tls(config.tls)):
+        try:
+            read_contexts(config.tls)
+        except CertificateError as error:
+            walker.problem(f"tls.{error.key}", error.message)
 
 
 def _check_rules(config: Config, walker: Walker) -> None:

@@ -15,6 +15,7 @@ from haproc.config.access import Oidc, User
 from haproc.config.hosts import is_wildcard
 from haproc.config.jobs import Jobs
 from haproc.config.sections import Archive, Cache, Limits, Optimize
+from haproc.config.tls import Tls
 from haproc.engine.confs import ANSI, TIME_ZONE
 from haproc.engine.interface import EngineAddress, Settings
 
@@ -59,11 +60,9 @@ class Address:
     host: str
     port: int
 
-    @property
-    def url(self) -> str:
-        """The address as an HTTP URL."""
+    def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{host}:{self.port}"
 
 
 Prefixes: TypeAlias = tuple[tuple[str, str], ...]
@@ -85,22 +84,15 @@ class ClusterConfig:
     """``host:port`` of the Spark Connect door for PySpark. Without it the cluster has no such door.
     """
     advertise: str | None = None
-    """URL at which clients reach the client door (``http://host:8080``), if that is not ``listen``.
-    Where ``listen`` is on all addresses, the default is the host of ``peer``."""
+    """URL at which clients reach the client door (``http://host:8080``, or ``https`` with TLS), if
+    that is not ``listen``. Where ``listen`` is on all addresses, the default is the host of
+    ``peer``."""
     storage: Prefixes = ()
     """How the Sparks of the other clusters reach the files of this one: prefixes of paths as this
     cluster's Spark has them, each with what stands for it elsewhere (``{"file:/data/b":
     "s3a://bucket-b"}``; the same twice where the storage is shared). With it, a cluster that copies
     this one reads its files; without, they come through the HAProcs. Credentials stay in the Hadoop
     configuration of the Sparks."""
-
-    @property
-    def client_url(self) -> str:
-        """What clients are told; a door on all addresses is at the host that peers know."""
-        if self.advertise is not None:
-            return self.advertise
-        everywhere = is_wildcard(self.listen.host)
-        return Address(self.peer.host, self.listen.port).url if everywhere else self.listen.url
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +224,6 @@ class Trim:
 class Connect:
     """The Spark Connect doors."""
 
-    ssl_certificate_file: Path | None = None
-    """Certificate of the Spark Connect doors, for TLS: PySpark sends a token over TLS only."""
-    ssl_key_file: Path | None = None
-    """Key of the certificate."""
     hold_bytes: int = 4 << 20
     """Results up to this size are sent once they are complete. Chosen, not measured."""
     statement_s: float = 86_400.0
@@ -423,6 +411,7 @@ class Config:
     DIVERGED as well, unless the commit cannot have changed rows; ``ignore``: don't look."""
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
     timeouts: Timeouts = Timeouts()
+    tls: Tls = Tls()  # noqa: RUF009 - it is frozen
     membership: Membership = Membership()
     reads: Reads = Reads()
     writes: Writes = Writes()
@@ -456,3 +445,20 @@ class Config:
             if cluster.name == name:
                 return cluster
         raise KeyError(name)
+
+    def url(self, address: Address) -> str:
+        """Return the URL of a client door or an operator door at this address."""
+        return f"{'https' if self.tls.enabled else 'http'}://{address}"
+
+    def peer_url(self, name: str) -> str:
+        """Return the URL of a cluster's operator door; KeyError if the ring has none."""
+        return self.url(self.cluster(name).peer)
+
+    def client_url(self, name: str) -> str:
+        """Return what clients are told; a door on all addresses is at the host that peers know."""
+        cluster = self.cluster(name)
+        if cluster.advertise is not None:
+            return cluster.advertise
+        everywhere = is_wildcard(cluster.listen.host)
+        host = cluster.peer.host if everywhere else cluster.listen.host
+        return self.url(Address(host, cluster.listen.port))

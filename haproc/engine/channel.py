@@ -75,8 +75,9 @@ class Channel:
         target = f"{address.host}:{address.port}"
         options = _options(limits)
         if address.tls:
+            roots = address.ca_file.read_bytes() if address.ca_file is not None else None
             self._channel = grpc.aio.secure_channel(
-                target, grpc.ssl_channel_credentials(), options=options
+                target, grpc.ssl_channel_credentials(roots), options=options
             )
         else:
             self._channel = grpc.aio.insecure_channel(target, options=options)

@@ -19,6 +19,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from haproc.engine.statement import SparkPlan, SqlText, Statement
@@ -491,3 +492,5 @@ class EngineAddress:
     port: int
     token: str = field(default="", repr=False)
     tls: bool = False
+    ca_file: Path | None = None
+    """Certificates (PEM) that may have signed the server's; None: those that gRPC trusts."""

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from dmq.key_value import KeyValueStore
+from haproc.config.certificates import Certificates
 from haproc.config.jobs import Schedule
 from haproc.config.model import Config
 from haproc.failure import RequestError
 from haproc.jobs.book import Book, JobTokens, fence_name
 from haproc.jobs.isolation import check_isolation
 from haproc.jobs.model import Turn, leads, request_id, slot, turn
-from haproc.jobs.relay import DoorAddress, Relay, doors_of
+from haproc.jobs.relay import DoorAddress, Relay, Relays, client_doors, connect_doors
 from haproc.jobs.runner import Around, Runner
 from haproc.jobs.service import Check, JobService
 from haproc.membership.members import Members
@@ -141,6 +142,7 @@ def build_jobs(
     unix_ms: Callable[[], int],
     anonymous: str,
     check: Check,
+    certificates: Certificates | None = None,
 ) -> JobsHere | None:
     """Return this HAProc's part in the jobs, if the ring takes any.
 
@@ -149,14 +151,17 @@ def build_jobs(
     if not config.jobs.enabled:
         return None
     me, incarnation = members.cluster, members.incarnation
-    addresses = doors_of(config, me)
+    names = [cluster.name for cluster in config.clusters]
 
     def peers() -> tuple[dict[str, str | None], frozenset[str]]:
         return incarnations(members), members.unheard()
 
-    def doors() -> list[DoorAddress]:
-        ready = members.ready()
-        return [door for door in addresses if door.cluster == me or door.cluster in ready]
+    def relay(addresses: Sequence[DoorAddress]) -> Relay:
+        def worth_trying() -> list[DoorAddress]:
+            ready = members.ready()
+            return [door for door in addresses if door.cluster == me or door.cluster in ready]
+
+        return Relay(worth_trying, certificates)
 
     async def fence(job_id: int) -> int:
         return await replica.writes.fence(fence_name(job_id)) + 1
@@ -164,7 +169,7 @@ def build_jobs(
     around = Around(
         me,
         incarnation,
-        [each.client_url for each in sorted(config.clusters, key=lambda each: each.name != me)],
+        [config.client_url(n) for n in sorted(names, key=lambda name: name != me)],
         jobs_folder(config, me),
         config.state_dir,
         peers,
@@ -175,7 +180,11 @@ def build_jobs(
         unix_ms,
     )
     book = Book(store, lambda: uuid.uuid4().hex)
-    runner = Runner(config.jobs, around, book, store, Relay(doors))
+    relays = Relays(
+        relay(connect_doors(config, me)),
+        relay(client_doors(config, me)) if certificates is not None else None,
+    )
+    runner = Runner(config.jobs, around, book, store, relays)
     service = JobService(config, (me, incarnation), book, store, fence, unix_ms, check)
     scheduler = Scheduler(
         config.jobs.schedules,

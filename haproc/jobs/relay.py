@@ -1,8 +1,9 @@
-"""A port on loopback that leads a job's PySpark to a Spark Connect door of the ring.
+"""A port on loopback that leads a job to a Spark Connect door, or client door, of the ring.
 
 An unmodified PySpark has one address. This one stands for all doors, the own HAProc's first: while
 that is closed, since its Spark is away or drained, connections go to the next one, and the session
-goes on there. What is relayed is bytes; where the doors have TLS, it begins here.
+goes on there. What is relayed is bytes; where the doors have TLS, it begins here, so a job needs no
+certificates.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from haproc.config.certificates import Certificates
 from haproc.config.hosts import is_wildcard
-from haproc.config.model import Config
+from haproc.config.model import Address, Config
 
 HOST: Final = "127.0.0.1"
 CONNECT_S: Final = 2.0
@@ -24,40 +26,48 @@ PIECE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class DoorAddress:
-    """A Spark Connect door, and whether it has TLS."""
+    """A door; ``mine``: it is the own HAProc's, whose certificate need not name the loopback."""
 
     cluster: str
     host: str
     port: int
-    tls: ssl.SSLContext | None = None
+    mine: bool = False
 
 
-def doors_of(config: Config, me: str) -> list[DoorAddress]:
-    """Return the ring's doors, the own one first; raises OSError for a bad certificate."""
-    certificate = config.connect.ssl_certificate_file
+def connect_doors(config: Config, me: str) -> list[DoorAddress]:
+    """Return the ring's Spark Connect doors, the own one first."""
+    found = ((each.name, each.connect) for each in config.clusters if each.connect is not None)
+    return _doors(config, me, dict(found))
+
+
+def client_doors(config: Config, me: str) -> list[DoorAddress]:
+    """Return the ring's client doors, the own one first."""
+    return _doors(config, me, {each.name: each.listen for each in config.clusters})
+
+
+def _doors(config: Config, me: str, addresses: Mapping[str, Address]) -> list[DoorAddress]:
     found = []
-    for cluster in sorted(config.clusters, key=lambda each: each.name != me):
-        if (address := cluster.connect) is None:
-            continue
-        mine = cluster.name == me
-        host = address.host
+    for name, address in sorted(addresses.items(), key=lambda each: each[0] != me):
+        host, mine = address.host, name == me
         if is_wildcard(host):
-            host = HOST if mine else cluster.peer.host
-        tls = None
-        if certificate is not None:
-            tls = ssl.create_default_context(cafile=str(certificate))
-            tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            tls.check_hostname = not mine  # its own certificate need not name the loopback
-            tls.set_alpn_protocols(["h2"])
-        found.append(DoorAddress(cluster.name, host, address.port, tls))
+            host = HOST if mine else config.cluster(name).peer.host
+        found.append(DoorAddress(name, host, address.port, mine))
     return found
 
 
 class Relay:
-    """A port on loopback for one job. ``doors`` gives the doors worth trying now, in order."""
+    """A port on loopback for one job. ``doors`` gives the doors worth trying now, in order.
 
-    def __init__(self, doors: Callable[[], Sequence[DoorAddress]]) -> None:
+    ``certificates``: those of doors with TLS.
+    """
+
+    def __init__(
+        self,
+        doors: Callable[[], Sequence[DoorAddress]],
+        certificates: Certificates | None = None,
+    ) -> None:
         self._doors = doors
+        self._certificates = certificates
         self._server: asyncio.Server | None = None
         self._closed = False
         self._open: dict[asyncio.Task[None], str] = {}
@@ -89,13 +99,20 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
+    def _tls_of(self, door: DoorAddress) -> ssl.SSLContext | None:
+        if self._certificates is None:
+            return None
+        now = self._certificates.now
+        return now.own_relay if door.mine else now.relay
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         for door in self._doors():
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    there = await asyncio.open_connection(door.host, door.port, ssl=door.tls)
+                    tls = self._tls_of(door)
+                    there = await asyncio.open_connection(door.host, door.port, ssl=tls)
             except OSError:  # refused, no certificate of the ring's, or no answer in time
                 continue
             self._open[task] = door.cluster
@@ -108,6 +125,37 @@ class Relay:
                 _abort(there[1])
             break
         _abort(writer)
+
+
+@dataclass(frozen=True, slots=True)
+class Relays:
+    """The ports for the jobs of one HAProc; ``clients`` only where the client doors have TLS."""
+
+    connect: Relay
+    clients: Relay | None = None
+
+    @property
+    def _all(self) -> list[Relay]:
+        return [each for each in (self.connect, self.clients) if each is not None]
+
+    def servers(self, urls: Sequence[str]) -> Sequence[str]:
+        """Return the client doors' URLs for a job; ``urls``: those without a relay."""
+        return urls if self.clients is None else [f"http://{HOST}:{self.clients.port}"]
+
+    async def start(self) -> None:
+        """Listen."""
+        for each in self._all:
+            await each.start()
+
+    def check(self) -> None:
+        """See `Relay.check`."""
+        for each in self._all:
+            each.check()
+
+    async def aclose(self) -> None:
+        """Break all connections, and take no more."""
+        for each in self._all:
+            await each.aclose()
 
 
 _Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]

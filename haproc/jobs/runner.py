@@ -47,7 +47,7 @@ from haproc.jobs.records import (
     spans,
     total,
 )
-from haproc.jobs.relay import Relay
+from haproc.jobs.relay import Relays
 from haproc.sessions.durable import reached
 
 logger = logging.getLogger(__name__)
@@ -112,13 +112,13 @@ class Runner:
     """Runs the ring's jobs on this HAProc."""
 
     def __init__(
-        self, settings: Jobs, around: Around, book: Book, store: KeyValueStore, relay: Relay
+        self, settings: Jobs, around: Around, book: Book, store: KeyValueStore, relays: Relays
     ) -> None:
         self._settings = settings
         self._around = around
         self._book = book
         self._store = store
-        self._relay = relay
+        self._relays = relays
         self._here: dict[str, Here] = {}
         self._closing = False
         self._forget_at = 0.0
@@ -139,7 +139,7 @@ class Runner:
     async def run(self) -> NoReturn:
         """Keep the jobs until cancelled."""
         await asyncio.to_thread(remove_folder, self._around.folder)
-        await self._relay.start()
+        await self._relays.start()
         while True:
             try:
                 revision = await reached(self._store.revision())
@@ -160,7 +160,7 @@ class Runner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._relay.aclose()
+        await self._relays.aclose()
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Runner:
         found = await self._book.look()
         states = Counter(job.state for job in found.jobs.values())
         self.of_ring = {state.value: states[state] for state in BatchState}
-        self._relay.check()
+        self._relays.check()
         for name, here in list(self._here.items()):
             job = found.jobs.get(here.job_id)
             if job is None or not job.valid(name):
@@ -288,9 +288,9 @@ class Runner:
         settings, limits = self._settings, job.submission.limits
         python = interpreter_of(settings)
         passed = {k: os.environ[k] for k in settings.environment if k in os.environ}
-        servers = self._around.servers
+        servers = self._relays.servers(self._around.servers)
         options = job.submission.options
-        ring = ring_variables(self._relay.port, servers, token, options, after_offset)
+        ring = ring_variables(self._relays.connect.port, servers, token, options, after_offset)
         plan = Plan(
             (str(python), "-u", str(folder / job.program()), *job.submission.args),
             folder,

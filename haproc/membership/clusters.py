@@ -9,7 +9,7 @@ from typing import Final
 
 from dmq import Json
 from haproc.config.model import Config
-from haproc.membership.peers import Neighbour
+from haproc.membership.peers import Neighbour, founders
 from haproc.membership.state import HOPELESS, Own, State
 from haproc.membership.view import Peer, PeerStatus
 
@@ -140,7 +140,7 @@ def cluster_views(
     limit = config.membership.in_sync_lag_max
     found = places(me, own, peers, (), limit)
     views = []
-    for cluster in members or config.clusters:
+    for cluster in members or founders(config):
         name, url = cluster.name, urls.get(cluster.name, cluster.client_url)
         if name != me:
             views.append(_of_peer(name, url, peers[name], log_end, found[name], text_of))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -14,6 +15,7 @@ import msgspec
 
 from dmq import Json
 from haproc import tracing
+from haproc.config.certificates import Certificates
 from haproc.config.model import Address, Config, Membership
 from haproc.membership.peers import (
     ApplyNow,
@@ -24,6 +26,7 @@ from haproc.membership.peers import (
     PeerProgress,
     PeerStatus,
     PeerUnavailableError,
+    founders,
 )
 from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
@@ -58,13 +61,17 @@ def head(path: str, secret: str) -> bytes:
 
 
 class Links:
-    """The lines to all peers of one HAProc; close them with ``aclose``."""
+    """The lines to all peers of one HAProc; close them with ``aclose``.
 
-    def __init__(self, config: Config, me: str) -> None:
+    ``certificates``: those of a ring with TLS.
+    """
+
+    def __init__(self, config: Config, me: str, certificates: Certificates | None = None) -> None:
         self._me = me
         self._rules = config.membership
+        self._certificates = certificates
         self._links: dict[str, _Link] = {}
-        self.follow(config.clusters)
+        self.follow(founders(config))
         self._heads = {of: head(path, config.secret) for path, of in MESSAGE_TYPES.items()}
 
     def follow(self, members: Iterable[Neighbour]) -> None:
@@ -75,7 +82,7 @@ class Links:
                 self._links.pop(name).close()
         for name, address in wanted.items():
             if name not in self._links:
-                self._links[name] = _Link(name, address, self._rules)
+                self._links[name] = _Link(name, address, self._rules, self._certificates)
 
     def send(self, message: PeerMessage, to: Collection[str] | None = None) -> None:
         """Send one message to every peer (of ``to``) that is connected; connect to the others."""
@@ -95,20 +102,29 @@ class Links:
 
 
 class _Link(asyncio.Protocol):
-    def __init__(self, peer: str, address: Address, rules: Membership) -> None:
+    def __init__(
+        self,
+        peer: str,
+        address: Address,
+        rules: Membership,
+        certificates: Certificates | None,
+    ) -> None:
         self._peer = peer
         self.address = address
         self._rules = rules
+        self._certificates = certificates
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at = 0.0
         self._answer = b""
         self._waiting = 0
+        self._answered = False
+        """True once anything came on this connection."""
         self._unanswered_max = max(2, round(rules.window_s / rules.heartbeat_interval_s))
         self._sign_at = self._loop.time()
         self._trouble = ""
-        self.host = f"Host: {address.url.removeprefix('http://')}\r\n".encode()
+        self.host = f"Host: {address}\r\n".encode()
 
     def send(self, request: bytes) -> None:
         transport = self._transport
@@ -147,14 +163,18 @@ class _Link(asyncio.Protocol):
             self._connecting = self._loop.create_task(self._open())
 
     async def _open(self) -> None:
+        certificates = self._certificates
+        tls = certificates.now.client if certificates is not None else None
         try:
             async with asyncio.timeout(self._rules.window_s):
                 await self._loop.create_connection(
-                    lambda: self, self.address.host, self.address.port
+                    lambda: self, self.address.host, self.address.port, ssl=tls
                 )
         except ConnectionRefusedError:
             self._sign_at = self._loop.time()
             self._connect_at = self._loop.time() + self._rules.check_interval_s
+        except ssl.SSLError as error:
+            self._insecure(getattr(error, "verify_message", "") or error.reason or str(error))
         except OSError:  # no way there, or no answer in time
             self._connect_at = self._loop.time() + self._rules.check_interval_s
         finally:
@@ -164,10 +184,10 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        self._answer, self._waiting = b"", 0
+        self._answer, self._waiting, self._answered = b"", 0, False
 
     def data_received(self, data: bytes) -> None:
-        self._sign_at = self._loop.time()
+        self._sign_at, self._answered = self._loop.time(), True
         answer = self._answer + data
         while answer.startswith(TAKEN):
             answer = answer[len(TAKEN) :]
@@ -178,16 +198,27 @@ class _Link(asyncio.Protocol):
             self._refused(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._transport is not None:  # else given up here
+        if self._certificates is not None and not self._answered:
+            self._insecure("it ends connections; its log says why if it refuses this certificate")
+        elif self._transport is not None:  # else given up here
             self._sign_at = self._loop.time()
-            self._transport = None
+        self._transport = None
+
+    def _insecure(self, why: str) -> None:
+        """There is no TLS between the two: that is no sign of the peer."""
+        self._connect_at = self._loop.time() + self._rules.check_interval_s
+        self._warn_once(f"no TLS with {self._peer} at {self.address}: {why}; see tls")
+
+    def _warn_once(self, trouble: str) -> None:
+        """Log it once: heartbeats go on."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            logger.warning("%s", trouble)
 
     def _refused(self, answer: bytes) -> None:
         """The peer answered something else: it is starting, or configured otherwise."""
         line = answer.partition(b"\r\n")[0].decode("latin-1")
-        if line != self._trouble:
-            self._trouble = line
-            logger.warning("%s does not take heartbeats: %s", self._peer, line)
+        self._warn_once(f"{self._peer} does not take heartbeats: {line}")
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -210,11 +241,16 @@ def _tracing() -> aiohttp.TraceConfig:
 
 
 class PeerDoors:
-    """The HAProc ``me``'s requests to its peers, under the ring's secret; close with ``aclose``."""
+    """The HAProc ``me``'s requests to its peers, under the ring's secret; close with ``aclose``.
 
-    def __init__(self, config: Config, me: str) -> None:
+    ``certificates``: those of a ring with TLS.
+    """
+
+    def __init__(self, config: Config, me: str, certificates: Certificates | None = None) -> None:
         self._me = me
-        self.follow(config.clusters)
+        self._url_of = config.url
+        self._certificates = certificates
+        self.follow(founders(config))
         self.connect_s = config.timeouts.peer_s
         """The time allowed for a connection."""
         self._headers = {"Authorization": f"Bearer {config.secret}"}
@@ -222,7 +258,8 @@ class PeerDoors:
 
     def follow(self, members: Iterable[Neighbour]) -> None:
         """Go by these peers from now on: a cluster was added or removed."""
-        self._urls = {each.name: each.peer.url for each in members if each.name != self._me}
+        others = (each for each in members if each.name != self._me)
+        self._urls = {each.name: self._url_of(each.peer) for each in others}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -234,6 +271,11 @@ class PeerDoors:
         if peer not in self._urls:
             raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
         return self._urls[peer] + path
+
+    @property
+    def tls(self) -> ssl.SSLContext | bool:
+        """What each request takes as ``ssl``: the certificates may be read again meanwhile."""
+        return True if self._certificates is None else self._certificates.now.client
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -351,6 +393,7 @@ class HttpPeers:
                 json=None if body is None else msgspec.to_builtins(body),
                 timeout=timeout,
                 allow_redirects=False,
+                ssl=self._doors.tls,
             ) as response:
                 return response.status, await _limited(response, bytes_max)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

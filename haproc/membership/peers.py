@@ -59,7 +59,7 @@ class Enrolled:
 
 def founders(config: Config) -> tuple[Member, ...]:
     """Return the clusters that the configuration names, in ring order."""
-    return tuple(Member(c.name, c.peer, c.client_url) for c in config.clusters)
+    return tuple(Member(c.name, c.peer, config.client_url(c.name)) for c in config.clusters)
 
 
 def with_own_addresses(

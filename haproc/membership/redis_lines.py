@@ -266,7 +266,7 @@ class RedisLines:
         self._rules = config.membership
         self._cluster, self._incarnation = identity
         self._mesh = mesh
-        self._url = config.cluster(self._cluster).client_url
+        self._url = config.client_url(self._cluster)
         self._peers = frozenset(c.name for c in config.clusters) - {self._cluster}
         self._seal = Seal(config.secret, config.ring)
         self._exchange = Exchange(config.membership, identity, self._peers)

@@ -15,6 +15,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from dmq import Json, KeyValueStore, LogUnavailableError
+from haproc.config.certificates import Certificates
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.apps import REGISTRY, client_app, operator_app, waiting_app
@@ -176,6 +177,7 @@ class BehindDoors:
     archive: ArchiveService
     jobs: JobsHere | None
     access: Access
+    certificates: Certificates | None
 
 
 def build_doors(behind: BehindDoors) -> NodeDoors:
@@ -213,11 +215,14 @@ def build_doors(behind: BehindDoors) -> NodeDoors:
         config.cluster(name).listen,
         shutdown_s=config.timeouts.drain_s,
         connections_max=config.limits.connections_max,
+        certificates=behind.certificates,
     )
     return NodeDoors(
         listener,
-        connect_door(config, name, service, registry, texts, behind.store, jobs, access),
-        operator_door(config, name, operators, presence),
+        connect_door(
+            config, name, service, registry, texts, behind.store, behind.certificates, jobs, access
+        ),
+        operator_door(config, name, operators, presence, behind.certificates),
         registry.request_admission,
     )
 
@@ -244,6 +249,7 @@ def connect_door(
     registry: Registry,
     texts: Texts,
     store: KeyValueStore,
+    certificates: Certificates | None,
     jobs: JobsHere | None = None,
     access: Access | None = None,
 ) -> ConnectListener | None:
@@ -271,6 +277,7 @@ def connect_door(
         serves=lambda: service.serving,
         figures=made.figures,
         end=deliveries.aclose,
+        certificates=certificates,
     )
 
 
@@ -280,7 +287,13 @@ async def _taken_back(registry: Registry, key: Key) -> bool:
     return found.fate in (Fate.CANCELED, Fate.REVOKED)
 
 
-def operator_door(config: Config, name: str, app: web.Application, presence: Presence) -> Listener:
+def operator_door(
+    config: Config,
+    name: str,
+    app: web.Application,
+    presence: Presence,
+    certificates: Certificates | None,
+) -> Listener:
     """Return the listener for peers and operators; heartbeats are answered in front of it."""
     return Listener(
         app,
@@ -288,6 +301,7 @@ def operator_door(config: Config, name: str, app: web.Application, presence: Pre
         shutdown_s=1.0,
         shortcut=presence.door.shortcut,
         connections_max=config.limits.connections_max,
+        certificates=certificates,
     )
 
 
@@ -347,6 +361,7 @@ async def wait_for_log(
     open_log: Callable[[], Awaitable[T]],
     stop: asyncio.Event,
     access: Access,
+    certificates: Certificates | None,
 ) -> T | None:
     """Open the log, however long its keeper is away; None if asked to stop meanwhile."""
     try:
@@ -357,7 +372,7 @@ async def wait_for_log(
     metrics.state(State.STARTING.value)
     app = waiting_app(config, name, waiting, metrics, presence.door, access)
     show_ring(config, presence, Watching(config, presence, waiting), app)
-    door = operator_door(config, name, app, presence)
+    door = operator_door(config, name, app, presence, certificates)
     await door.open()
     try:
         while True:

@@ -104,7 +104,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
         told.on_state(state, reason)
 
     def follow(roster: Sequence[Member]) -> None:
-        known = with_own_addresses(roster, config.clusters)
+        known = with_own_addresses(roster, founders(config))
         members.follow(known)
         told.on_members(known)
 

@@ -17,6 +17,8 @@ from haproc.classify.allowed import Paths
 from haproc.classify.classifier import classify
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, load_rules
+from haproc.config.certificates import Certificates, read_certificates
+from haproc.config.hosts import is_loopback
 from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
 from haproc.config.shares import Shares
@@ -130,8 +132,25 @@ def spark_engine(config: Config, name: str) -> Engine:
     )
 
 
+def open_doors(config: Config, name: str) -> list[str]:
+    """Return what is said of doors that others than this machine reach, without TLS."""
+    if config.tls.enabled:
+        return []
+    cluster = config.cluster(name)
+    doors = {"listen": cluster.listen, "peer": cluster.peer, "connect": cluster.connect}
+    return [
+        f"{name}: {key} ({door}) is reached from outside this machine without TLS, so tokens cross "
+        "the network in clear: set tls.certificate_file and tls.key_file"
+        for key, door in doors.items()
+        if door is not None and not is_loopback(door.host)
+    ]
+
+
 class Node:
-    """One HAProc of the ring; `run` is its whole life."""
+    """One HAProc of the ring; `run` is its whole life.
+
+    ``certificates``: those of ``config.tls`` if they are read already.
+    """
 
     def __init__(
         self,
@@ -139,8 +158,10 @@ class Node:
         name: str,
         engine: Callable[[Config, str], Engine] = spark_engine,
         access: Access | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._config = config
+        self._certificates = certificates or read_certificates(config.tls)
         self._name = name
         self._engine = engine
         self._stop = asyncio.Event()
@@ -148,7 +169,7 @@ class Node:
         self._changed = asyncio.Event()
         self._metrics = Metrics(config.ring, name, [state.value for state in State])
         self._metrics.state(State.STARTING.value)  # until the state changes
-        self._peers = PeerDoors(config, name)
+        self._peers = PeerDoors(config, name, self._certificates)
         self._access = access or Access(config)
         self._texts = Offload(shares=Shares.of(WAITING_MAX, config))
 
@@ -163,10 +184,13 @@ class Node:
         classify("SELECT 1 FROM t", Context(), rules)  # the first one takes 0.1 s
         rules = replace(rules, paths=Paths(config.paths))
         await check_jobs(config, name)
-        presence = Presence(config, name, uuid.uuid4().hex[:12], self._metrics)
+        for warning in open_doors(config, name):
+            logger.warning("%s", warning)
+        tls = self._certificates
+        presence = Presence(config, name, uuid.uuid4().hex[:12], self._metrics, tls)
         try:
             opened = await wait_for_log(
-                config, name, presence, self._metrics, self._open, self._stop, self._access
+                config, name, presence, self._metrics, self._open, self._stop, self._access, tls
             )
             return ExitCode.STOPPED if opened is None else await self._run(opened, rules, presence)
         finally:
@@ -231,6 +255,7 @@ class Node:
                 build_archive(config, member, world, peers),
                 jobs,
                 self._access,
+                self._certificates,
             )
         )
         status.behind(lambda: doors.clients.is_open)
@@ -240,7 +265,7 @@ class Node:
             status.counts(jobs.runner)
         await doors.clients.start()
         await doors.operators.open()
-        logger.info("%s listens for peers and operators on %s", name, doors.operators.address.url)
+        logger.info("%s listens for peers and operators on %s", name, doors.operators.url)
         tasks: list[asyncio.Future[Any]] = [
             *member.start(),
             asyncio.ensure_future(self._follow_state(member, doors)),
@@ -277,6 +302,7 @@ class Node:
             world.unix_ms,
             ANONYMOUS,
             self._check_program,
+            self._certificates,
         )
 
     async def _check_program(self, user: str, upload: Upload) -> None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from dmq import Json
+from haproc.config.certificates import Certificates
 from haproc.config.model import Config, StateWay
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.membership.clusters import ClusterView, cluster_views, high_watermark
@@ -33,12 +34,19 @@ MEASURE_S: Final = 1.0
 class Presence:
     """See the module."""
 
-    def __init__(self, config: Config, name: str, incarnation: str, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        incarnation: str,
+        metrics: Metrics,
+        certificates: Certificates | None = None,
+    ) -> None:
         self._config = config
         self._name = name
         self._metrics = metrics
         self._began = datetime.now(UTC)
-        mesh = Links(config, name)
+        mesh = Links(config, name, certificates)
         redis = _redis_lines(config, (name, incarnation), mesh)
         self._redis, self._lines = redis, redis or mesh
         peers = tuple(c.name for c in config.clusters if c.name != name)

@@ -48,7 +48,7 @@ class Watching:
         peers: Asked | None = None,
         jobs: Runner | None = None,
     ) -> None:
-        self._doors = {each.name: each.peer.url for each in config.clusters}
+        self._doors = {each.name: config.url(each.peer) for each in config.clusters}
         self._presence = presence
         self._status = status
         self._replica = replica

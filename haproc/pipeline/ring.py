@@ -2,7 +2,8 @@
 
 ``SPARK_REMOTE``: ``sc://`` URL of the PySpark doors, several in front of the slash, in order.
 ``HACLIENT_SERVERS``, ``HACLIENT_TOKEN``: the client doors' URLs, by commas, and the user's token;
-none: that of ``SPARK_REMOTE``, as a job finds it.
+none: that of ``SPARK_REMOTE``, as a job finds it. ``HACLIENT_CA_FILE``,
+``HACLIENT_CERTIFICATE_FILE``, ``HACLIENT_KEY_FILE``: for doors with TLS.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import argparse
 import http.client
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import haclient
+from haclient.tls import tls_files, tls_options
 
 ANSWER_S: Final = 120.0
 """A page after a HAProc's restart takes seconds of a core."""
@@ -59,6 +63,8 @@ class ClientDoors:
     token: str = field(default="", repr=False)
     answer_s: float = ANSWER_S
     """So long one may take."""
+    tls: ssl.SSLContext | None = None
+    """None: the system's certificates are trusted."""
     at: int = 0
 
     def next(self) -> None:
@@ -92,7 +98,7 @@ class ClientDoors:
         if data is not None:
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(server.rstrip("/") + path, data, headers)
-        with urllib.request.urlopen(request, timeout=self.answer_s) as response:
+        with urllib.request.urlopen(request, timeout=self.answer_s, context=self.tls) as response:
             return HttpAnswer(response.read(), response.headers)
 
 
@@ -124,7 +130,7 @@ def session(options: argparse.Namespace) -> Any:
     """Return a Spark session on the ring that reads what was acknowledged, whoever wrote it."""
     if not options.remote:
         raise RingError("--remote or SPARK_REMOTE is needed: sc://host:port of the PySpark doors")
-    spark = haclient.spark(options.remote)
+    spark = haclient.spark(options.remote, **tls_options(os.environ))
     spark.conf.set("haproc.consistency", "linearizable")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     return spark
@@ -136,7 +142,15 @@ def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> ClientDoor
     if not servers:
         raise RingError("--servers or HACLIENT_SERVERS is needed: URLs of the client doors")
     token = os.environ.get("HACLIENT_TOKEN", "") or token_in(options.remote)
-    return ClientDoors(servers, token, answer_s)
+    return ClientDoors(servers, token, answer_s, tls_context())
+
+
+def tls_context(**files: Path | None) -> ssl.SSLContext:
+    """Return what HTTPS is spoken with: these files, or haclient's variables; raises RingError."""
+    try:
+        return tls_files(**tls_options(os.environ, files)).context()
+    except haclient.InterfaceError as error:
+        raise RingError(str(error)) from error
 
 
 def token_in(remote: str) -> str:

@@ -81,8 +81,8 @@ GROUP BY {by} ORDER BY {1 if by == "hour" else 2} DESC LIMIT {ROWS_MAX}
 """
 
 
-def usage(servers: Sequence[str], token: str | None, by: str, hours: int) -> list[tuple[Any, ...]]:
-    """Return the rows; raises haclient.Error."""
-    with haclient.connect(servers, token=token) as connection, connection.cursor() as cursor:
+def usage(servers: Sequence[str], by: str, hours: int, **access: Any) -> list[tuple[Any, ...]]:
+    """Return the rows; raises haclient.Error. ``access``: haclient's options of tokens and TLS."""
+    with haclient.connect(servers, **access) as connection, connection.cursor() as cursor:
         cursor.execute(query(by, hours))
         return list(cursor.fetchall())

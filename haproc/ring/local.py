@@ -132,7 +132,7 @@ class LocalRing:
     @property
     def urls(self) -> str:
         """The client doors, as a client takes them."""
-        return ",".join(cluster.listen.url for cluster in self.config.clusters)
+        return ",".join(self.config.url(cluster.listen) for cluster in self.config.clusters)
 
     @property
     def spark_url(self) -> str:

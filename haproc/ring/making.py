@@ -18,10 +18,10 @@ from haproc.ring.broker import BROKERS_MAX, LocalKafka
 from haproc.ring.process import free_ports
 from haproc.ring.settings import RingError, copies_of, in_sync_of
 
-# Users of a local ring: their tokens, and the certificate under which PySpark sends one.
+# Users of a local ring: their tokens, and the certificate of its doors.
 #
-# PySpark sends a token over TLS only, also on loopback. So a ring with users has a certificate of
-# its own, signed by nobody else: clients are told to trust it.
+# PySpark sends a token over TLS only, also on loopback. So the doors of a ring with users have TLS,
+# with a certificate that nobody else has signed: clients are told to trust it, and HAProcs do.
 
 
 CERTIFICATE: Final = Path("tls", "door.pem")
@@ -43,9 +43,17 @@ def make_access(folder: Path, users: Sequence[str]) -> dict[str, Any]:
         token = token_file(name)
         write_secret(folder / token)
         described.append({"name": name, "token": {"file": str(token)}})
-    _make_certificate(folder)
-    files = {"ssl_certificate_file": str(CERTIFICATE), "ssl_key_file": str(_KEY)}
-    return {"users": described, "connect": files}
+    make_certificate(folder)
+    return {"users": described, "tls": tls_keys()}
+
+
+def tls_keys() -> dict[str, str]:
+    """Return the section ``tls`` of a ring whose certificate was made here."""
+    return {
+        "certificate_file": str(CERTIFICATE),
+        "key_file": str(_KEY),
+        "ca_file": str(CERTIFICATE),
+    }
 
 
 def token_file(user: str) -> Path:
@@ -59,7 +67,8 @@ def write_secret(file: Path) -> None:
     file.write_text(secrets.token_urlsafe(24))
 
 
-def _make_certificate(folder: Path) -> None:
+def make_certificate(folder: Path) -> None:
+    """Make the certificate of a ring's doors, and its key; raises RingError."""
     key, certificate = folder / _KEY, folder / CERTIFICATE
     key.parent.mkdir(mode=0o700, exist_ok=True)
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]

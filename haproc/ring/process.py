@@ -20,6 +20,7 @@ from typing import Any
 
 import aiohttp
 
+from haproc.config.certificates import client_context
 from haproc.config.model import Address, Config
 from haproc.membership.state import HOPELESS, State
 from haproc.ring.settings import RingError
@@ -317,7 +318,7 @@ def _check_free(address: Address, cluster: str) -> None:
     """Another process's answers there would pass for those of the new one."""
     if not wait_free(address.host, address.port):
         raise StartError(
-            f"another process already listens on {address.url}: a HAProc of {cluster} that was "
+            f"another process already listens on {address}: a HAProc of {cluster} that was "
             "started otherwise, or a port that is taken"
         )
 
@@ -331,8 +332,10 @@ async def wait_answering(config: Config, cluster: str, timeout_s: float, *, read
     """Wait until a HAProc answers, or serves; raises StartError, DrainedError at once."""
     process, log = process_of(config, cluster), log_of(config, cluster)
     end = time.monotonic() + timeout_s
-    url = config.cluster(cluster).peer.url + ("/readyz" if ready else "/healthz")
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session:
+    url = config.peer_url(cluster) + ("/readyz" if ready else "/healthz")
+    connector = aiohttp.TCPConnector(ssl=client_context(config.tls))
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         while time.monotonic() < end:
             if process.identity() is None:
                 raise StartError(f"the HAProc of {cluster} ended, see {log}:\n{_tail(log)}")

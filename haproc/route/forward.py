@@ -64,7 +64,7 @@ class HttpForwarding:
         )
         try:
             response = await self._doors.session.post(
-                url, json=body, timeout=timeout, allow_redirects=False
+                url, json=body, timeout=timeout, allow_redirects=False, ssl=self._doors.tls
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise PeerUnavailableError(f"peer {peer} at {url}: {error}") from error

@@ -40,7 +40,7 @@ class Second:
         self._file = rig.ring.file.with_name(f"second-{uuid.uuid4().hex}.yaml")
         self._file.write_text(yaml.safe_dump(text))
         self.config: Config = load(self._file, os.environ)
-        self.url = self.config.cluster(name).listen.url
+        self.url = self.config.url(self.config.cluster(name).listen)
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

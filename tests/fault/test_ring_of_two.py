@@ -78,7 +78,7 @@ def test_roll_that_fails_says_how_each_part_stands_and_can_be_run_again(
 
 def undecided(rig: Rig, name: str) -> Any:
     """Return what a cluster says is undecided, once its metrics say the same as its status."""
-    url = rig.ring.config.cluster(name).peer.url + "/metrics"
+    url = rig.ring.config.peer_url(name) + "/metrics"
     found: list[Any] = []
 
     def is_told() -> bool:

@@ -28,7 +28,7 @@ def shows(name: str, state: str) -> str:
 
 
 async def open_page(page: Page, rig: Rig, name: str) -> None:
-    await page.go(rig.ring.config.cluster(name).peer.url + "/ui")
+    await page.go(rig.ring.config.peer_url(name) + "/ui")
     await page.until(" && ".join(shows(each, "READY") for each in rig.ring.names))
 
 

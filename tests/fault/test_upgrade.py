@@ -59,7 +59,7 @@ def ring(version: Version, folder: Path) -> Iterator[Config]:
 @contextmanager
 def load(config: Config) -> Iterator[list[Load]]:
     """Let clients work; no request of theirs may fail, or be done twice."""
-    urls = [cluster.listen.url for cluster in config.clusters]
+    urls = [config.url(cluster.listen) for cluster in config.clusters]
     with haclient.connect(urls) as connection:
         connection.execute("CREATE TABLE kept (id INT, s STRING) USING delta")
     loads = [Load(urls, "kept", 0), AioLoad(urls, "kept", 1)]
@@ -83,7 +83,7 @@ def load(config: Config) -> Iterator[list[Load]]:
 def work(config: Config, number: int) -> None:
     """Each cluster takes what another one writes, whichever is the newer."""
     for cluster in config.clusters:
-        with haclient.connect([cluster.listen.url]) as connection:
+        with haclient.connect([config.url(cluster.listen)]) as connection:
             name = f"made_{number}_{cluster.name}"
             connection.execute(f"CREATE TABLE {name} USING delta AS SELECT 1 AS n")
             connection.execute(f"INSERT INTO {name} SELECT count(*) FROM kept")

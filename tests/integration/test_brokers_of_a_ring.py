@@ -35,7 +35,7 @@ def ring(tmp_path: Path) -> Iterator[LocalRing]:
 
 def ask(ring: LocalRing, path: str) -> tuple[int, dict[str, Any]]:
     """Return the operator door's answer; 0 if there is none."""
-    url = ring.config.cluster("a").peer.url + path
+    url = ring.config.peer_url("a") + path
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
             return response.status, json.load(response)

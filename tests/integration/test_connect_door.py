@@ -15,8 +15,10 @@ import pytest
 
 from dmq import MemoryKeyValueStore
 from haproc.config.access import User
-from haproc.config.model import Address, ClusterConfig, Config, Connect
+from haproc.config.certificates import read_certificates
+from haproc.config.model import Address, ClusterConfig, Config
 from haproc.config.shares import Shares
+from haproc.config.tls import Tls
 from haproc.engine.interface import EngineAddress
 from haproc.metrics import Metrics
 from haproc.node.doors import connect_door
@@ -49,9 +51,10 @@ async def door(spark: LocalSpark, folder: Path, **settings: Any) -> AsyncIterato
         )
         config = Config("ring", "memory:", (here,), "secret", folder, **settings)
         gate = RequestAdmission(config, metrics)
-        store = ResultStore(folder / "results", Shares(1 << 20))
-        registry = Registry(service, store, config, gate, metrics)
-        listener = connect_door(config, "a", service, registry, Inline(), MemoryKeyValueStore())
+        results = ResultStore(folder / "results", Shares(1 << 20))
+        registry = Registry(service, results, config, gate, metrics)
+        store, tls = MemoryKeyValueStore(), read_certificates(config.tls)
+        listener = connect_door(config, "a", service, registry, Inline(), store, tls)
         assert listener is not None
         await listener.open()
         try:
@@ -273,8 +276,8 @@ async def test_files_and_checkpoints_are_the_session_s(spark: LocalSpark, tmp_pa
 
 async def test_user_shows_a_token_over_tls(spark: LocalSpark, tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
-    files = make_access(tmp_path, ["alice"])["connect"]
-    secured = Connect(**{key: tmp_path / file for key, file in files.items()})
+    files = make_access(tmp_path, ["alice"])["tls"]
+    tls = Tls(**{key: tmp_path / file for key, file in files.items()})
     users = (User("alice", "the token of alice"),)
 
     def known(program: Program) -> None:
@@ -285,7 +288,7 @@ async def test_user_shows_a_token_over_tls(spark: LocalSpark, tmp_path: Path) ->
             program.run("spark.range(2).count()")
 
     trust = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / CERTIFICATE)}
-    async with door(spark, tmp_path, connect=secured, users=users) as port:
+    async with door(spark, tmp_path, tls=tls, users=users) as port:
         await _run(known, port, "use_ssl=true;token=the%20token%20of%20alice", **trust)
         await _run(unknown, port, "use_ssl=true;token=another", **trust)
 

@@ -83,7 +83,7 @@ def test_lost_log_is_founded_anew_on_the_most_advanced_cluster(
     check(ring, 1)
     ring.kill("b", "haproc")
     began = time.monotonic()
-    with haclient.connect(ring.config.cluster("a").listen.url) as client:
+    with haclient.connect(ring.config.url(ring.config.cluster("a").listen)) as client:
         insert(client, 2)
     assert main(["ring", "found", "--on", "a", *where]) == 1
     assert "a: a HAProc runs there" in capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_ring_moves_from_sqlite_to_kafka(
     assert main(["log", "export", file, *where]) == 1
     assert "a HAProc runs there" in capsys.readouterr().err
     ring.kill("b", "haproc")
-    with haclient.connect(ring.config.cluster("a").listen.url) as client:
+    with haclient.connect(ring.config.url(ring.config.cluster("a").listen)) as client:
         insert(client, 4)  # b applies it from the new log
     stop(ring)
     assert main(["log", "export", file, *where]) == 0

@@ -165,7 +165,7 @@ def test_usage_counts_each_statement_once_late_ones_too_however_often_it_runs(
     assert lines == distinct
     ((statements,),) = rig.run(f"SELECT count(*) FROM {OPERATIONS} WHERE user = 'anonymous'")
     servers = [rig.url(name) for name in "abc"]
-    by_cluster = usage(servers, None, "cluster", 24)
+    by_cluster = usage(servers, "cluster", 24)
     assert sorted((row[0], row[1]) for row in by_cluster) == [(each, statements) for each in "abc"]
     command = [sys.executable, "-m", "haproc", "report", "--servers", ",".join(servers), "--json"]
     shown = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
@@ -176,7 +176,7 @@ def test_usage_counts_each_statement_once_late_ones_too_however_often_it_runs(
 
 def measured(rig: Rig, name: str, series: str) -> float:
     """Return what a HAProc's metrics say."""
-    with urllib.request.urlopen(f"{rig.ring.config.cluster(name).peer.url}/metrics") as answer:
+    with urllib.request.urlopen(f"{rig.ring.config.peer_url(name)}/metrics") as answer:
         (line,) = [line for line in answer.read().decode().splitlines() if line.startswith(series)]
     return float(line.rpartition(" ")[2])
 

@@ -23,7 +23,7 @@ STATEMENTS = "/api/2.0/sql/statements"
 
 def operator(rig: Rig, name: str, path: str) -> tuple[int, bytes]:
     """Ask an operator door."""
-    url = rig.ring.config.cluster(name).peer.url + path
+    url = rig.ring.config.peer_url(name) + path
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
             return response.status, response.read()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from haproc.config.model import Redis, StateWay
+from haproc.membership.peers import founders
 from haproc.membership.redis_lines import channel_of, key_of
 from haproc.membership.view import PeerStatus
 from tests.presence_process import wait_until
@@ -125,7 +126,7 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
     redis: RedisServer, tmp_path: Path
 ) -> None:
     config = ring_config(tmp_path, settings(redis))
-    a, b, _ = config.clusters
+    a, b, _ = all_three = founders(config)
     async with presences(config, "ab") as two:
         for here in two.values():
             here.presence.members.follow([a, b])
@@ -136,7 +137,7 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
             await until(lambda: metric(two["a"], refused) > 0)
             assert two["a"].presence.members.peers().keys() == {"b"}
             for here in two.values():
-                here.presence.members.follow(config.clusters)
+                here.presence.members.follow(all_three)
             await until(lambda: carried_by("redis", two | new))
         for here in two.values():
             here.presence.members.follow([a, b])

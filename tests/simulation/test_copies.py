@@ -39,7 +39,7 @@ async def filled(stage: Stage) -> None:
 
 async def join(stage: Stage, name: str) -> Node:
     member, node = cluster_of(name), stage.ring.add(name)
-    await stage.replica("a").admission.join(name, member.peer, member.client_url)
+    await stage.replica("a").admission.join(name, member.peer, f"http://{member.listen}")
     return node
 
 

@@ -109,7 +109,7 @@ def test_new_cluster_has_the_tables_that_the_others_had_before_the_log(added: st
             await stage.until(lambda: stage.alive_state("d") is State.REMOVED)
             await writes(stage, 3)
             d = cluster_of("d")
-            await stage.replica("a").admission.join("d", d.peer, d.client_url)
+            await stage.replica("a").admission.join("d", d.peer, f"http://{d.listen}")
             await stage.until(lambda: stage.alive_state("d") is State.COPYING)
         await stage.ready("a", "b", "d")
         await writes(stage, 3, by="d")

@@ -40,7 +40,7 @@ async def writes(stage: Stage, count: int, by: str = "a") -> None:
 
 async def join(stage: Stage, name: str, through: str = "a") -> None:
     member = cluster_of(name)
-    await stage.replica(through).admission.join(name, member.peer, member.client_url)
+    await stage.replica(through).admission.join(name, member.peer, f"http://{member.listen}")
 
 
 async def leave(stage: Stage, name: str, through: str = "a") -> None:

@@ -479,7 +479,7 @@ class CannedAdmission:
         return {"since_offset": None, "names": [*self.names], "disagreement": ""}
 
     async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
-        self.asked.append(("join", name, peer.url, client_url))
+        self.asked.append(("join", name, str(peer), client_url))
         if self.error is not None:
             raise self.error
         self.names.append(name)

@@ -14,8 +14,10 @@ from aiohttp import web
 
 from dmq import Json
 from haproc.config.access import User
+from haproc.config.certificates import Certificates, client_context, read_certificates
 from haproc.config.model import Address, ClusterConfig, Config, Timeouts
 from haproc.config.sections import Archive, Limits
+from haproc.config.tls import Tls
 from haproc.doors.apps import client_app, operator_app
 from haproc.doors.clients.archive_door import attest, keep
 from haproc.doors.http.access import Access
@@ -118,10 +120,11 @@ class Rig:
     members: CannedMembers
     admission: CannedAdmission
     access: Access
+    certificates: Certificates | None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.listener.port}"
+        return self.config.url(Address("127.0.0.1", self.listener.port))
 
     async def post(self, status: int = 200, /, **body: Any) -> dict[str, Any]:
         """Post a statement and return its JSON answer, which must have this status."""
@@ -151,11 +154,12 @@ async def door(
     jobs: JobService | None = None,
     watched: CannedWatched | None = None,
     access: Access | None = None,
+    tls: Tls | None = None,
 ) -> AsyncIterator[Rig]:
     """Open a client (or operator) door on a free port."""
     config = make_config(tmp_path, limits=limits, users=users)
-    config = replace(config, archive=Archive(user=archives))
-    access = access or Access(config)
+    config = replace(config, archive=Archive(user=archives), tls=tls or Tls())
+    access, certificates = access or Access(config), read_certificates(config.tls)
     service, status, peers = CannedService(), CannedStatus(), CannedPeers()
     operators, drains = CannedOperators(), CannedDrains()
     members = CannedMembers()
@@ -185,10 +189,12 @@ async def door(
         shutdown_s=1.0,
         shortcut=heartbeats.shortcut if operator else no_shortcut,
         connections_max=connections_max,
+        certificates=certificates,
     )
     await listener.open()
+    connector = aiohttp.TCPConnector(ssl=client_context(config.tls))
     try:
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(connector=connector) as http:
             yield Rig(
                 service,
                 status,
@@ -203,6 +209,7 @@ async def door(
                 members,
                 admission,
                 access,
+                certificates,
             )
     finally:
         await listener.aclose()

@@ -17,7 +17,7 @@ from haproc.config.jobs import Jobs
 from haproc.config.model import Config
 from haproc.failure import log_unavailable
 from haproc.jobs.book import Book, JobTokens
-from haproc.jobs.relay import Relay
+from haproc.jobs.relay import Relay, Relays
 from haproc.jobs.runner import Around, Runner
 from haproc.jobs.service import JobService
 from tests.unit.door_rig import make_config
@@ -98,7 +98,7 @@ class Haproc:
             applied,
             unix_ms,
         )
-        self.runner = Runner(ring.settings, around, self.book, self.store, Relay(list))
+        self.runner = Runner(ring.settings, around, self.book, self.store, Relays(Relay(list)))
 
     @classmethod
     async def start(cls, ring: Ring, name: str) -> Haproc:

@@ -76,6 +76,7 @@ SHELLS: Final = {
     "haproc/doors/http/access.py": "reads requests; the clock",
     "haproc/doors/http/bodies.py": "reads requests; deadlines; knows aiohttp's errors",
     "haproc/doors/http/oidc.py": "asks the provider; a task; deadlines",
+    "haproc/doors/http/handshakes.py": "sockets; deadlines",
     "haproc/doors/http/listener.py": "sockets",
     "haproc/doors/operators/": "handlers",
     "haproc/doors/ui/": "handlers; a task while anybody watches",

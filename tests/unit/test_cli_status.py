@@ -117,7 +117,7 @@ def test_status_finds_a_local_ring_in_the_working_folder_or_in_the_given_one(
 async def test_status_of_a_haproc_that_does_not_run_says_so_in_a_few_words(tmp_path: Path) -> None:
     config = ring_config(tmp_path, None)
     config = dataclasses.replace(config, clusters=config.clusters[:1])
-    url = config.clusters[0].peer.url
+    url = config.peer_url("a")
     answers = await ask_all(config)
     assert answers == {"a": {"state": "-", "error": f"no answer from {url}: Connection refused"}}
 

@@ -24,6 +24,7 @@ from haproc.config.model import (
     Writes,
 )
 from haproc.config.sections import Limits
+from tests.certificates import Authority
 
 CONF = Path(__file__).parents[2] / "conf"
 ENVIRON = {
@@ -280,7 +281,7 @@ def test_load_advertised_url_is_what_clients_are_told() -> None:
     told = BASE.replace(
         "listen: 127.0.0.1:8081", "listen: 127.0.0.1:8081\n    advertise: https://b.example.com/ha"
     )
-    assert [c.client_url for c in config(told).clusters] == [
+    assert [config(told).client_url(name) for name in "ab"] == [
         "http://127.0.0.1:8080",
         "https://b.example.com/ha",
     ]
@@ -290,7 +291,7 @@ def test_load_door_on_all_addresses_is_advertised_at_the_peers_host() -> None:
     text = BASE.replace("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081")
     text = text.replace("peer: 127.0.0.1:18081", "peer: b.example.com:9000")
     text = text.replace("sqlite:log.db", "kafka://k:9092/demo") + "allow_anonymous: true\n"
-    assert config(text).clusters[1].client_url == "http://b.example.com:8081"
+    assert config(text).client_url("b") == "http://b.example.com:8081"
 
 
 @pytest.mark.parametrize(
@@ -345,7 +346,7 @@ def test_load_ipv6_and_tls_read() -> None:
         "sc://127.0.0.1:28081", "sc://spark.example.com/;use_ssl=true"
     )
     cluster = config(text).clusters[1]
-    assert cluster.listen.url == "http://[::1]:9000"
+    assert str(cluster.listen) == "[::1]:9000"
     assert (cluster.spark.host, cluster.spark.port, cluster.spark.tls) == (
         "spark.example.com",
         15002,
@@ -378,6 +379,7 @@ def production(folder: Path, text: str) -> Config:
         (folder / name).write_text(f"{name}-secret")
     for name in re.findall(r"/etc/haproc/([a-z.-]+)", text):
         (folder / name).write_text("-")
+    Authority(folder, "ring-ca").issue("door")
     text = text.replace("/run/secrets/", f"{folder}/").replace("/etc/haproc/", f"{folder}/")
     return load_text(text, CONF / "ring.production.yaml", {})
 
@@ -388,6 +390,7 @@ def test_conf_examples_load(tmp_path: Path) -> None:
     loaded = production(tmp_path, (CONF / "ring.production.yaml").read_text())
     assert loaded.clusters[0].spark.tls and len(loaded.users) == 2
     assert loaded.log.endswith(f"/{loaded.ring}") and loaded.kafka.security_protocol.tls
+    assert loaded.peer_url("bern") == "https://haproc-bern.example.com:8090"
     assert loaded.kafka.sasl_password == "kafka-haproc-secret"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from pathlib import Path
@@ -11,12 +12,18 @@ from typing import Any
 import grpc
 import pytest
 
+from haproc.config.certificates import Certificates
 from haproc.config.model import Address, Connect
+from haproc.config.tls import ClientCertificates
+from haproc.doors.connect import server
 from haproc.doors.connect.figures import Figures
-from haproc.doors.connect.server import ConnectListener
+from haproc.doors.connect.server import SERVING, ConnectListener
+from tests.certificates import Authority, Pair
 
 
-def listener(port: int, settings: Connect) -> ConnectListener:
+def listener(
+    port: int, settings: Connect, certificates: Certificates | None = None
+) -> ConnectListener:
     async def end() -> None:
         return
 
@@ -27,6 +34,7 @@ def listener(port: int, settings: Connect) -> ConnectListener:
         serves=lambda: True,
         figures=lambda: Figures({}, 0, 0),
         end=end,
+        certificates=certificates,
     )
 
 
@@ -34,19 +42,6 @@ async def test_port_that_is_taken_is_told_as_that() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError) as failed:
         await listener(taken.getsockname()[1], Connect()).open()
     assert failed.value.errno == errno.EADDRINUSE
-
-
-@pytest.mark.parametrize(("text", "code"), [("no certificate", errno.EINVAL), (None, errno.ENOENT)])
-async def test_certificate_that_is_none_is_told_as_that(
-    tmp_path: Path, text: str | None, code: int
-) -> None:
-    file = tmp_path / "door.pem"
-    if text is not None:
-        file.write_text(text)
-    settings = Connect(ssl_certificate_file=file, ssl_key_file=file)
-    with pytest.raises(OSError, match=r"door\.pem") as failed:
-        await listener(0, settings).open()
-    assert failed.value.errno == code
 
 
 def answers(port: int) -> bool:
@@ -82,3 +77,69 @@ async def test_door_whose_opening_is_cancelled_is_not_left_listening(
         await opening
     await door.aclose()
     assert not answers(door.port)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_client_that_does_not_begin_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_S", 0.3)
+    certificates = Certificates(Authority(tmp_path).tls()) if secure else None
+    door = listener(0, Connect(), certificates)
+    await door.open()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(100):  # without TLS it says its settings first
+                    pass
+        writer.close()
+    finally:
+        await door.aclose()
+
+
+HEALTH = "/grpc.health.v1.Health/Check"
+
+
+def answer(port: int, authority: Authority, own: Pair | None = None) -> bytes:
+    """Return what a health check over TLS answers; raises grpc.RpcError."""
+    pair = (None, None) if own is None else (own.key.read_bytes(), own.certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(authority.file.read_bytes(), *pair)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.secure_channel(f"localhost:{port}", credentials, options) as channel:
+        found: bytes = channel.unary_unary(HEALTH)(b"", timeout=10)
+        return found
+
+
+async def test_new_connections_get_the_certificates_as_they_are_then(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    before = Authority(tmp_path, "before")
+    before.file.write_bytes(old.file.read_bytes())
+    certificates = Certificates(old.tls())
+    door = listener(0, Connect(), certificates)
+    await door.open()
+    try:
+        assert await asyncio.to_thread(answer, door.port, before) == SERVING
+        old.file.write_bytes(new.file.read_bytes())
+        new.issue("door")
+        certificates.reload()
+        assert await asyncio.to_thread(answer, door.port, new) == SERVING
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            await asyncio.to_thread(answer, door.port, before)
+    finally:
+        await door.aclose()
+
+
+async def test_client_certificate_is_required_where_the_ring_says_so(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    tls = authority.tls(client_certificates=ClientCertificates.REQUIRED)
+    door = listener(0, Connect(), Certificates(tls))
+    await door.open()
+    try:
+        own = authority.issue("client")
+        assert await asyncio.to_thread(answer, door.port, authority, own) == SERVING
+        for other in (None, stranger.issue("other")):
+            with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+                await asyncio.to_thread(answer, door.port, authority, other)
+    finally:
+        await door.aclose()

@@ -32,7 +32,7 @@ class Rig:
     async def answers(self) -> bool:
         """Whether a client gets an answer."""
         try:
-            async with aiohttp.ClientSession() as session, session.get(self.address.url):
+            async with aiohttp.ClientSession() as session, session.get(f"http://{self.address}"):
                 return True
         except aiohttp.ClientConnectionError:
             return False
@@ -75,7 +75,7 @@ async def test_port_taken_meanwhile_is_waited_for(
     with rig.taken(), caplog.at_level(logging.ERROR):
         await rig.door.follow(State.READY)
         assert not rig.listener.is_open
-    assert f"clients on {rig.address.url}: another process has taken it" in caplog.text
+    assert f"clients on http://{rig.address}: another process has taken it" in caplog.text
     await asyncio.wait_for(rig.again.wait(), 5)
     await rig.door.follow(State.READY)
     assert await rig.answers()

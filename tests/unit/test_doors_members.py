@@ -37,7 +37,7 @@ async def test_members_doors_answer_as_described(tmp_path: Path) -> None:
             assert status == 200
             check(method, described, status, answer)
         assert rig.admission.asked == [
-            ("join", "d", "http://host-d:8090", "http://host-d:8080"),
+            ("join", "d", "host-d:8090", "http://host-d:8080"),
             ("leave", "d"),
         ]
 
@@ -111,9 +111,7 @@ async def test_cluster_add_tells_the_ring_then_changes_the_file(
         file = file_of(tmp_path, rig)
         before = file.read_text()
         assert await run("cluster", "add", "d", "--config", str(file), *ADD) == 0
-        assert rig.admission.asked == [
-            ("join", "d", "http://127.0.0.1:9090", "http://127.0.0.1:9080")
-        ]
+        assert rig.admission.asked == [("join", "d", "127.0.0.1:9090", "http://127.0.0.1:9080")]
         assert (tmp_path / "ring.yaml.bak").read_text() == before
         assert file.read_text().startswith(before)
         assert yaml.safe_load(file.read_text())["clusters"][-1]["name"] == "d"

@@ -35,7 +35,7 @@ def test_socket_that_cannot_be_secured_is_closed(
 ) -> None:
     transport, server = transport_to(url_of(listener, "https"))
 
-    def broken() -> ssl.SSLContext:
+    def broken(**_: object) -> ssl.SSLContext:
         raise ssl.SSLError("no certificates")
 
     monkeypatch.setattr(ssl, "create_default_context", broken)

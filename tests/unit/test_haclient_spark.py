@@ -335,7 +335,7 @@ def test_token_travels_over_tls_with_certificates_of_ones_own(opened: Sessions) 
     try:
         options: dict[str, Any] = {
             "parameters": ";use_ssl=true;token=secret",
-            "tls_roots": TLS / "ca.pem",
+            "ca_file": TLS / "ca.pem",
         }
         assert names(read(opened(server, **options))) == "a"
         assert server.seen[0].metadata["authorization"] == "Bearer secret"
@@ -371,7 +371,7 @@ def test_session_that_is_stopped_leaves_nothing_behind(servers: list[Server]) ->
     assert not links._current
 
 
-@pytest.mark.parametrize("options", [{"order": "x"}, {"nope": 1}, {"tls_roots": "/no/such"}])
+@pytest.mark.parametrize("options", [{"order": "x"}, {"nope": 1}, {"ca_file": "/no/such"}])
 def test_option_that_is_wrong_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(haclient.InterfaceError):
         haclient.spark("sc://a", **options)

@@ -9,13 +9,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from haproc.config.model import Address, Config, Connect
-from haproc.jobs.relay import DoorAddress, Relay, doors_of
-from haproc.ring.making import make_access
+from haproc.config.certificates import Certificates
+from haproc.config.model import Address, Config
+from haproc.config.tls import ClientCertificates
+from haproc.jobs.relay import DoorAddress, Relay, Relays, client_doors, connect_doors
 from haproc.ring.process import free_port
-from tests.unit.door_rig import make_config
+from tests.certificates import Authority
+from tests.unit.door_rig import STATEMENTS, door, make_config
 
 PATIENCE_S = 10.0
 
@@ -80,45 +83,71 @@ async def test_connection_to_a_door_that_is_not_worth_trying_any_more_is_broken(
         await relay.aclose()
 
 
-def with_doors(folder: Path, port: int, connect: Connect | None = None) -> Config:
+def with_doors(folder: Path, port: int) -> Config:
     config = make_config(folder)
     clusters = tuple(
         replace(cluster, connect=Address("0.0.0.0", port)) for cluster in config.clusters
     )
-    return replace(config, clusters=clusters, connect=connect or Connect())
+    return replace(config, clusters=clusters)
 
 
 def test_own_door_comes_first_and_is_reached_on_loopback(tmp_path: Path) -> None:
     config = with_doors(tmp_path, 15002)
     last = config.clusters[-1]
-    found = doors_of(config, last.name)
+    found = connect_doors(config, last.name)
     assert (found[0].cluster, found[0].host) == (last.name, "127.0.0.1")
     assert len(found) == len(config.clusters)
 
 
+@pytest.mark.parametrize("mine", [True, False])
 async def test_tls_begins_at_the_relay_and_only_the_rings_certificate_counts(
-    tmp_path: Path,
+    tmp_path: Path, mine: bool
 ) -> None:
-    own = files(tmp_path, "ring")
-    settings = Connect(ssl_certificate_file=own[0], ssl_key_file=own[1])
-    config = with_doors(tmp_path, 0, settings)
-    for name, expected in (("ring", b"ring"), ("stranger", b"")):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*(own if name == "ring" else files(tmp_path, name)))
-        async with echo(name, context) as port:
-            door = replace(doors_of(config, config.clusters[0].name)[0], port=port)
-            relay = Relay(lambda door=door: [door])  # type: ignore[misc]
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    own = Certificates(authority.tls("ring", client_certificates=ClientCertificates.REQUIRED))
+    other = Certificates(stranger.tls("other"))
+    for certificates, expected in ((own, b"ring"), (other, b"")):
+        async with echo("ring", certificates.now.server) as port:
+            door = DoorAddress("a", "127.0.0.1", port, mine)
+            relay = Relay(lambda door=door: [door], own)  # type: ignore[misc]
             await relay.start()
             assert (await said(relay))[0] == expected
             await relay.aclose()
 
 
-def files(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a certificate and its key."""
-    place = folder / name
-    (place / "secrets").mkdir(parents=True)
-    made = make_access(place, ["ann"])["connect"]
-    return place / made["ssl_certificate_file"], place / made["ssl_key_file"]
+async def test_own_door_needs_no_certificate_for_the_loopback_and_others_do(tmp_path: Path) -> None:
+    certificates = Certificates(Authority(tmp_path).tls("ring", hosts="DNS:elsewhere"))
+    for mine, expected in ((True, b"ring"), (False, b"")):
+        async with echo("ring", certificates.now.server) as port:
+            door = DoorAddress("a", "127.0.0.1", port, mine)
+            relay = Relay(lambda door=door: [door], certificates)  # type: ignore[misc]
+            await relay.start()
+            assert (await said(relay))[0] == expected
+            await relay.aclose()
+
+
+async def test_program_without_certificates_asks_a_door_that_requires_them(tmp_path: Path) -> None:
+    tls = Authority(tmp_path).tls(client_certificates=ClientCertificates.REQUIRED)
+    async with door(tmp_path, tls=tls) as rig, aiohttp.ClientSession() as http:
+        address = DoorAddress("a", "127.0.0.1", rig.listener.port, mine=True)
+        relays = Relays(Relay(list), Relay(lambda: [address], rig.certificates))
+        await relays.start()
+        (url,) = relays.servers([])
+        for _ in range(3):
+            async with http.post(url + STATEMENTS, json={"statement": "SELECT 1"}) as answer:
+                assert answer.status == 200 and await answer.json()
+        await relays.aclose()
+
+
+async def test_client_doors_with_tls_are_relayed_and_others_are_named(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    assert [door.cluster for door in client_doors(config, "b")] == ["b", "a"]
+    relays = Relays(Relay(list), Relay(lambda: client_doors(config, "b")))
+    await relays.start()
+    assert relays.clients is not None and relays.clients.port
+    assert relays.servers(["https://b:8080"]) == [f"http://127.0.0.1:{relays.clients.port}"]
+    await relays.aclose()
+    assert Relays(Relay(list)).servers(["http://b:8080"]) == ["http://b:8080"]
 
 
 @pytest.mark.parametrize("turns", range(8))

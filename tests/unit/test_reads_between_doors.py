@@ -37,6 +37,7 @@ from haproc.engine.interface import (
 from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.membership.connections import HttpPeers, PeerDoors
+from haproc.membership.peers import founders
 from haproc.metrics import Metrics
 from haproc.node.member import World, build_member, build_sessions
 from haproc.ring.process import free_port
@@ -202,7 +203,7 @@ class Pair:
     http: aiohttp.ClientSession
 
     async def ask(self, to: HAProc, sql: str, **fields: Any) -> dict[str, Any]:
-        url = to.config.cluster(to.name).listen.url + STATEMENTS
+        url = to.config.url(to.config.cluster(to.name).listen) + STATEMENTS
         async with self.http.post(url, json={"statement": sql, **fields}) as response:
             answer: dict[str, Any] = await response.json()
             return answer
@@ -280,7 +281,7 @@ async def test_query_in_a_session_is_refused_where_another_would_be_forwarded(
 ) -> None:
     async with pair(tmp_path, Reads(wait_s=0.1)) as ring:
         a, b = ring.a, ring.b
-        url = b.config.cluster("b").listen.url + "/api/ha/sessions/s"
+        url = b.config.url(b.config.cluster("b").listen) + "/api/ha/sessions/s"
         async with ring.http.put(url, json={"statements": []}) as response:
             assert response.status == 200
         b.spark.go.clear()
@@ -342,7 +343,7 @@ async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
         b.spark.go.clear()
         token = (await ring.ask(a, "INSERT INTO t VALUES (1)"))["ha"]["after_offset"]
         body = {"request_id": "r", "user": "u", "needed": token, "timeout_s": 5}
-        url = b.config.cluster("b").peer.url + "/ha/v1/query"
+        url = b.config.peer_url("b") + "/ha/v1/query"
         secret = {"Authorization": "Bearer ring-secret"}
         for statement, status, error_class in (
             (QUERY, 503, "HAPROC_NOT_FRESH"),
@@ -404,8 +405,8 @@ async def test_query_is_not_forwarded_to_a_cluster_that_the_ring_has_no_more(
         a, b = ring.a, ring.b
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        b.peers.follow([b.config.cluster("b")])
+        b.peers.follow(founders(b.config)[1:])
         told = await ring.ask(b, QUERY, consistency="linearizable", timeout_s=1.0)
         assert told["error_class"] == "HAPROC_NOT_FRESH"
-        b.peers.follow(b.config.clusters)
+        b.peers.follow(founders(b.config))
         assert await ring.name_from(b, consistency="linearizable") == "a"

@@ -177,7 +177,7 @@ def test_ring_has_doors_for_pyspark_behind_its_other_ports(tmp_path: Path) -> No
     ring = make(tmp_path, LogChoice())
     assert ring.spark_url == "sc://127.0.0.1:7006,127.0.0.1:7007"
     assert ring.urls == "http://127.0.0.1:7000,http://127.0.0.1:7003"
-    assert not ring.config.users and ring.config.connect.ssl_key_file is None
+    assert not ring.config.users and not ring.config.tls.enabled
 
 
 def test_ring_with_users_has_tokens_and_a_certificate(tmp_path: Path) -> None:
@@ -185,7 +185,9 @@ def test_ring_with_users_has_tokens_and_a_certificate(tmp_path: Path) -> None:
     (alice,) = ring.config.users
     assert (tmp_path / token_file("alice")).read_text() == alice.token
     assert (tmp_path / token_file("alice")).stat().st_mode & 0o077 == 0
-    assert ring.config.connect.ssl_certificate_file == tmp_path.resolve() / CERTIFICATE
+    certificate = tmp_path.resolve() / CERTIFICATE
+    assert ring.config.tls.certificate_file == ring.config.tls.ca_file == certificate
+    assert ring.urls == "https://127.0.0.1:7000"
     assert b"BEGIN CERTIFICATE" in (tmp_path / CERTIFICATE).read_bytes()
 
 

@@ -72,8 +72,8 @@ def test_disagreement_names_who_is_missing_and_who_left() -> None:
 
 def test_addresses_of_the_configuration_come_before_those_of_the_log(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    a, _ = config.clusters
+    a, b = founders(config)
     moved = dataclasses.replace(a, peer=Address("elsewhere", 1))
-    ring = with_own_addresses(map(member, "ad"), [moved, config.clusters[1]])
+    ring = with_own_addresses(map(member, "ad"), [moved, b])
     assert [(each.name, each.peer.host) for each in ring] == [("a", "elsewhere"), ("d", "host-d")]
     assert [each.name for each in founders(config)] == ["a", "b"]

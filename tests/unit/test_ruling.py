@@ -302,7 +302,7 @@ async def test_session_may_make_nothing_of_a_refused_table(
     text = "CREATE TEMPORARY VIEW v AS SELECT * FROM t"
     rules = "- {table: spark_catalog.default.t, refuse: secret}"
     async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
-        url = a.config.cluster("a").listen.url + "/api/ha/sessions/s"
+        url = a.config.url(a.config.cluster("a").listen) + "/api/ha/sessions/s"
         async with both.http.put(url, json={"statements": [text]}) as response:
             assert "HAPROC_REFUSED_BY_RULE" in await response.text()
         assert spark.queries == []

@@ -147,7 +147,7 @@ async def test_rows_for_another_table_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ring(tmp_path, monkeypatch, "own") as (both, a, _):
-        url = a.config.cluster("a").listen.url + "/api/ha/tables/secret.x/rows"
+        url = a.config.url(a.config.cluster("a").listen) + "/api/ha/tables/secret.x/rows"
         headers = {"Content-Type": "text/csv", "Idempotency-Key": "r1"}
         async with both.http.post(url, data=b"a\n1\n", headers=headers) as response:
             assert (response.status, (await response.json())["error_class"]) == (403, FORBIDDEN)

@@ -6,14 +6,13 @@ import asyncio
 import errno
 import os
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from haproc.config.certificates import Certificates, Pem
 from haproc.config.model import Address, Connect
 from haproc.doors.connect.calls import abort
 from haproc.doors.connect.errors import call_end
@@ -121,6 +120,8 @@ def _refusing(handler: Any) -> Any:
 # come to their end.
 
 
+HANDSHAKE_S: Final = 10.0
+"""A connection whose client has not begun within this is ended, as at the other doors."""
 MESSAGE_BYTES_MAX: Final = 128 << 20
 """As Spark's own servers and clients have it."""
 
@@ -138,16 +139,18 @@ class ConnectListener:
         serves: Callable[[], bool],
         figures: Callable[[], Figures],
         end: Callable[[], Awaitable[None]],
+        certificates: Certificates | None = None,
     ) -> None:
         """``serves`` is the answer of a health check, ``figures`` are for operators.
 
-        ``end`` is awaited once the last server has ended.
+        ``end`` is awaited once the last server has ended. With ``certificates`` it speaks TLS only.
         """
         self._health = health_handler(lambda: serves() and self.is_open)
         self.figures = figures
         self._end = end
         self._handlers = handlers
         self._settings = settings
+        self._certificates = certificates
         self._shutdown_s = shutdown_s
         self._server: tuple[Any, Handlers] | None = None
         self._changing = asyncio.Lock()
@@ -160,11 +163,7 @@ class ConnectListener:
     @property
     def url(self) -> str:
         """The address for PySpark."""
-        return f"sc://{self._host}:{self.port}"
-
-    @property
-    def _host(self) -> str:
-        return f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        return f"sc://{Address(self.address.host, self.port)}"
 
     @property
     def is_open(self) -> bool:
@@ -188,13 +187,11 @@ class ConnectListener:
             self._server = server, handlers
 
     def _listen(self, server: Any) -> int:
-        where = f"{self._host}:{self.address.port}"
-        key, certificate = self._settings.ssl_key_file, self._settings.ssl_certificate_file
-        pair = None if key is None or certificate is None else _pair(key, certificate)
+        where, certificates = str(self.address), self._certificates
         try:
-            if pair is None:
+            if certificates is None:
                 return int(server.add_insecure_port(where))
-            return int(server.add_secure_port(where, grpc.ssl_server_credentials([pair])))
+            return int(server.add_secure_port(where, _credentials(certificates)))
         except RuntimeError as error:  # it has no more text
             raise _why_not(self.address) from error
 
@@ -223,17 +220,27 @@ class ConnectListener:
         await self._end()
 
 
-def _pair(key: Path, certificate: Path) -> tuple[bytes, bytes]:
-    """Return the files' content; OSError if they are no certificate with its key."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except ssl.SSLError as error:
-        why = f"{certificate} and {key} are no certificate with its key: {error.reason or error}"
-        raise OSError(errno.EINVAL, why) from error
-    except OSError as error:
-        why = f"{certificate} or {key} cannot be read: {error.strerror}"
-        raise OSError(error.errno, why) from error
-    return key.read_bytes(), certificate.read_bytes()
+def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Return credentials by which each new connection gets the certificates as they are then."""
+    last = certificates.now.pem
+
+    def changed() -> Any:
+        """Return the configuration if it is another one; gRPC asks on threads of its own."""
+        nonlocal last
+        pem = certificates.now.pem
+        if pem is last:
+            return None
+        last = pem
+        return _configuration(pem)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(last), changed, require_client_authentication=certificates.requires_clients
+    )
+
+
+def _configuration(pem: Pem) -> Any:
+    pairs = [(pem.key, pem.certificate)]
+    return grpc.ssl_server_certificate_configuration(pairs, root_certificates=pem.ca or None)
 
 
 def _why_not(address: Address) -> OSError:
@@ -253,6 +260,7 @@ def _why_not(address: Address) -> OSError:
 def _options(settings: Connect) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_concurrent_streams", settings.streams_max),

@@ -8,7 +8,7 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from aiohttp import HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
@@ -97,6 +97,19 @@ _HEADERS_MAX: Final = 128
 """As aiohttp has it by itself."""
 
 
+class Placed(Protocol):
+    """A connection that holds a place."""
+
+    @property
+    def is_expendable(self) -> bool:
+        """True if nothing is under way on it, and it may be a stranger's."""
+        ...
+
+    def force_close(self) -> None:
+        """End it."""
+        ...
+
+
 class Places:
     """So many connections at a time; of each user the one with the oldest last request is first.
 
@@ -105,31 +118,31 @@ class Places:
 
     def __init__(self, connections_max: int, cluster: str) -> None:
         self._connections_max = connections_max
-        self._whose: dict[Connection, str] = {}
-        self._crowds: dict[str, dict[Connection, None]] = {}
-        self._full = _answer(busy(f"{connections_max} connections are open here"), cluster)
+        self._whose: dict[Placed, str] = {}
+        self._crowds: dict[str, dict[Placed, None]] = {}
+        self.full = _answer(busy(f"{connections_max} connections are open here"), cluster)
+        """The answer to a client for which there is none."""
         self._warning = ThrottledWarning("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._whose)
 
-    def take(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """Give the connection a place, or close it where there is none."""
+    def take(self, connection: Placed) -> bool:
+        """Give the connection a place; return whether there is one."""
         if len(self._whose) >= self._connections_max and not self._make_room():
             self._warning.warn(len(self._whose))
-            transport.write(self._full)
-            transport.close()
-            return
+            return False
         self._enter(connection, _STRANGER)
+        return True
 
-    def received(self, connection: Connection, user: str | None = None) -> None:
+    def received(self, connection: Placed, user: str | None = None) -> None:
         """Note that a request came on it; ``user``: that it was this one's."""
         if connection in self._whose:
             whose = self._whose[connection]
             self.give_back(connection)
             self._enter(connection, whose if user is None else user)
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: Placed) -> None:
         """Take the place back; harmless for one that has none."""
         whose = self._whose.pop(connection, None)
         if whose is not None:
@@ -138,7 +151,7 @@ class Places:
             if not crowd:
                 del self._crowds[whose]
 
-    def _enter(self, connection: Connection, user: str) -> None:
+    def _enter(self, connection: Placed, user: str) -> None:
         self._whose[connection] = user
         self._crowds.setdefault(user, {})[connection] = None
 
@@ -203,16 +216,20 @@ class Connections:
         """Return the protocol of a new connection."""
         return Connection(self)
 
+    def following(self, handshake: Placed) -> Connection:
+        """Return the protocol of a connection that takes the place of its handshake."""
+        return Connection(self, handshake)
+
 
 class Connection(web.RequestHandler):
     """One connection; what it takes from aiohttp below an underscore is not its API."""
 
     __slots__ = (
-        "_answered", "_came", "_door", "_half_closed", "_head", "_known", "_last", "_peer",
-        "_short", "_stall",
+        "_answered", "_came", "_door", "_half_closed", "_handshake", "_head", "_known", "_last",
+        "_peer", "_short", "_stall",
     )  # fmt: skip
 
-    def __init__(self, door: Connections) -> None:
+    def __init__(self, door: Connections, handshake: Placed | None = None) -> None:
         super().__init__(
             door.server,
             loop=asyncio.get_running_loop(),
@@ -224,6 +241,7 @@ class Connection(web.RequestHandler):
             auto_decompress=False,  # see haproc.doors.http.reading
         )
         self._door = door
+        self._handshake = handshake
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._peer = ""
@@ -261,7 +279,13 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         self._peer = str((transport.get_extra_info("peername") or ("?",))[0])
         self._await_head()
-        self._door.places.take(self, cast(asyncio.Transport, transport))
+        places = self._door.places
+        if self._handshake is not None:
+            places.give_back(self._handshake)
+        if not places.take(self):
+            kept = cast(asyncio.Transport, transport)
+            kept.write(places.full)
+            kept.close()
 
     def data_received(self, data: bytes) -> None:
         if self._short and not (data := self._left_by_shortcut(data)):

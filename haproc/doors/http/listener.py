@@ -17,6 +17,7 @@ from typing import Final
 
 from aiohttp import web
 
+from haproc.config.certificates import Certificates
 from haproc.config.model import Address
 from haproc.doors.http.bodies import CLUSTER, as_request_error, error_response
 from haproc.doors.http.connections import (
@@ -27,6 +28,7 @@ from haproc.doors.http.connections import (
     Shortcut,
     no_shortcut,
 )
+from haproc.doors.http.handshakes import TlsServer, listen_with_tls
 
 _BACKLOG: Final = 512
 _TURNS: Final = 6
@@ -40,7 +42,7 @@ class Listener:
     """One application's listener; closed until `open` is called.
 
     ``shortcut`` is asked for answers before aiohttp (see `Connections`). No more than
-    ``connections_max`` connections are open at a time.
+    ``connections_max`` connections are open at a time. With ``certificates`` it speaks TLS only.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Listener:
         shutdown_s: float = 30.0,
         shortcut: Shortcut = no_shortcut,
         connections_max: int = CONNECTIONS_MAX,
+        certificates: Certificates | None = None,
     ) -> None:
         app.middlewares.insert(0, self._last_answer)
         self._app = app
@@ -60,14 +63,15 @@ class Listener:
         self.address = address
         """As configured."""
         self._shortcut = shortcut
-        self._server: asyncio.Server | None = None
+        self._certificates = certificates
+        self._server: asyncio.Server | TlsServer | None = None
         self._lock = asyncio.Lock()
         self._started = False
 
     @property
     def url(self) -> str:
         """The address for clients."""
-        return self.address.url
+        return f"{'http' if self._certificates is None else 'https'}://{self.address}"
 
     @property
     def is_open(self) -> bool:
@@ -96,16 +100,24 @@ class Listener:
             if self._server is not None:
                 return
             await self.start()
-            self._server = await asyncio.get_running_loop().create_server(
-                Connections(self._server_of(), self._places, self._cluster, self._shortcut),
-                self.address.host,
-                self.address.port,
-                backlog=_BACKLOG,
-                reuse_address=True,
-                start_serving=False,
+            connections = Connections(
+                self._server_of(), self._places, self._cluster, self._shortcut
             )
+            self._server = await self._listen(connections)
             # Known before it serves, which takes a turn: a cancelled start can close it.
             await self._server.start_serving()
+
+    async def _listen(self, connections: Connections) -> asyncio.Server | TlsServer:
+        if self._certificates is not None:
+            return await listen_with_tls(self.address, _BACKLOG, connections, self._certificates)
+        return await asyncio.get_running_loop().create_server(
+            connections,
+            self.address.host,
+            self.address.port,
+            backlog=_BACKLOG,
+            reuse_address=True,
+            start_serving=False,
+        )
 
     async def close(self) -> None:
         """Refuse connections from now on; requests under way still get their answers."""

@@ -116,8 +116,7 @@ class Admission:
             known = {each.name: each for each in members}.get(name)
             if known is not None and known != member:
                 raise _refused(
-                    f"cluster {name} is a member already, at {known.peer.url} and "
-                    f"{known.client_url}",
+                    f"cluster {name} is a member already, at {known.peer} and {known.client_url}",
                     "change its addresses in the files and start the HAProcs again",
                 )
             if known is not None and base.offset >= 0:

@@ -52,7 +52,8 @@ class Watch(Part):
     async def _follow(self, session: aiohttp.ClientSession, name: str) -> None:
         state = SILENT
         while not self._stopped.is_set():
-            members = {each.name: each.peer.url for each in self._config().clusters}
+            config = self._config()
+            members = {each.name: config.url(each.peer) for each in config.clusters}
             status = dict[str, object]()
             if name in members:
                 status = await self._ask(session, f"{members[name]}/clusterStatus")
