@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from logging.handlers import WatchedFileHandler
@@ -216,13 +217,16 @@ async def _serve(config: Config, cluster: str, file: Path) -> ExitCode:
     loop.set_exception_handler(unhandled)
     access, certificates = Access(config), read_certificates(config.tls)
 
-    def read_again() -> None:
-        # On a thread: the system's certificates take 0.15 s, in which heartbeats would be missed.
-        if certificates is not None:
-            loop.run_in_executor(None, certificates.reload)
-        read_users(access, file)
+    one_by_one = threading.Lock()
 
-    loop.add_signal_handler(signal.SIGHUP, read_again)
+    def read_again() -> None:
+        with one_by_one:
+            if certificates is not None:
+                certificates.reload()
+            read_users(access, file)
+
+    # On a thread: the system's certificates take 0.15 s, in which heartbeats would be missed.
+    loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, read_again)
     while True:
         node = Node(config, cluster, access=access, certificates=certificates)
         for number in (signal.SIGTERM, signal.SIGINT):
