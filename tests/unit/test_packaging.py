@@ -20,6 +20,7 @@ from compose_spec import PyCompose
 from haproc.config.load import load_text
 from haproc.config.model import Config, Timeouts
 from haproc.node.node import ExitCode
+from tests.certificates import Authority
 from tests.unit.test_monitoring import ALERTS
 
 DOCKER: Final = Path(__file__).parents[2] / "docker"
@@ -55,6 +56,15 @@ def mounted(tmp_path: Path, text: str) -> Config:
     for file in set(re.findall(rf"{SECRETS}([\w./-]+)", text)):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(f"secret-of-{file.replace('/', '-')}")
+    if "tls:" in text:
+        authority = Authority(tmp_path)
+        pair = authority.issue("door")
+        for file, made in (
+            ("tls.crt", pair.certificate),
+            ("tls.key", pair.key),
+            ("ca.crt", authority.file),
+        ):
+            shutil.copy(made, tmp_path / "haproc-tls" / file)
     return load_text(text.replace(SECRETS, f"{tmp_path}/"), tmp_path / "ring.yaml", {})
 
 
@@ -170,7 +180,7 @@ def test_what_a_pod_mounts_is_there_and_is_what_the_ring_reads(ring: Config) -> 
         assert volumes["ring"]["configMap"]["name"] in of_kind("ConfigMap")
         assert container["args"][2].startswith(paths["ring"] + "/")
     readme = (DOCKER / "README.md").read_text()
-    for key in set(re.findall(rf"{SECRETS}haproc/([\w-]+)", text)):
+    for key in set(re.findall(rf"{SECRETS}haproc(?:-tls)?/([\w.-]+)", text)):
         assert f"--from-file={key}=" in readme, f"README: how is {key} made?"
 
 
@@ -189,7 +199,8 @@ def test_pods_have_probes_few_rights_and_the_time_to_drain() -> None:
             ("readinessProbe", "/readyz"),
         ):
             # The client door is closed while its cluster is down.
-            assert container[probe]["httpGet"] == {"path": path, "port": "peers"}
+            asked = {"path": path, "port": "peers", "scheme": "HTTPS"}  # as the ring has `tls`
+            assert container[probe]["httpGet"] == asked
         rights = container["securityContext"]
         assert rights["readOnlyRootFilesystem"] and not rights["allowPrivilegeEscalation"]
         assert rights["capabilities"] == {"drop": ["ALL"]}
