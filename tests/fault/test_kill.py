@@ -95,7 +95,6 @@ def test_haproc_frozen_makes_the_client_fail_over(rig: Rig) -> None:
     assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
 
 
-@pytest.mark.logs("sqlite", "kafka")
 def test_same_request_id_on_every_haproc_is_applied_once(rig: Rig) -> None:
     table = rig.table()
     body = {"statement": f"INSERT INTO {table} VALUES (1, 'x')", "request_id": uuid.uuid4().hex}

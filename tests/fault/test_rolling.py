@@ -138,6 +138,7 @@ def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_requ
     rig.check_equal(table)
 
 
+@pytest.mark.thorough
 def test_client_of_a_frozen_haproc_has_its_next_answer_soon(rig: Rig) -> None:
     table = rig.table()
     with rig.cursor("ab", failback_after_s=0.0) as cursor:

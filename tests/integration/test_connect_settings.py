@@ -16,6 +16,7 @@ OWN = "spark.sql.legacy.castComplexTypesToString.enabled"
 """A setting that no list of HAProc's names."""
 
 
+@pytest.mark.thorough
 async def test_settings_are_spark_s_or_haproc_s_or_refused(
     spark: LocalSpark, tmp_path: Path
 ) -> None:

@@ -155,6 +155,7 @@ async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -
     await _wait_until_idle(engine, "early")
 
 
+@pytest.mark.thorough
 async def test_queries_given_up_before_their_tasks_run_have_none_later(
     engine: SparkConnectEngine, spark: LocalSpark
 ) -> None:
@@ -261,6 +262,7 @@ async def test_probe_without_a_server_is_refused_at_once(unused_tcp_port: int) -
     assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, REFUSED)
 
 
+@pytest.mark.thorough
 async def test_lane_is_found_and_interrupted_by_a_later_engine(
     engine: SparkConnectEngine, spark: LocalSpark, schema: str
 ) -> None:

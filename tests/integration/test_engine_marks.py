@@ -163,6 +163,7 @@ async def test_rows_over_the_message_limit_are_refused_before_they_are_sent(
     assert (caught.value.kind, caught.value.sqlstate) == (ErrorKind.APPLICATION, "54000")
 
 
+@pytest.mark.thorough
 async def test_write_with_a_lower_mark_is_skipped_and_with_a_higher_one_applied(
     engine: SparkConnectEngine, schema: str
 ) -> None:
@@ -173,6 +174,7 @@ async def test_write_with_a_lower_mark_is_skipped_and_with_a_higher_one_applied(
     assert content == [(1, "a"), (2, "b"), (3, "c"), (5, ""), (6, "")]
 
 
+@pytest.mark.thorough
 async def test_write_without_a_mark_after_one_with_is_applied_each_time(
     engine: SparkConnectEngine, schema: str
 ) -> None:

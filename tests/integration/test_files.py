@@ -144,7 +144,7 @@ async def test_path_is_compared_in_its_normal_form(beside: SparkConnectEngine, s
         assert found == ErrorClass.PATH, path
 
 
-@pytest.mark.parametrize("as_command", [False, True])
+@pytest.mark.parametrize("as_command", [False, pytest.param(True, marks=pytest.mark.thorough)])
 async def test_files_are_looked_at_only_where_that_is_allowed(
     beside: SparkConnectEngine,
     engine: SparkConnectEngine,

@@ -203,6 +203,7 @@ async def test_query_and_session_statement_are_confirmed(judging: Judging) -> No
         await readings.of_session(await judging.statement(sql), session)
 
 
+@pytest.mark.thorough
 async def test_setting_has_a_say_in_what_differs(judging: Judging) -> None:
     """Without ANSI a sum of decimals overflows to NULL; the old parser reads '26' by the clock."""
     total = "INSERT INTO t (m) SELECT sum(m) FROM t"
@@ -238,6 +239,7 @@ async def test_verdict_names_what_it_rests_on(judging: Judging) -> None:
     assert verdict.rests_on == full("u", "v", "t")
 
 
+@pytest.mark.thorough
 async def test_verdict_is_kept_until_a_definition_changes(judging: Judging) -> None:
     sql = "UPDATE t SET b = 'x', m = 1.25 WHERE a IN (1)"
     assert (await judging.verdict(sql)).treatment is Treatment.REPLICATE
@@ -276,6 +278,7 @@ async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
     assert verdict.treatment is Treatment.REPLICATE
 
 
+@pytest.mark.thorough
 async def test_query_is_repeatable_where_it_rests_on_delta_tables_alone(judging: Judging) -> None:
     written = SimpleNamespace(defined=lambda since: False)
     schedule = SimpleNamespace(done_below=lambda concerned: 7)

@@ -225,6 +225,7 @@ async def test_plan_that_runs_code_outside_sql_is_refused_even_for_its_rows(ring
     assert error.kind is FailureKind.REFUSED
 
 
+@pytest.mark.thorough
 async def test_text_that_defines_something_may_not_read_dataframes(ring: Ring) -> None:
     text = "CREATE VIEW w AS SELECT * FROM {frame}"
     error = await ring.refusal(lambda s: s.sql(text, frame=s.table("t")))
@@ -271,6 +272,7 @@ BESIDE: dict[str, Program] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 async def test_plan_that_differs_beside_its_input_is_refused(ring: Ring) -> None:
     for name, program in BESIDE.items():
         error = await ring.refusal(program)
@@ -323,6 +325,7 @@ CATALOG: Sequence[tuple[Kind, Program]] = (
 )
 
 
+@pytest.mark.thorough
 async def test_call_of_the_catalog_that_writes_is_synchronous(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:

@@ -351,6 +351,7 @@ async def test_reading_of_what_is_wrong_gives_the_error_of_itself(
     assert told(await failure(reading(session, sql))) == told(plain)
 
 
+@pytest.mark.thorough
 async def test_statement_that_is_nested_too_deeply_is_an_error_and_the_server_lives(
     engine: SparkConnectEngine,
 ) -> None:

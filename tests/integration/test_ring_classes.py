@@ -88,12 +88,10 @@ def test_small_files_of_a_table_with_a_rule_are_put_together_on_every_cluster(ri
     rig.check_equal(table)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fanout", "operation_class", "outcomes"),
-    [
-        ("serial", "synchronous", APPLIED),
-        pytest.param("parallel", "synchronous_parallel", QUEUED, marks=pytest.mark.thorough),
-    ],
+    [("serial", "synchronous", APPLIED), ("parallel", "synchronous_parallel", QUEUED)],
 )
 def test_ddl_with_either_fanout_reaches_every_cluster(
     rig: Rig, fanout: str, operation_class: str, outcomes: dict[str, str]

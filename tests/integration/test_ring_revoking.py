@@ -82,6 +82,7 @@ def table(rig: Rig) -> Iterator[str]:
     assert [rig.status(each)["state"] for each in "abc"] == ["READY"] * 3
 
 
+@pytest.mark.thorough
 def test_write_that_runs_everywhere_is_taken_back_by_its_sender_and_the_ring_goes_on(
     rig: Rig, table: str
 ) -> None:

@@ -174,6 +174,7 @@ async def test_variables_keep_their_values_whatever_they_were_made_from(
         await rows(there.spark, "SELECT gone")
 
 
+@pytest.mark.thorough
 async def test_what_was_dropped_is_no_part_of_the_session(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:

@@ -115,6 +115,7 @@ TAKEOVER_MOMENTS = range(8)
 """From the first that another process does to its look at the stored progress."""
 
 
+@pytest.mark.thorough
 def test_process_replaced_while_it_reports_a_failure_leaves_its_cluster_in_service() -> None:
     """Its report may come too late to count, and its progress may just be stored in time."""
 

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 from tests.simulation.clock import run
 from tests.simulation.seeds import one, with_others
@@ -14,6 +16,7 @@ print(with_others(3), one(38), run(Run(38).main()))
 """
 
 
+@pytest.mark.thorough
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
     def started(hash_seed: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

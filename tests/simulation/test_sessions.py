@@ -26,7 +26,7 @@ from tests.simulation.sessions import Client, simulate
 from tests.simulation.violations import Problem, Violation, found_in
 from tests.unit.session_rig import DEFAULTS
 
-SEEDS = 40
+SEEDS = 20
 BROKEN_SEEDS = 200
 
 

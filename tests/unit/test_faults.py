@@ -38,8 +38,8 @@ def victim(fault: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("fault", "steps"),
     [
-        ("apply.before:1:kill", 0),
-        ("apply.after:1:kill", 1),
+        pytest.param("apply.before:1:kill", 0, marks=pytest.mark.thorough),
+        pytest.param("apply.after:1:kill", 1, marks=pytest.mark.thorough),
         ("apply.after:2:kill", 3),
     ],
 )

@@ -362,6 +362,7 @@ time.sleep(4)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("as_user", WHO_SLOWLY)
 async def test_memory_of_all_processes_counts_together_and_once(base: Path, as_user: bool) -> None:
     """Five processes with 300 MiB in common, and then with 100 MiB each besides."""

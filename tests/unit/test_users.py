@@ -151,7 +151,9 @@ async def test_process_reads_its_users_again_at_sighup(
     made: list[tuple[Access, asyncio.Event]] = []
 
     class WaitingNode:
-        def __init__(self, config: Config, name: str, *, access: Access) -> None:
+        def __init__(
+            self, config: Config, name: str, *, access: Access, certificates: object
+        ) -> None:
             made.append((access, asyncio.Event()))
             self.stop = made[-1][1].set
 
