@@ -78,10 +78,15 @@ class Rights:
         for schema in sorted(touched.schemas):
             if not any(_has_all_of(pattern, schema) for pattern in self.tables):
                 return f"{schema}.*" if schema else "all schemas"
-        code = touched.expressions is None or not CODE.isdisjoint(touched.expressions)
+        code = touched.expressions is None or runs_code(touched)
         if not touched.known or kind is Kind.UNKNOWN or code:
             return "tables, files or code that HAProc cannot name"
         return None
+
+
+def runs_code(touched: Touched) -> bool:
+    """True if a statement runs code outside SQL: that could read the files of any table."""
+    return not CODE.isdisjoint(touched.expressions or ())
 
 
 NOTHING: Final = Rights(())

@@ -17,7 +17,7 @@ import yaml
 
 from haproc.classify.allowed import NO_PATHS, Paths
 from haproc.classify.model import BUDGET_MAX_S, Kind, OperationClass, Touched, WriteConcern
-from haproc.classify.rights import UNBOUNDED, Rights
+from haproc.classify.rights import UNBOUNDED, Rights, runs_code
 
 QUERY_KINDS = frozenset({Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN})
 SESSION_KINDS = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.TEMPORARY_VIEW, Kind.CACHE})
@@ -126,7 +126,7 @@ class Rule:
         in_doubt = self.operation_class is None and self.cache is not True
         fits = True
         if (table := self.table) is not None:
-            unclear = not touched.known and kind in _TOUCHING_KINDS
+            unclear = (not touched.known and kind in _TOUCHING_KINDS) or runs_code(touched)
             unclear |= any(_may_match_in(table, each) for each in touched.schemas)
             fits = any(fnmatchcase(each, table) for each in touched.tables) or unclear & in_doubt
         if (pattern := self.expression) is not None:

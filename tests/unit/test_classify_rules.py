@@ -106,6 +106,15 @@ def test_rule_for_expression_matches_what_spark_computes() -> None:
     assert classified(both, "SELECT * FROM t", reads=SECRET).cache is None
 
 
+@pytest.mark.parametrize("code", ["pythonudf", "scalaudf", "scripttransformation"])
+def test_refusal_for_table_holds_for_code_which_could_read_its_files(code: str) -> None:
+    rules = "- {table: spark_catalog.secret.*, refuse: secret}"
+    runs = Touched(LEDGER.tables, expressions=frozenset({code}))
+    assert refused(rules, "SELECT f(a) FROM ledger.book", reads=runs).message == "secret"
+    allowed = "- {table: spark_catalog.secret.*, cache: true}"
+    assert classified(allowed, "SELECT f(a) FROM ledger.book", reads=runs).cache is None
+
+
 def test_refusal_for_table_holds_for_writes_of_unknown_tables() -> None:
     rules = "- {table: spark_catalog.secret.*, refuse: secret}"
     assert refused(rules, "DROP SCHEMA secret CASCADE").message == "secret"
