@@ -17,16 +17,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.thoroug
 SUITE = Path(__file__).parents[1] / "tools" / "sqlalchemy"
 LIMIT_S = 540.0
 CHOSEN = """
-    BinaryTest BitwiseTest BooleanTest CompoundSelectTest DateTest DateTimeTZTest
-    EscapingTest ExistsTest ExpandingBoundInTest FetchLimitOffsetTest HasTableTest
+    BinaryTest BitwiseTest BooleanTest DateTest DateTimeTZTest
+    EscapingTest ExistsTest FetchLimitOffsetTest HasTableTest
     InsertBehaviorTest IsOrIsNotDistinctFromTest JoinTest LikeFunctionsTest OrderByLabelTest
     RowFetchTest
     SimpleUpdateDeleteTest StringTest TableDDLTest TextTest TrueDivTest WindowFunctionTest
 """
-"""What a dialect decides. Each of the rest makes tables for every test, which takes an hour."""
+"""What a dialect decides, in five minutes. Each of the rest makes tables for every test."""
 NOT = "autoinc no_results_for_non_returning"
 """They leave out a column that counts by itself: Delta fills one only where it is IDENTITY."""
-PASSED_MIN = 80
+PASSED_MIN = 60
 """Fewer have passed only if something kept the suite from running."""
 
 
