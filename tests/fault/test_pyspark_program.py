@@ -95,6 +95,7 @@ def test_program_whose_haproc_and_then_spark_are_killed_ends_well(rig: Rig, tmp_
     rig.check_equal(table)
 
 
+@pytest.mark.thorough
 def test_large_result_whose_haproc_is_killed_comes_whole_and_in_order(
     rig: Rig, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ async def test_last_part_of_a_file_that_failed_is_written_when_it_is_sent_again(
     assert await copies.put(place, "folder/other", 3, b"two", last=True) == 0
 
 
+@pytest.mark.thorough
 async def test_table_that_is_not_where_it_should_be_is_an_answer(
     engine: SparkConnectEngine, schema: str, tmp_path: Path
 ) -> None:

@@ -352,6 +352,7 @@ async def test_lane_whose_session_was_closed_says_so_and_goes_on_in_a_new_one(
     assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(10,)]
 
 
+@pytest.mark.thorough
 async def test_lane_settings_are_in_force_and_gone_for_the_next_operation(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -91,6 +91,7 @@ async def test_create_table_as_twice_fails_the_second_time_and_changes_nothing(
     assert await engine.offsets_applied([f"{schema}.t"], "ring") == {f"{schema}.t": 1}
 
 
+@pytest.mark.thorough
 async def test_rows_with_the_same_mark_twice_are_applied_once_by_column_name(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -151,6 +151,7 @@ async def test_statement_in_a_text_is_not_run_to_explain_it(
     assert value != "99"
 
 
+@pytest.mark.thorough
 async def test_session_of_a_user_may_change_itself_and_tell(
     users: SparkSession, schema: str
 ) -> None:

@@ -178,6 +178,7 @@ async def test_write_that_spark_cannot_analyze_is_answered_with_its_error(
         assert caught.value.kind is ErrorKind.APPLICATION, sql
 
 
+@pytest.mark.thorough
 async def test_query_and_session_statement_are_confirmed(judging: Judging) -> None:
     """Whatever their texts were taken for."""
     spark = judging.engine.session("reader")
@@ -219,6 +220,7 @@ async def test_setting_has_a_say_in_what_differs(judging: Judging) -> None:
         assert reason in verdict.reasons[0]
 
 
+@pytest.mark.thorough
 async def test_setting_cannot_hide_what_a_statement_does(judging: Judging) -> None:
     """Spark leaves out of plans what this setting names; no client may set it, a server might."""
     confs = (("spark.sql.redaction.string.regex", "sum"),)

@@ -52,6 +52,7 @@ def test_writes_right_after_ddl_elsewhere_find_the_table_and_repeats_need_none(r
                     connection.append(table, rows)
 
 
+@pytest.mark.thorough
 def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) -> None:
     table = rig.table("id INT NOT NULL, name STRING, at TIMESTAMP, dec DECIMAL(10,2)")
     good = pa.table(

@@ -101,6 +101,7 @@ async def outcome(service: RingService, sent: Sent, *, relays: bool = False, **f
     return "done"
 
 
+@pytest.mark.thorough
 async def test_table_of_a_rule_is_found_wherever_spark_reads_it(
     spark: LocalSpark, engine: SparkConnectEngine, schema: str
 ) -> None:
