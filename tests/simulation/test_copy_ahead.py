@@ -72,6 +72,15 @@ async def missed(stage: Stage, *names: str, count: int = MANY, table: str = "t")
         await stage.submit("a", append(f"{table}{n}", table))
 
 
+async def two_missed(stage: Stage, *names: str) -> None:
+    """Make these tables; have c miss UPDATEs of t and u, and be slow."""
+    await tables(stage, *names)
+    await missed(stage, "c")
+    for n in range(MANY):
+        await stage.submit("a", append(f"u{n}", "u"))
+    slow(stage, "c")
+
+
 def slow(stage: Stage, *names: str) -> None:
     """Have every statement take long there."""
     for name in names:
@@ -226,11 +235,7 @@ def test_donor_that_dies_before_a_table_is_touched_leaves_the_replay() -> None:
 
 def test_donor_that_dies_in_the_midst_is_replaced_by_another_one() -> None:
     async def tell(stage: Stage) -> None:
-        await tables(stage, "t", "u")
-        await missed(stage, "c")
-        for n in range(MANY):
-            await stage.submit("a", append(f"u{n}", "u"))
-        slow(stage, "c")
+        await two_missed(stage, "t", "u")
 
         def donor_dies(node: Node) -> None:
             stage.node(donor_of(node)).kill()
@@ -248,11 +253,7 @@ def test_donor_that_dies_in_the_midst_is_replaced_by_another_one() -> None:
 
 def test_ddl_that_comes_before_another_donor_is_found_has_the_whole_cluster_copied() -> None:
     async def tell(stage: Stage) -> None:
-        await tables(stage, "t", "u", "v")
-        await missed(stage, "c")
-        for n in range(MANY):
-            await stage.submit("a", append(f"u{n}", "u"))
-        slow(stage, "c")
+        await two_missed(stage, "t", "u", "v")
         stage.at("c", Step.COPIED_TABLE, Node.kill)
         stage.node("c").start()
         await stage.until(lambda: ("c", Step.COPIED_TABLE) in stage.struck, 300)
@@ -463,11 +464,7 @@ def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
 
 def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdrawn() -> None:
     async def tell(stage: Stage) -> None:
-        await tables(stage, "t", "u", "v")
-        await missed(stage, "c")
-        for n in range(MANY):
-            await stage.submit("a", append(f"u{n}", "u"))
-        slow(stage, "c")
+        await two_missed(stage, "t", "u", "v")
         donors, asked = list[str](), list[str]()
 
         def donor_dies(node: Node) -> None:
