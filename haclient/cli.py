@@ -26,6 +26,7 @@ from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
 from haclient.screen import Waiting
 from haclient.settings import LEVELS, Failover, Settings, make_settings, parse_servers
 from haclient.statements import Split, split
+from haclient.terminal import harmless
 from haclient.tls import VARIABLES, tls_options
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -134,7 +135,7 @@ def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
     add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
     for name, variable in VARIABLES.items():
         option = f"--{name.replace('_', '-')}"
-        add(option, metavar="FILE", help=f"of TLS, PEM (else ${variable})")
+        add(option, type=Path, metavar="FILE", help=f"of TLS, PEM (else ${variable})")
     waits = f"how long to wait for a server ({wait_s:g})"
     add("--wait", type=float, default=wait_s, metavar="S", help=waits)
     add("--quiet", action="store_true", help="nothing on standard error but errors")
@@ -259,7 +260,7 @@ class Runner:
             with self._wait():
                 became = cursor.cancel()
         except Error as error:
-            self.show(f"not cancelled: {error.message}")
+            self.show(f"not cancelled: {harmless(error.message)}")
         except KeyboardInterrupt:
             self.show(f"not known whether it was cancelled · request {cursor.request_id}")
         else:

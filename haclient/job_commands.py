@@ -90,7 +90,7 @@ def submit(
             report(f"job {job['id']}")
             return follow(jobs, int(job["id"]), report) if options.follow else 0
         except Error as error:
-            print(f"haclient: {error.message}", file=sys.stderr)
+            print(f"haclient: {harmless(error.message)}", file=sys.stderr)
             return exit_code(error)
         except KeyboardInterrupt:
             report("the job goes on")

@@ -111,9 +111,7 @@ def _write_for_people(
         out.writelines(_one_line(line) + "\n" for line in value.rstrip("\n").split("\n"))
         return 1
     if form == "table":
-        cells = [
-            ["NULL" if each is None else _one_line(text(each)) for each in row] for row in rows
-        ]
+        cells = [[_cell(each) for each in row] for row in rows]
         widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
         drawn = sum(widths) + 3 * len(widths) - 1
         if columns_max is None or drawn <= columns_max or not rows:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 from haclient.exceptions import Failure, FailureKind, InterfaceError, Outcome
 from haclient.failover import AttemptEnd
 from haclient.settings import NOTHING_SEEN, SeenOffsets, whole
+from haclient.statements import quoted
 
 # What both transports share: how an exchange with one server can fail.
 
@@ -280,12 +281,8 @@ def columns_text(names: Sequence[str]) -> str:
 def session_start(catalog: str | None, schema: str | None) -> list[str]:
     """Return the statements that put a new session into the connection's catalog and schema."""
     if schema:
-        return [f"USE {'.'.join(_quoted(part) for part in (catalog, schema) if part)}"]
-    return [f"SET CATALOG {_quoted(catalog)}"] if catalog else []
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+        return [f"USE {'.'.join(quoted(part) for part in (catalog, schema) if part)}"]
+    return [f"SET CATALOG {quoted(catalog)}"] if catalog else []
 
 
 def report(text: str | None) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from haproc.failure import ErrorClass, RequestError
 
 logger = logging.getLogger("haproc.audit")
 
+FIELDS: Final = "fields"
+"""The attribute of a log's record that has its fields by name, for a log as JSON."""
 WINDOW_S: Final = 60.0
 LINES_MAX: Final = 30
 """Refusals of one address in a window that are written. Chosen, not measured."""
@@ -29,7 +31,6 @@ ALL_LINES_MAX: Final = 600
 WHY_MAX: Final = 500
 """Characters of a reason: a table's name may be long."""
 _REFUSALS: Final = frozenset({ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN})
-_FIELDS: Final = "audit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def note_command(outcome: str) -> None:
 
 def _write(event: str, **more: str) -> None:
     fields = {"event": event, **asdict(CALLER.get(Caller())), **more}
-    logger.info("%s", json.dumps(fields), extra={_FIELDS: fields})
+    logger.info("%s", json.dumps(fields), extra={FIELDS: fields})
 
 
 class Bounded(logging.Filter):
@@ -81,7 +82,7 @@ class Bounded(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a line is written."""
-        fields = getattr(record, _FIELDS, {})
+        fields = getattr(record, FIELDS, {})
         if fields.get("event") != "refused":
             return True
         if not 0 <= record.created - self._begun < WINDOW_S:
@@ -104,4 +105,4 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        return json.dumps({"time": at, **getattr(record, _FIELDS, {})})
+        return json.dumps({"time": at, **getattr(record, FIELDS, {})})

@@ -210,7 +210,8 @@ class ErrorClass(StrEnum):
     BAD_REQUEST = "HAPROC_BAD_REQUEST"
     """The request itself is wrong or too slow; the message says how."""
     UNAUTHENTICATED = "HAPROC_UNAUTHENTICATED"
-    """Send a configured user's token (or, between HAProcs, the same secret)."""
+    """Send a token that the door takes: of a user of the configuration, of its OpenID Connect
+    provider, or of a job; between HAProcs the ring's secret."""
     FORBIDDEN = "HAPROC_FORBIDDEN"
     """The token is a user's who may not do this: his roles or tables do not include it, the message
     says which are needed. An operator changes ``roles`` or ``tables`` of the user."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-FIELDS: Final = "fields"
+from haproc.audit import FIELDS
+
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 

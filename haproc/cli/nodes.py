@@ -239,7 +239,8 @@ async def _serve(config: Config, cluster: str, file: Path) -> ExitCode:
 def read_users(access: Access, file: Path) -> None:
     """Have a HAProc read its users again; it keeps those that it has if anything is wrong."""
     try:
-        config = load(file, os.environ)
+        # A certificate that is broken just now must not keep a user who was removed.
+        config = load(file, os.environ, with_files=False)
         access.take_users(config)
     except (ConfigError, ValueError) as error:
         logger.error("the users stay as they were: %s", error)

@@ -45,7 +45,7 @@ class Pem:
 class Contexts:
     """One reading of the files.
 
-    ``relay`` and ``own_relay`` are for gRPC's clients; ``own_relay`` is for the HAProc's own door,
+    ``relay`` and ``own_relay`` are for jobs' relays; ``own_relay`` is for the HAProc's own door,
     whose certificate need not be for the loopback. ``doubt``: why peers would refuse the
     certificate; empty if they would not.
     """
@@ -98,7 +98,8 @@ def client_context(tls: Tls) -> ssl.SSLContext | bool:
 
     Raises CertificateError.
     """
-    return read_contexts(tls).client if tls.enabled else True
+    certificate, key = tls.certificate_file, tls.key_file
+    return True if certificate is None or key is None else _client(tls, certificate, key)
 
 
 def read_contexts(tls: Tls) -> Contexts:

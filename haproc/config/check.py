@@ -236,7 +236,8 @@ def _schedules(config: Config) -> Iterator[Finding]:
             except CronSimError as error:
                 yield f"{path}.cron", f"{schedule.cron!r} is no cron expression: {error}"
         if config.authenticates and schedule.user not in users:
-            yield f"{path}.user", f"must be one of users: {', '.join(sorted(users))}"
+            known = ", ".join(sorted(users)) or "there is none yet (a provider's do not count)"
+            yield f"{path}.user", f"must be one of users: {known}"
         if (schedule.restarts or 0) > config.jobs.restarts_max:
             yield f"{path}.restarts", "is more than jobs.restarts_max"
     yield from _twice(named)

@@ -352,8 +352,11 @@ _BYTES_MAX: Final = 1 << 20
 """A configuration is a page of text; anything larger is the wrong file."""
 
 
-def load(path: Path | str, environ: Mapping[str, str]) -> Config:
-    """Read the file; raises ConfigError with every problem found."""
+def load(path: Path | str, environ: Mapping[str, str], *, with_files: bool = True) -> Config:
+    """Read the file; raises ConfigError with every problem found.
+
+    ``with_files``: whether the certificates that it names are looked at, too.
+    """
     file = Path(path).expanduser().absolute()
     try:
         if file.stat().st_size > _BYTES_MAX:
@@ -363,10 +366,12 @@ def load(path: Path | str, environ: Mapping[str, str]) -> Config:
         raise ConfigError(file, [Problem("", f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise ConfigError(file, [Problem("", "not UTF-8 text")]) from error
-    return load_text(text, file, environ)
+    return load_text(text, file, environ, with_files=with_files)
 
 
-def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
+def load_text(
+    text: str, file: Path, environ: Mapping[str, str], *, with_files: bool = True
+) -> Config:
     """Read configuration text as if it stood in ``file`` (relative paths start at its folder)."""
     tree = parse(text)
     walker = Walker(tree, file.parent, environ)
@@ -384,7 +389,8 @@ def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
         for where, message in check(config):
             walker.problem(where, message)
         _check_rules(config, walker)
-        _check_files(config, walker)
+        if with_files:
+            _check_files(config, walker)
     if walker.problems or config is None:
         raise ConfigError(file, walker.problems)
     return config

@@ -51,5 +51,7 @@ def check_tls(tls: Tls) -> Iterator[Finding]:
         yield "tls.key_file", "missing: tls.certificate_file needs its key"
     elif not tls.enabled:
         yield "tls.certificate_file", "missing: tls.key_file is the key of no certificate"
+    if tls.enabled and not tls.check_hostname and tls.ca_file is None:
+        yield "tls.ca_file", "missing: any certificate that the system trusts would be a peer's"
     if tls.client_certificates is ClientCertificates.REQUIRED and tls.ca_file is None:
         yield "tls.ca_file", "missing: it has to have signed the clients' certificates"

@@ -65,8 +65,9 @@ def join(path: str, key: str) -> str:
 def parse(text: str) -> Tree:
     """Parse one YAML document; its problems are collected, not raised."""
     tree = Tree()
-    loader = yaml.SafeLoader(text)
+    loader = None
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
             tree.problems.append(Problem("", "the file is empty"))
@@ -78,8 +79,11 @@ def parse(text: str) -> Tree:
         tree.problems.append(Problem("", f"not valid YAML: {error.problem}", line))
     except yaml.YAMLError as error:
         tree.problems.append(Problem("", f"not valid YAML: {error}"))
+    except RecursionError:
+        tree.problems.append(Problem("", "not valid YAML: it is nested too deeply"))
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return tree
 
 

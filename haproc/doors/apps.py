@@ -36,8 +36,8 @@ from haproc.doors.operators.clusters import DrainDoor, DrainService
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.doors.operators.peers import Forwarded, ForwardedDoor, PeerDoor, PeerService
 from haproc.doors.operators.queue import OperatorService, QueueDoor
-from haproc.doors.roles import needed
-from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
+from haproc.doors.roles import ALWAYS, needed
+from haproc.doors.status import StatusDoor, StatusSource
 from haproc.failure import let_go
 from haproc.jobs.here import JobsHere
 from haproc.metrics import Metrics

@@ -11,13 +11,16 @@ from typing import Final
 
 from haproc.classify.rights import Role
 
+PAGE: Final = "/ui"
 EVENTS: Final = "/ui/events"
-_PAGE: Final = frozenset({"/ui", "/ui/{file}"})
-_STATUS: Final = frozenset({"/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"})
+FILE: Final = "/ui/{file}"
+ALWAYS: Final = frozenset(("/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"))
+"""Answered at once, however much is under way."""
+_PAGE: Final = frozenset({PAGE, FILE})
 
 OPEN_TO_CLIENTS: Final = _PAGE | {"/api/ha/results/{link_secret}/{chunk_index}"}
 """No token: the page says nothing of the ring; the link to a result is a secret by itself."""
-READERS: Final = _STATUS | {
+READERS: Final = ALWAYS | {
     EVENTS,
     "/",
     "/version",
@@ -46,7 +49,7 @@ WRITERS: Final = frozenset(
     }
 )
 
-OPEN_TO_OPERATORS: Final = _PAGE | _STATUS | {EVENTS}
+OPEN_TO_OPERATORS: Final = _PAGE | ALWAYS | {EVENTS}
 """No token: load balancers and monitoring. With a token the events show more, see `needed`."""
 OPERATORS: Final = frozenset(
     {
@@ -75,20 +78,6 @@ OPERATORS: Final = frozenset(
         "/ha/v1/repair",
     }
 )
-PEERS: Final = frozenset(
-    {
-        "/heartbeat",
-        "/reportlag",
-        "/ha/v1/apply",
-        "/ha/v1/copy",
-        "/ha/v1/query",
-        "/ha/v1/outcomes/{offset}",
-        "/ha/v1/latencies",
-        "/ha/v1/progress",
-        "/ha/v1/status",
-    }
-)
-"""What only HAProcs of one version ask each other."""
 
 
 def needed(path: str | None, *, operators: bool, token: bool) -> Role | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
@@ -12,9 +12,6 @@ from dmq import Json
 from haproc.doors.http.bodies import json_response, raw_json
 from haproc.doors.openapi import document_json
 from haproc.metrics import CONTENT_TYPE, Metrics
-
-ALWAYS: Final = frozenset(("/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"))
-"""Answered at once, however much is under way."""
 
 
 @dataclass(frozen=True, slots=True)

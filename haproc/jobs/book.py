@@ -197,7 +197,7 @@ class AttemptAuthorization:
 
     async def check(self) -> None:
         """Raise RequestError if it has ended."""
-        await self.tokens.user_of(self.token)
+        await self.tokens.submitter(self.token)
 
 
 class JobTokens:
@@ -216,10 +216,6 @@ class JobTokens:
         self._book = book
         self._looks: OrderedDict[str, tuple[frozenset[str], Submitter]] = OrderedDict()
         self._noted: OrderedDict[tuple[str, str], None] = OrderedDict()
-
-    async def user_of(self, token: str, session_id: str = "") -> str:
-        """Return the user of the token's job; raises RequestError if it opens no door now."""
-        return (await self.submitter(token, session_id))[0]
 
     async def submitter(self, token: str, session_id: str = "") -> Submitter:
         """Return the user of the token's job, and the rights that came with his own token, if any.

@@ -147,14 +147,14 @@ class _Link(asyncio.Protocol):
         self.close()
         if connecting is not None:
             await asyncio.gather(connecting, return_exceptions=True)
-        if self._transport is not None:
-            self._transport.close()
+        self.close()  # what was made meanwhile
 
     def close(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._transport is not None:
-            self._transport.close()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
 
     # -- connecting ------------------------------------------------------------------------
 
@@ -198,9 +198,11 @@ class _Link(asyncio.Protocol):
             self._refused(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is None:  # given up here
+            return
         if self._certificates is not None and not self._answered:
             self._insecure("it ends connections; its log says why if it refuses this certificate")
-        elif self._transport is not None:  # else given up here
+        else:
             self._sign_at = self._loop.time()
         self._transport = None
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from dmq import Json
+from haproc.audit import note_if_refusal
 from haproc.classify.classifier import ruled
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
@@ -72,6 +73,7 @@ class Showing:
         except RequestError as error:
             if error.kind is not FailureKind.REFUSED:
                 raise
+            note_if_refusal(error)
             return _refused(error)
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error

@@ -58,8 +58,9 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
 def table_questions(plan: Any) -> tuple[bytes, ...]:
     """Return, as plans, DataFrames that show, each read by itself, what those of a plan read.
 
-    Some Spark computes while it reads them: of those, what stands below is read, too. A SQL text
-    that comes with DataFrames is read with them in it (`text_question`), and here left out.
+    Some Spark computes while it reads them: of those, what stands below is read, too, and their own
+    expressions over it. A SQL text that comes with DataFrames is read with them in it
+    (`text_question`), and here left out.
     """
     given = plan.command.sql_command.input.with_relations.references
     found, stack = [], [(each, True) for each in given] or [(plan, False)]
@@ -69,9 +70,22 @@ def table_questions(plan: Any) -> tuple[bytes, ...]:
             shows = message.WhichOneof("rel_type") in SHOWN
             if shows and not is_shown:
                 found.append(message)
+            if not shows and (values := list(_own_expressions(message))):
+                hidden = getattr(message, message.WhichOneof("rel_type"))
+                found.append(_projected(hidden.input, values))
             is_shown = shows
         stack += [(each, is_shown) for each in inside(message)]
     return tuple(_root(each) for each in found)
+
+
+def _own_expressions(message: Any) -> Iterator[Any]:
+    """Yield a relation's expressions, but for those of relations below it."""
+    for field, value in message.ListFields():
+        for each in _messages(field, value) if field.message_type is not None else ():
+            if each.DESCRIPTOR is protos.expressions.Expression.DESCRIPTOR:
+                yield each
+            elif each.DESCRIPTOR is not _Relation.DESCRIPTOR:
+                yield from _own_expressions(each)
 
 
 def shape_of(question: bytes) -> bytes | None:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from haproc import audit
 from haproc.cli import log_lines, nodes
+from haproc.failure import ErrorClass, refused
 
 
 def record(name: str, text: str, at_s: float, *arguments: object) -> logging.LogRecord:
@@ -94,12 +96,21 @@ def test_log_of_operations_alone_is_at_debug(
     operations = logging.getLogger("haproc.operations")
     try:
         nodes.set_up("INFO,haproc.operations=DEBUG", "json")
-        operations.debug("ends", extra={log_lines.FIELDS: {"offset": 7}})
+        operations.debug("ends", extra={audit.FIELDS: {"offset": 7}})
         logging.getLogger("haproc.node").debug("more")
     finally:
         operations.setLevel(logging.NOTSET)
     (line,) = capsys.readouterr().err.splitlines()
     assert json.loads(line)["offset"] == 7
+
+
+def test_audit_log_in_the_log_has_its_fields(
+    fresh_root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes.set_up("INFO", "json")
+    audit.note_if_refusal(refused(ErrorClass.FORBIDDEN, "this needs another role", ""))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["event"] == "refused"
 
 
 @pytest.mark.parametrize(("level", "kafka"), [("DEBUG", "INFO"), ("INFO", "WARNING")])

@@ -165,6 +165,18 @@ async def test_slow_viewer_gets_the_newest_event_alone() -> None:
     assert await waiting is None
 
 
+async def test_stream_ends_so_that_its_token_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ui_door, "WATCH_S", 0.0)
+    async with (
+        door(tmp_path, operator=True) as rig,
+        rig.http.get(rig.url + "/ui/events", headers=SECRET) as response,
+    ):
+        text = await asyncio.wait_for(response.text(), 10)
+    assert text.endswith("event: again\ndata: {}\n\n")
+
+
 async def test_too_many_viewers_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from haclient import cli
+from haproc.classify.rights import Rights, Role
 from haproc.config.access import User
 from haproc.config.jobs import Jobs
 from haproc.config.model import Address
@@ -171,6 +172,18 @@ async def test_job_acts_for_its_user_by_a_token_of_its_own_until_it_is_fenced(do
     assert answer["error_class"] == "HAPROC_JOB_FENCED"
     shown["Authorization"] += "x"
     await door.ask(401, "GET", "/batches", headers=shown)
+
+
+async def test_job_of_a_providers_user_submits_no_jobs(door: Door) -> None:
+    """Its rights came with a token that ends; from job to job they would not."""
+    rights = Rights((Role.WRITER,))
+    made = await door.haproc.service.submit("eve", {"code": WAITS}, (), "r0", rights)
+    await door.haproc.until(made["id"], lambda found: len(found["log"]) == 1)
+    [remote] = await door.haproc.log(made["id"])
+    shown = {"Authorization": f"Bearer {remote.partition(';token=')[2]}"}
+    answer = await door.ask(403, "POST", "/batches", json={"code": ECHO}, headers=shown)
+    assert answer["error_class"] == "HAPROC_FORBIDDEN"
+    await door.haproc.service.kill(None, made["id"])
 
 
 async def test_jobs_that_are_off_are_told_so(tmp_path: Path) -> None:

@@ -243,16 +243,16 @@ async def test_token_is_good_at_every_haproc_until_its_attempt_is_replaced(ring:
     a, b = Haproc(ring, "a"), Haproc(ring, "b")
     job = await a.submit("pass", conf={"haproc.restart": 3})
     name, token = await begun(a, job)
-    assert await a.tokens.user_of(token) == await b.tokens.user_of(token, "s1") == "ann"
+    assert await a.tokens.submitter(token) == await b.tokens.submitter(token, "s1") == ("ann", None)
     _, second = await begun(b, job, name)
     for each in (a, b):
         with pytest.raises(RequestError) as caught:
-            await each.tokens.user_of(token, "s2")
+            await each.tokens.submitter(token, "s2")
         assert caught.value.error_class == ErrorClass.JOB_FENCED
-        assert await each.tokens.user_of(second) == "ann"
+        assert await each.tokens.submitter(second) == ("ann", None)
     await b.book.add(job, Kill("ann", 0))
     with pytest.raises(RequestError) as caught:
-        await a.tokens.user_of(second)
+        await a.tokens.submitter(second)
     assert caught.value.error_class == ErrorClass.JOB_FENCED
     found = await a.book.job(job)
     assert found is not None and found.sessions == ((name, "s1"),)
@@ -265,7 +265,7 @@ async def test_token_that_is_none_opens_no_door(ring: Ring) -> None:
     others = (token[:-1], f"{token}x", token.replace(f".{job}.", ".999."), "haproc-job.x.y.z")
     for wrong in (*others, "haproc-job.", f"haproc-job.{job}..x"):
         with pytest.raises(RequestError) as caught:
-            await a.tokens.user_of(wrong, "s")
+            await a.tokens.submitter(wrong, "s")
         assert caught.value.error_class == ErrorClass.UNAUTHENTICATED
     assert not [key for key in ring.keys.kept if "/s/" in key]
 
@@ -281,7 +281,7 @@ async def test_haproc_that_wakes_up_closes_no_session_of_the_attempt_that_replac
     first, second = await b.log(job)
     for token in (first, second):
         with suppress(RequestError):
-            await b.tokens.user_of(token, f"of {token[-5:]}")
+            await b.tokens.submitter(token, f"of {token[-5:]}")
     await a.runner.aclose()
     found = await b.book.job(job)
     assert found is not None and [each[1] for each in found.sessions] == [f"of {second[-5:]}"]
@@ -296,7 +296,7 @@ async def test_sessions_of_an_earlier_attempt_are_closed_before_the_next_one_run
     old = Haproc(ring, "x")
     job = await old.submit(TELLS, conf={"haproc.restart": 1})
     _name, token = await begun(old, job)
-    await old.tokens.user_of(token, "s1")
+    await old.tokens.submitter(token, "s1")
     a = await ring.haproc("a")
     found = await a.ended(job)
     assert found["state"] == "success" and ring.closed[0] == ("ann", "s1")

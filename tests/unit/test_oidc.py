@@ -241,6 +241,24 @@ async def test_old_keys_are_fetched_again_beside_the_requests() -> None:
     assert "signature" in (await provider.error(signed())).message
 
 
+async def test_client_that_hangs_up_takes_no_fetch_of_keys_with_it() -> None:
+    provider = Provider()
+    asking = asyncio.create_task(provider.users.user_of(signed(key_id="unknown")))
+    while not provider.asked:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait({asking})
+    assert (await provider.users.user_of(signed()))[0] == "ann@example.com"
+
+
+async def test_key_that_was_withdrawn_is_not_taken_after_long_quiet() -> None:
+    provider = Provider()
+    await provider.users.user_of(signed())
+    provider.keys = [key for key in KEYS if key["kid"] != "r1"]
+    provider.now_s = 3 * OIDC.keys_kept_s
+    assert "no such key" in (await provider.error(signed())).message
+
+
 async def test_provider_that_was_never_there_makes_clients_fail_over() -> None:
     provider = Provider()
     provider.away = True
@@ -335,6 +353,30 @@ async def test_provider_can_name_no_user_of_the_configuration(tmp_path: Path) ->
         else:
             rights = GRANTS[1].rights
             assert await admission.admit(headers) == Admitted("eve", rights, issued=True)
+
+
+class OneJob:
+    """Stands for the tokens of jobs: that of one job of a provider's user."""
+
+    async def submitter(self, token: str, session_id: str = "") -> tuple[str, Rights | None]:
+        return "ann@example.com", GRANTS[0].rights
+
+    def standing(self, token: str) -> Any:
+        return None
+
+
+async def test_job_of_a_providers_user_is_no_users_of_the_configuration(tmp_path: Path) -> None:
+    config = make_config(tmp_path, users=(User("ann@example.com", "token-of-ann"),))
+    headers = {"Authorization": "Bearer haproc-job.7.a.s"}
+    with pytest.raises(RequestError, match="has the name of a user"):
+        await Access(config, Provider().users).clients(OneJob()).admit(headers)
+
+
+async def test_token_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    admission = Access(make_config(tmp_path), Provider().users).operators()
+    with pytest.raises(RequestError) as caught:
+        await admission.admit({"Authorization": "Bearer eyJ\udcff.a.b"})
+    assert caught.value.error_class == "HAPROC_UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("operator", [False, True])

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc import protos
@@ -27,7 +26,6 @@ from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.writes import WriteAttempt
 from haproc.route.classifying import Understood
 from haproc.route.model import Fit, Request, SentPlan, SentSql
-from haproc.route.plan_questions import table_questions
 from haproc.route.ruling import Ruled
 from tests.readings.golden import recorded
 from tests.unit import test_reads_between_doors as between
@@ -428,35 +426,7 @@ async def test_plan_that_changes_its_session_counts_while_nothing_else_changes_t
             assert not fit.still()
 
 
-# -- what is asked of Spark
-
-
-def kinds(program: Callable[[Any], Any]) -> list[str]:
-    """Return the relations that are read of a program's plan, by the kinds of their roots."""
-    found = []
-    for each in table_questions(plan_of(program)):
-        found.append(protos.base.Plan.FromString(each).root.WhichOneof("rel_type"))
-    return found
-
-
-def test_dataframe_that_spark_only_analyzes_is_read_as_a_whole() -> None:
-    assert kinds(lambda s: s.table("v").filter("a > 1").join(s.table("w"), "a").collect()) == [
-        "join"
-    ]
-    assert kinds(lambda s: s.table("v").write.saveAsTable("t")) == ["read"]
-
-
-def test_dataframe_that_spark_computes_is_read_below_what_it_computes() -> None:
-    assert kinds(lambda s: s.table("v").summary().collect()) == ["read"]
-    over = kinds(lambda s: s.table("v").select("a").summary().join(s.table("w"), "a").collect())
-    assert sorted(over) == ["join", "project"]
-    assert kinds(lambda s: s.range(3).select(F.lit(1)).collect()) == ["project"]
-
-
-def test_dataframe_that_comes_with_a_text_is_read_where_that_does_not_show_it() -> None:
-    text = "INSERT INTO t SELECT * FROM {df}"
-    assert kinds(lambda s: s.sql(text, df=s.table("v"))) == []
-    assert kinds(lambda s: s.sql(text, df=s.table("v").summary())) == ["read"]
+# -- what a statement touches
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ def test_many_addresses_are_bounded_together() -> None:
     for number in range(10_000):
         record = logging.LogRecord("haproc.audit", logging.INFO, "", 0, "%s", ("",), None)
         record.created = 5.0
-        record.audit = {"event": "refused", "address": str(number)}
+        record.fields = {"event": "refused", "address": str(number)}
         passed += bounded.filter(record)
     assert passed == audit.ALL_LINES_MAX
 

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from haproc.config.model import Membership
-from haproc.doors.ui.door import PAGE
+from haproc.doors.roles import PAGE
 from haproc.membership.peers import PeerStatus, PeerUnavailableError
 from haproc.membership.state import State
 from haproc.node.doors import WaitingForLog, show_ring

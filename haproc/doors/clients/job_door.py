@@ -80,6 +80,13 @@ class JobDoor:
         if key is not None:
             reading.check_identifier(key, IDEMPOTENCY_KEY)
         by = request[ADMITTED]
+        if by.issued and by.standing is not None:
+            # Else its rights would outlive the provider's word for ever, from job to job.
+            raise refused(
+                ErrorClass.FORBIDDEN,
+                "a job of a provider's user submits no jobs",
+                "submit it with a token of the provider, or have a user of the configuration do so",
+            )
         rights = by.rights if by.issued else None
         made = await jobs.submit(by.user, body, uploads, key, rights)
         location = {"Location": f"{BATCHES}/{made['id']}"}

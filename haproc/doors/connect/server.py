@@ -17,6 +17,7 @@ from haproc.config.model import Address, Connect
 from haproc.doors.connect.calls import abort
 from haproc.doors.connect.errors import call_end
 from haproc.doors.connect.figures import Figures
+from haproc.doors.http.connections import HEAD_S
 from haproc.engine.rewriting import fields_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
@@ -120,7 +121,7 @@ def _refusing(handler: Any) -> Any:
 # come to their end.
 
 
-HANDSHAKE_S: Final = 10.0
+HANDSHAKE_S: Final = HEAD_S
 """A connection whose client has not begun within this is ended, as at the other doors."""
 MESSAGE_BYTES_MAX: Final = 128 << 20
 """As Spark's own servers and clients have it."""

@@ -64,22 +64,23 @@ class Users:
     """
 
     def __init__(self, users: Sequence[User]) -> None:
-        self._by_digest: dict[str, User] = {}
-        self._by_name: dict[str, User] = {}
+        self._by_digest: dict[str, Admitted] = {}
+        self._by_name: dict[str, Admitted] = {}
         self.replace(users)
 
     def replace(self, users: Sequence[User]) -> None:
         """Have these users from now on, and no others."""
-        self._by_name = {user.name: user for user in users}
+        self._by_name = {user.name: Admitted(user.name, user.rights) for user in users}
         self._by_digest = {
-            digest_of(user.token) if user.token else user.token_hash: user for user in users
+            digest_of(user.token) if user.token else user.token_hash: self._by_name[user.name]
+            for user in users
         }
 
-    def of_token(self, token: str) -> User | None:
+    def of_token(self, token: str) -> Admitted | None:
         """Return the user of a token."""
         return self._by_digest.get(digest_of(token))
 
-    def named(self, name: str) -> User | None:
+    def named(self, name: str) -> Admitted | None:
         """Return the user of a name."""
         return self._by_name.get(name)
 
@@ -109,7 +110,7 @@ class Provider(Protocol):
 
 def is_signed(token: str) -> bool:
     """True if a token has the form of a provider's: three parts, of which the first is JSON."""
-    return token.startswith("eyJ") and token.count(".") == 2
+    return token.startswith("eyJ") and token.count(".") == 2 and token.isascii()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +138,10 @@ class Admission:
         ):
             return Admitted(RING, Rights((Role.OPERATOR, Role.PEER)))
         if (user := self.users.of_token(token)) is not None:
-            return Admitted(user.name, user.rights)
+            return user
         if self.provider is not None and is_signed(token):
             name, rights = await self.provider.user_of(token)
-            if self.users.named(name) is not None:
-                raise refused(
-                    ErrorClass.UNAUTHENTICATED,
-                    f"the provider's user {name!r} has the name of a user of the configuration",
-                    "name the user of the configuration otherwise, or use that user's token",
-                )
-            return Admitted(name, rights, issued=True)
+            return self._issued(name, rights)
         raise refused(
             ErrorClass.UNAUTHENTICATED, f"the token sent is not {self._needed}", _OTHER_TOKEN
         )
@@ -155,7 +150,7 @@ class Admission:
         name, issued = await jobs.submitter(token, session_id)
         standing = jobs.standing(token)
         if issued is not None:
-            return Admitted(name, issued, standing, issued=True)
+            return self._issued(name, issued, standing)
         if self.anonymous:
             return Admitted(name, standing=standing)
         if (user := self.users.named(name)) is None:
@@ -165,6 +160,15 @@ class Admission:
                 "have another user submit it",
             )
         return Admitted(name, user.rights, standing)
+
+    def _issued(self, name: str, rights: Rights, standing: Authorization | None = None) -> Admitted:
+        if self.users.named(name) is not None:
+            raise refused(
+                ErrorClass.UNAUTHENTICATED,
+                f"the provider's user {name!r} has the name of a user of the configuration",
+                "name the user of the configuration otherwise, or use that user's token",
+            )
+        return Admitted(name, rights, standing, issued=True)
 
     @property
     def _needed(self) -> str:

@@ -77,22 +77,22 @@ class Keys:
         self._keys: dict[str, jwt.PyJWK] = {}
         self._fetched_s = self._tried_s = float("-inf")
         self._why = ""
-        self._fetching = asyncio.Lock()
-        self._beside: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None) -> jwt.PyJWK | None:
         """Return the key of this id (None: the only one); None if the provider has no such key.
 
         Raises RequestError if there are no keys to look in.
         """
-        if (found := self._here(key_id)) is not None:
-            is_old = self._now() - self._fetched_s >= self._settings.keys_kept_s
-            if is_old and (self._beside is None or self._beside.done()):
-                self._beside = asyncio.create_task(self._refresh())  # nobody waits for it
+        found, age_s = self._here(key_id), self._now() - self._fetched_s
+        if found is not None and age_s < self._settings.keys_kept_s:
             return found
-        async with self._fetching:
-            if self._here(key_id) is None:
-                await self._refresh()
+        if self._refreshing is None or self._refreshing.done():
+            # A task of its own: a client that goes away takes no fetch with it.
+            self._refreshing = asyncio.create_task(self._refresh())
+        if found is not None and age_s < 2 * self._settings.keys_kept_s:
+            return found  # nobody waits for it
+        await asyncio.shield(self._refreshing)
         if not self._keys:
             raise RequestError(
                 FailureKind.AVAILABILITY,

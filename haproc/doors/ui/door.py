@@ -8,6 +8,7 @@ client door it needs what every request there needs, and nobody sees more.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 from typing import Final
@@ -16,12 +17,12 @@ from aiohttp import web
 
 from haproc.classify.rights import Role
 from haproc.doors.http.access import ADMITTED
-from haproc.doors.ui.broadcast import Broadcaster
+from haproc.doors.roles import EVENTS, FILE, PAGE
+from haproc.doors.ui.broadcast import Broadcaster, event_of
 from haproc.failure import ErrorClass, refused
 
-PAGE: Final = "/ui"
-EVENTS: Final = "/ui/events"
-FILE: Final = "/ui/{file}"
+WATCH_S: Final = 60.0
+"""A stream ends after so long: the token is looked at again as the page begins the next one."""
 _TYPES: Final = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 HEADERS: Final = {
     # No inline script or style, nothing from elsewhere, no frame around it.
@@ -62,8 +63,12 @@ def show(app: web.Application, broadcaster: Broadcaster, *, operators: bool = Fa
             response = web.StreamResponse(headers={**HEADERS, **stream})
             await response.prepare(request)
             await response.write(broadcaster.history())
+            until_s = asyncio.get_running_loop().time() + WATCH_S
             while (event := await viewer.next_event()) is not None:
                 await response.write(event)
+                if asyncio.get_running_loop().time() > until_s:
+                    await response.write(event_of("again", {}))
+                    break
         await response.write_eof()
         return response
 

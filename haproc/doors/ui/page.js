@@ -311,6 +311,7 @@ async function follow() {
       rest = events.pop();
       for (const event of events) {
         const [, name, data] = /^event: (\w+)\ndata: (.*)$/s.exec(event);
+        if (name === "again") return; // the token is checked at the begin of a stream
         take[name](JSON.parse(data));
       }
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from haproc.audit import FIELDS
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Applied
 from haproc.replicate.queue.facts import Facts
@@ -347,7 +348,7 @@ def _log_end(known: Known, outcome: OperationOutcome, ended_ms: int) -> None:
     LOG.debug(
         "offset %d: %s of %s is %s after %.3f s, request %r",
         *(known.offset, facts.kind.value, facts.user, outcome.status.value, latency_s, facts.id),
-        extra={"fields": fields},
+        extra={FIELDS: fields},
     )
 
 
