@@ -178,12 +178,13 @@ async def test_job_of_a_providers_user_submits_no_jobs(door: Door) -> None:
     """Its rights came with a token that ends; from job to job they would not."""
     rights = Rights((Role.WRITER,))
     made = await door.haproc.service.submit("eve", {"code": WAITS}, (), "r0", rights)
-    await door.haproc.until(made["id"], lambda found: len(found["log"]) == 1)
-    [remote] = await door.haproc.log(made["id"])
+    job = int(str(made["id"]))
+    await door.haproc.until(job, lambda found: len(found["log"]) == 1)
+    [remote] = await door.haproc.log(job)
     shown = {"Authorization": f"Bearer {remote.partition(';token=')[2]}"}
     answer = await door.ask(403, "POST", "/batches", json={"code": ECHO}, headers=shown)
     assert answer["error_class"] == "HAPROC_FORBIDDEN"
-    await door.haproc.service.kill(None, made["id"])
+    await door.haproc.service.kill(None, job)
 
 
 async def test_jobs_that_are_off_are_told_so(tmp_path: Path) -> None:
