@@ -38,10 +38,10 @@ class EngineLimits:
     message_bytes_max: int = 128 * 1024 * 1024
     """One message in either direction: Spark's own default."""
     control_timeout_s: float = 10.0
-    """For calls that run no statement: settings, interrupts, error details. Chosen."""
+    """For calls that run no statement: interrupts, states, error details. Chosen."""
     small_statement_timeout_s: float = 60.0
-    """For statements of the engine's own (USE, a table's columns): a cold server on a busy machine
-    took over 10 s for its first one."""
+    """For statements of the engine's own (USE, a table's columns), and settings: a cold server on a
+    busy machine took over 10 s for the first call of a session."""
     keepalive_interval_s: float = 10.0
     """A running call's connection is pinged this often; a server's progress reports (2 s) keep it
     from minding that. Chosen, not measured."""

@@ -388,7 +388,7 @@ class RemoteSession:
 
     async def _config(self, operation: Any) -> Any:
         request = self._request(_base.ConfigRequest, operation=operation)
-        return await self._unary("Config", request, self.channel.limits.control_timeout_s)
+        return await self._unary("Config", request, self.channel.limits.small_statement_timeout_s)
 
     async def _unary(self, name: str, request: Any, timeout_s: float) -> Any:
         epoch = self.epoch
