@@ -133,8 +133,13 @@ def test_nobody_gets_in_without_a_certificate(ring: LocalRing) -> None:
             urllib.request.urlopen(f"{url}/healthz", timeout=10, context=trusting)
         with pytest.raises((urllib.error.URLError, OSError)):
             urllib.request.urlopen(f"{url}/healthz".replace("https", "http"), timeout=10)
+        # The certificate alone makes the difference.
+        showing = tls_files(**files(ring)).context()
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10, context=showing) as found:
+            assert found.status == 200
+    bare = {**access(ring), "certificate_file": None, "key_file": None}
     with pytest.raises(haclient.OperationalError):
-        haclient.connect(ring.urls, token="x", outage_s=1.0).execute("SELECT 1")
+        haclient.connect(ring.urls, outage_s=1.0, **bare).execute("SELECT 1")
 
 
 def test_new_certificates_are_used_after_sighup(ring: LocalRing) -> None:

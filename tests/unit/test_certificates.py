@@ -187,6 +187,8 @@ def test_sighup_has_a_haproc_read_its_certificates_again(
             authority.issue("door")
             os.kill(os.getpid(), signal.SIGHUP)
             await until(lambda: self.certificates.now is not before)
+            assert self.certificates.now.pem.certificate == (tmp_path / "door.pem").read_bytes()
+            assert self.certificates.now.pem.certificate != before.pem.certificate
             return ExitCode.STOPPED
 
     monkeypatch.setattr(nodes, "Node", Node)

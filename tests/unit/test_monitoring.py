@@ -122,12 +122,12 @@ def test_panels_have_a_place_and_a_query_of_the_chosen_instances() -> None:
 
 
 def test_promtool_accepts_rules_and_configuration() -> None:
-    # Prometheus' own tool, where it is installed.
-    promtool = shutil.which("promtool")
-    if promtool is not None:
-        command = [promtool, "check", "config", str(PROMETHEUS / "prometheus.yaml")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
+    # Prometheus' own tool.
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not installed")
+    command = [promtool, "check", "config", str(PROMETHEUS / "prometheus.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 async def test_haproc_that_has_just_begun_is_starting(tmp_path: Path) -> None:
