@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dmq import KeyValueStore, LogError, MovableLog, open_both, open_log, open_store
+from dmq.key_value import Origin, Standing, origin_of, remember
 from dmq.moving import Contents, export_log, import_log
-from dmq.origin import Origin, Standing, origin_of, remember
 from haproc.cli import output
 from haproc.cli.nodes import ask_all, read_config
 from haproc.config.kafka import kafka_options
