@@ -24,9 +24,8 @@ from bench.report import Row, report
 from dmq import Json
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.classify.rights import UNBOUNDED, Rights
-from haproc.config.certificates import Certificates
 from haproc.config.model import Address, ClusterConfig, Config
-from haproc.config.tls import Tls
+from haproc.config.tls import Certificates, Tls
 from haproc.doors.apps import client_app
 from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.http.listener import Listener

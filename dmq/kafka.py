@@ -11,11 +11,10 @@ from typing import Any, Final, TypeVar
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata
 
-from dmq.kafka_chunks import cut, head_of, value_bytes_max
 from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, Worker, close_quietly
 from dmq.kafka_handle import TopicHandle
 from dmq.kafka_reader import Recent, Tail, TopicReader
-from dmq.kafka_topic import LOG, KafkaOptions, KafkaUrl
+from dmq.kafka_topic import LOG, KafkaOptions, KafkaUrl, cut, head_of, value_bytes_max
 from dmq.log import (
     FILLER,
     FILLER_STORED,

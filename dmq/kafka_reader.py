@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
 
-from dmq.kafka_chunks import Parts, is_part, join, read_head
 from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly, deliver
+from dmq.kafka_topic import Parts, is_part, join, read_head
 from dmq.log import (
     FILLER,
     Entry,

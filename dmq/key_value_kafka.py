@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from dmq.kafka_chunks import value_bytes_max
 from dmq.kafka_clients import deliver
 from dmq.kafka_handle import READ_TIMEOUT_S, TopicHandle
 from dmq.kafka_reader import Tail
-from dmq.kafka_topic import STORE, KafkaOptions, KafkaUrl
+from dmq.kafka_topic import STORE, KafkaOptions, KafkaUrl, value_bytes_max
 from dmq.key_value import KEY_BYTES_MAX, Kept, check_key, check_value
 from dmq.key_value_index import (
     KEYS_PARTITION,

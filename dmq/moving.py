@@ -12,7 +12,7 @@ So a file that was cut off has no trailer, and one that was damaged has another 
 refused before anything is changed. A file is written under another name first.
 
 A log is filled in this order: that it is not whole yet, records, keys, cursors, that it is whole
-(`dmq.origin`). Memory holds one batch of records or one value at a time.
+(`dmq.key_value`). Memory holds one batch of records or one value at a time.
 """
 
 from __future__ import annotations
@@ -28,17 +28,8 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from dmq.key_value import KeyValueStore
-from dmq.log import (
-    FILLER,
-    FILLER_STORED,
-    Cursor,
-    LogCorruptError,
-    LogError,
-    MovableLog,
-    encode,
-)
-from dmq.origin import KEY_PREFIX, Origin, Standing, origin_of, remember
+from dmq.key_value import KEY_PREFIX, KeyValueStore, Origin, Standing, origin_of, remember
+from dmq.log import FILLER, FILLER_STORED, Cursor, LogCorruptError, LogError, MovableLog, encode
 
 MAGIC: Final = b"DMQ log 1\n"
 TRAILER: Final = b"DMQ end\n"

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from dmq.kafka_topic import KafkaOptions, parse_url
-from dmq.key_value import KeyValueStore
+from dmq.key_value import KeyValueStore, check_usable, origin_of
 from dmq.key_value_sqlite import SqliteKeyValueStore
 from dmq.log import RECORD_BYTES_MAX, LogError, MovableLog
 from dmq.memory import MemoryKeyValueStore, MemoryLog, MemoryStore
-from dmq.origin import check_usable, origin_of
 from dmq.sqlite import SqliteLog
 
 _KNOWN: Final = "memory:, sqlite:///absolute/path, sqlite:relative/path, kafka://host:9092/topic"
@@ -69,7 +68,7 @@ async def open_both(
     """Open the log and the store beside it, both or none.
 
     A log that was moved here goes by the id that it had before. Raises as `open_log` does, and
-    LogError for one that is not whole or was moved elsewhere (`dmq.origin`).
+    LogError for one that is not whole or was moved elsewhere (`dmq.key_value`).
     """
     log = await open_log(url, record_bytes_max=record_bytes_max, kafka=kafka)
     try:

@@ -1,4 +1,4 @@
-"""`haclient sql`: run one statement, a file of them, or a prompt. (Others: ``*_command.py``.)
+"""`haclient sql`: run one statement, a file of them, or a prompt. (Others: ``*_command*.py``.)
 
 Results go to standard output; which cluster answered, how long it took and every failover go to
 standard error. Exit codes: 0 all went well, 1 a statement was rejected, 2 wrong usage, 3 no server
@@ -21,13 +21,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import haclient
-from haclient import job_commands, load_command, output, prompt, screen, status_command
+from haclient import load_command, output, prompt, ring_commands
 from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
-from haclient.screen import Waiting
-from haclient.settings import LEVELS, Failover, Settings, make_settings, parse_servers
+from haclient.output import Waiting, harmless
+from haclient.settings import (
+    LEVELS,
+    VARIABLES,
+    Failover,
+    Settings,
+    make_settings,
+    parse_servers,
+    tls_options,
+)
 from haclient.statements import Split, split
-from haclient.terminal import harmless
-from haclient.tls import VARIABLES, tls_options
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
@@ -72,10 +78,10 @@ def parser() -> argparse.ArgumentParser:
     add("--errors", choices=("short", "full"), default="short", help="short: the first line only")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     job = commands.add_parser(
-        "submit", help="run a program as a job", description=job_commands.SUBMIT
+        "submit", help="run a program as a job", description=ring_commands.SUBMIT
     )
     job.formatter_class = argparse.RawDescriptionHelpFormatter
-    job_commands.add_submit_arguments(job)
+    ring_commands.add_submit_arguments(job)
     job.add_argument(
         "--request-id", metavar="ID", help="idempotency key: asked again, it is the same job"
     )
@@ -84,15 +90,15 @@ def parser() -> argparse.ArgumentParser:
     file.formatter_class = argparse.RawDescriptionHelpFormatter
     load_command.add_load_arguments(file)
     _add_ring(file, wait_s=30.0)
-    jobs = commands.add_parser("jobs", help="the ring's jobs", description=job_commands.JOBS)
+    jobs = commands.add_parser("jobs", help="the ring's jobs", description=ring_commands.JOBS)
     jobs.formatter_class = argparse.RawDescriptionHelpFormatter
-    for action in job_commands.add_jobs_arguments(jobs):
+    for action in ring_commands.add_jobs_arguments(jobs):
         _add_ring(action, wait_s=10.0)
     status = commands.add_parser(
-        "status", help="show the ring's clusters", description=status_command.STATUS
+        "status", help="show the ring's clusters", description=ring_commands.STATUS
     )
     status.formatter_class = argparse.RawDescriptionHelpFormatter
-    status_command.add_status_arguments(status)
+    ring_commands.add_status_arguments(status)
     _add_ring(status, wait_s=10.0)
     return main
 
@@ -247,7 +253,7 @@ class Runner:
         drawn = io.StringIO()
         columns_max = None if self.options.format else shutil.get_terminal_size().columns
         shown = output.write_result(cursor, form, drawn, self.rows_max, columns_max)
-        screen.show(drawn.getvalue(), out)
+        output.show(drawn.getvalue(), out)
         return shown
 
     def show_error(self, error: Error) -> None:
@@ -344,9 +350,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     beside: dict[str, Command] = {
-        "submit": job_commands.submit,
-        "jobs": job_commands.jobs,
-        "status": status_command.status,
+        "submit": ring_commands.submit,
+        "jobs": ring_commands.jobs,
+        "status": ring_commands.status,
     }
     if options.command in beside:
         return _beside_sql(options, beside[options.command])

@@ -21,11 +21,10 @@ from haclient.file_schemas import (
     table_of,
 )
 from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
-from haclient.screen import Line, Waiting
+from haclient.output import Line, Waiting, harmless
 from haclient.settings import Settings
 from haclient.sync.connection import Connection
 from haclient.sync.load import AT_ONCE, Load
-from haclient.terminal import harmless
 
 LOAD: Final = """\
 Load a file into a table, in pieces of which each is acknowledged by itself.

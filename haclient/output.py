@@ -1,4 +1,4 @@
-"""The output of `haclient sql`: tables for people, CSV and JSON for programs.
+"""The output of `haclient`: tables for people, CSV and JSON for programs, and its terminal.
 
 A result of one text with line breaks, such as a plan, is shown as that text. A table that is wider
 than the terminal is shown row by row, a line for each column (vertical).
@@ -9,18 +9,46 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time
 from itertools import islice
-from typing import Any, Protocol, TextIO
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final, Protocol, TextIO
 from unicodedata import category, east_asian_width
 
 import pyarrow as pa
 
 from haclient.columns import Column
 from haclient.exceptions import Error
-from haclient.terminal import harmless
 from haclient.type_objects import NUMBER
+
+# Text of somebody else's on a terminal, such as a job's output.
+
+
+_ACTING: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Characters that a terminal obeys instead of showing them, as `haproc.cli.output` has them."""
+
+
+def harmless(line: str) -> str:
+    """Return a line as a terminal may show it."""
+    shown = _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return shown.replace("\n", "\\n")
+
+
+# The output of `haclient sql`: tables for people, CSV and JSON for programs.
+
 
 FORMATS = ("table", "vertical", "csv", "json", "jsonl")
 ROW_RULE = 40
@@ -264,3 +292,131 @@ def _error_lines(error: Error, described: dict[str, Any], full: bool) -> str:
     if more and not full:
         lines.append("  The error has more lines: \\errors full, or --errors full, shows them.")
     return "\n".join(lines) + "\n"
+
+
+# The terminal of `haclient`: a line that is written over and over, a spinner, the pager.
+#
+# Nothing of it is shown where nobody looks: in a pipe, a file, or with ``--quiet``.
+
+
+PAGER: Final = "less -FRX"
+"""What shows a long result if $PAGER does not say it, and less is there."""
+SPINS_AFTER_S: Final = 0.5
+"""A statement that ends before shows no spinner, which would only flicker. Chosen."""
+_SPIN_S: Final = 0.1
+_SPINNER: Final = "|/-\\"
+
+
+class Line:
+    """One line of a terminal, written over and over."""
+
+    def __init__(self, out: TextIO, shown: bool) -> None:
+        self._out = out
+        self._shown = shown
+        self._width = 0
+
+    def write(self, text: str) -> None:
+        """Show this text instead of the one before."""
+        if self._shown:
+            self._out.write("\r" + text.ljust(self._width))
+            self._out.flush()
+            self._width = max(self._width, len(text))
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._width:
+            self.write("")
+            self._out.write("\r")
+            self._out.flush()
+            self._width = 0
+
+
+class Waiting:
+    """Shows that something runs, and for how long; use it with ``with``.
+
+    Other lines for the same terminal go through `say`, so that they do not mix.
+    """
+
+    def __init__(self, out: TextIO, shown: bool, now: Callable[[], float] = monotonic) -> None:
+        self._out = out
+        self._shown = shown
+        self._now = now
+        self._line = Line(out, shown)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._spinner: threading.Thread | None = None
+
+    def __enter__(self) -> Waiting:
+        if self._shown:
+            self._spinner = threading.Thread(target=self._spin, args=(self._now(),), daemon=True)
+            self._spinner.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        if self._spinner is not None:
+            self._spinner.join()
+
+    def say(self, text: str) -> None:
+        """Write a line of its own."""
+        with self._lock:
+            self._line.end()
+            print(text, file=self._out, flush=True)
+
+    def _spin(self, began: float) -> None:
+        turn, ended = 0, self._ended.wait(SPINS_AFTER_S)
+        while not ended:
+            with self._lock:
+                sign = _SPINNER[turn % len(_SPINNER)]
+                self._line.write(f"{sign} {self._now() - began:.1f} s (Ctrl-C cancels)")
+            turn += 1
+            ended = self._ended.wait(_SPIN_S)
+        with self._lock:
+            self._line.end()
+
+
+def pager_of(environment: Mapping[str, str]) -> list[str]:
+    """Return the command of the pager: $PAGER, else less, if it is there; empty if there is none.
+
+    An empty $PAGER means that nothing is paged.
+    """
+    command = shlex.split(environment.get("PAGER", PAGER))
+    return command if command and shutil.which(command[0]) else []
+
+
+def show(text: str, out: TextIO) -> None:
+    """Write a text for people; one that is longer than the terminal goes through the pager."""
+    size = shutil.get_terminal_size()
+    if out.isatty() and rows_of_screen(text, size.columns) >= size.lines:
+        command = pager_of(os.environ)
+        if command and _paged(text, command):
+            return
+    out.write(text)
+    out.flush()
+
+
+def _paged(text: str, command: list[str]) -> bool:
+    """Return whether the pager could be started; it is left to the user to end it."""
+    with _ctrl_c_left_to_pager():
+        try:
+            # Its reader may have had enough before all is written, which is no error.
+            subprocess.run(command, input=text, text=True, check=False)
+        except OSError as error:
+            print(f"haclient: the pager {command[0]}: {error.strerror}", file=sys.stderr)
+            return False
+    return True
+
+
+@contextmanager
+def _ctrl_c_left_to_pager() -> Iterator[None]:
+    """Do not end at Ctrl-C: the pager gets it, too. It does not inherit a function as handler."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import haclient
-from haclient import completing
+from haclient import statements
 from haclient.exceptions import Error
 from haclient.statements import reads_only, split
 
@@ -136,7 +136,7 @@ class RingNames:
         return known
 
 
-def _reader(names: completing.Names, report: Callable[[str], None]) -> Callable[[str, str], str]:
+def _reader(names: statements.Names, report: Callable[[str], None]) -> Callable[[str, str], str]:
     """Return what reads a line, of a prompt and the statement's lines before."""
     try:
         from prompt_toolkit import PromptSession
@@ -153,8 +153,8 @@ def _reader(names: completing.Names, report: Callable[[str], None]) -> Callable[
         def get_completions(self, document: Any, event: Any) -> Any:
             """Yield what fits."""
             text = f"{self.before}\n{document.text_before_cursor}"
-            want = completing.wanted(text, document.text_after_cursor)
-            for each in completing.completions(want, names) if want is not None else ():
+            want = statements.wanted(text, document.text_after_cursor)
+            for each in statements.completions(want, names) if want is not None else ():
                 yield Completion(each, start_position=-len(want.typed) if want else 0)
 
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

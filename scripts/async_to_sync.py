@@ -16,7 +16,7 @@ import sys
 import tokenize
 from pathlib import Path
 
-MODULES = ("connection", "cursor", "documents", "jobs", "load", "ring", "view")
+MODULES = ("connection", "cursor", "documents", "load", "ring", "view")
 NAMES = {
     "AsyncIterator": "Iterator",
     "StopAsyncIteration": "StopIteration",

@@ -17,7 +17,7 @@ from haproc.membership.view import PeerStatus
 from haproc.metrics import Metrics
 from haproc.node.doors import WaitingForLog, show_ring
 from haproc.node.presence import Presence
-from haproc.node.watching import Watching
+from haproc.node.status import Watching
 from haproc.ring.process import free_ports
 
 NAMES = "abc"

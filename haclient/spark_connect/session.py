@@ -6,7 +6,9 @@ import contextlib
 import copy
 import math
 import os
+import urllib.parse
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,18 @@ from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from haclient import failover
-from haclient.exceptions import DatabaseError
+from haclient.exceptions import DatabaseError, InterfaceError
 from haclient.protocol import Leaving, WireError
-from haclient.settings import Failover, Server, Settings, order_of, policy_of, whole
-from haclient.spark_connect.address import Address, read_address
+from haclient.settings import (
+    Failover,
+    Server,
+    Settings,
+    TlsFiles,
+    order_of,
+    policy_of,
+    tls_files,
+    whole,
+)
 from haclient.spark_connect.calls import (
     Begun,
     Ended,
@@ -37,7 +47,58 @@ from haclient.spark_connect.links import Link, Links
 from haclient.sync.ring import Ring, Work
 from haclient.sync.transport import StateLock, now
 from haclient.sync.view import View
-from haclient.tls import TlsFiles, tls_files
+
+# `sc://a:15002,b:15002/;token=…`: PySpark's connection string with several servers.
+#
+# What stands behind the servers holds for all of them, and is PySpark's own to read.
+
+
+SCHEME = "sc://"
+PORT = 15002
+"""The port of a server whose address does not state one; Spark's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The servers, in order of preference, and what stands behind them."""
+
+    servers: tuple[Server, ...]
+    parameters: str
+    """From the slash on; it may hold a token."""
+
+    def of(self, server: Server) -> str:
+        """Return the connection string of one server alone, as PySpark reads it."""
+        return server.url + self.parameters
+
+
+def read_address(url: str) -> Address:
+    """Read the connection string; raises InterfaceError."""
+    if not url.startswith(SCHEME):
+        raise InterfaceError("expected the servers as 'sc://host:port,host:port/;name=value'")
+    authority, slash, rest = url.removeprefix(SCHEME).partition("/")
+    secure = any(each.strip().lower() == "use_ssl=true" for each in rest.split(";"))
+    texts = [text for each in authority.split(",") if (text := each.strip())]
+    servers = tuple(_server(index, text, secure) for index, text in enumerate(texts))
+    if not servers:
+        raise InterfaceError("no server is given: expected for instance 'sc://a:15002,b:15002'")
+    if len({server.url for server in servers}) < len(servers):
+        raise InterfaceError("a server is listed twice")
+    return Address(servers, slash + rest)
+
+
+def _server(index: int, text: str, secure: bool) -> Server:
+    try:
+        parts = urllib.parse.urlsplit(f"//{text}")
+        port = parts.port or PORT
+    except ValueError as error:
+        raise InterfaceError(f"{text!r} is not the address of a server: {error}") from error
+    if not parts.hostname or parts.netloc != text or "@" in text or ";" in text:
+        raise InterfaceError(
+            f"{text!r} is not the address of a server (host:port); parameters stand behind a slash"
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return Server(index, f"{SCHEME}{host}:{port}", secure, parts.hostname, port, "")
+
 
 # A gRPC channel to several servers, for the stubs of Spark Connect.
 #

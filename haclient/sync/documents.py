@@ -1,14 +1,15 @@
 # Written by scripts/async_to_sync.py from haclient/aio/documents.py; edit that one.
-"""JSON documents of a ring: asked for at one server after another, with statements' failover."""
+"""JSON documents of a ring, batch jobs among them: asked for with statements' failover."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from haclient import protocol, topology
-from haclient.protocol import Rejected
+from haclient.protocol import JobFile, Rejected, form
+from haclient.request_ids import new_request_id
 from haclient.settings import Server, Settings
 from haclient.sync.ring import Ring, Work, exchange
 from haclient.sync.transport import Transport
@@ -59,3 +60,41 @@ class Documents:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+# Batch jobs of a ring: submitted once, watched anywhere.
+
+
+class Jobs(Documents):
+    """The jobs of one user; leave it with ``async with``. Methods raise DatabaseError."""
+
+    def submit(
+        self,
+        request: Mapping[str, Any],
+        files: Sequence[JobFile] = (),
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Submit a job and return it; whichever server is asked again, it is one job.
+
+        ``request``: the fields of ``POST /batches``.
+        """
+        request_id = request_id or new_request_id()
+        kind, body = form(request, files)
+        headers = {"Content-Type": kind, "Idempotency-Key": request_id}
+        return self.request("POST", "/batches", headers, body, request_id)
+
+    def listed(self, start: int, size: int) -> dict[str, Any]:
+        """Return jobs by their ids, so many from this place on: ``total`` and ``sessions``."""
+        return self.request("GET", f"/batches?from={start}&size={size}")
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        """Return a job as it is now."""
+        return self.request("GET", f"/batches/{job_id}")
+
+    def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
+        """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
+        return self.request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
+
+    def kill(self, job_id: int) -> None:
+        """End a job."""
+        self.request("DELETE", f"/batches/{job_id}")

@@ -20,8 +20,8 @@ from haproc.cli import cluster, output
 from haproc.cli.nodes import ask_all, read_config
 from haproc.cli.queue import Asker, AskError, verify
 from haproc.cli.rings import guarded, progress_since
-from haproc.config.kafka import kafka_options
 from haproc.config.model import Config
+from haproc.config.services import kafka_options
 from haproc.membership.state import SERVING
 from haproc.replicate.records.operation import OPERATION
 from haproc.ring.adopting import Difference, Differing, Report, Sort, compare

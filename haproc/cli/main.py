@@ -387,7 +387,7 @@ def _adopt_command(actions: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _found_command(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import found
+    from haproc.cli import logs
 
     command = actions.add_parser(
         "found", help="begin anew on one cluster's tables, after the log was lost"
@@ -399,7 +399,7 @@ def _found_command(actions: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--dry-run", action="store_true", help="only tell what is lost")
     command.add_argument("--force", action="store_true", help="also if another one has more")
     command.add_argument("--yes", action="store_true", help="do not ask")
-    command.set_defaults(run=found.run)
+    command.set_defaults(run=logs.run_found)
 
 
 def _log_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -23,10 +23,10 @@ import uvloop
 
 from dmq import LogError
 from haproc import audit, tracing
-from haproc.cli import log_lines, memory, output
-from haproc.config.certificates import client_context, read_certificates
+from haproc.cli import output, serving
 from haproc.config.load import load
 from haproc.config.model import Config
+from haproc.config.tls import client_context, read_certificates
 from haproc.config.tree import ConfigError
 from haproc.doors.http.access import Access
 from haproc.failure import message_of
@@ -76,11 +76,11 @@ class KafkaInOneLine(logging.Filter):
 
 
 def set_up(level: str, form: str = "text") -> None:
-    """Write this process's log to standard error, see `haproc.cli.log_lines`; raises ValueError."""
+    """Write this process's log to standard error, see `haproc.cli.serving`; raises ValueError."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(log_lines.formatter(form))
+    handler.setFormatter(serving.formatter(form))
     root = logging.getLogger()
-    by_logger = log_lines.levels(level)
+    by_logger = serving.levels(level)
     root.addHandler(handler)
     for name, each in by_logger.items():
         logging.getLogger(name).setLevel(each)
@@ -190,8 +190,8 @@ def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
 def prepare_process() -> None:
     """Have this process's files, memory and threads as a HAProc needs them."""
     _allow_files()
-    memory.leave_pandas_out()
-    memory.give_back_blocks()
+    serving.leave_pandas_out()
+    serving.give_back_blocks()
     # The log's threads must get their turn beside a busy event loop (measured: at the default of
     # 5 ms, reads beside a loop about 80 % busy took seconds).
     sys.setswitchinterval(0.0005)
@@ -287,8 +287,8 @@ def status(options: argparse.Namespace) -> int:
         output.dump(answers)
     else:
         print_status(answers)
-    serving = [str(answer.get("state")) in SERVING for answer in answers.values()]
-    return 0 if all(serving) else output.NOT_READY
+    served = [str(answer.get("state")) in SERVING for answer in answers.values()]
+    return 0 if all(served) else output.NOT_READY
 
 
 async def ask_all(config: Config) -> dict[str, dict[str, Any]]:

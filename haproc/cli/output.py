@@ -1,12 +1,26 @@
-"""What commands print: tables for people, JSON for machines, errors on standard error."""
+"""What commands print: tables for people, JSON for machines, errors, classes of statements."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+
+from haproc.classify.classifier import Unparsed, classify, decided, ruled
+from haproc.classify.model import (
+    Classified,
+    Kind,
+    OperationClass,
+    Recognised,
+    RefusedError,
+    Touched,
+)
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.classify.showing import described
 
 FAILED = 1
 USAGE = 2
@@ -52,3 +66,104 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         )
+
+
+# What classification makes of a statement, for people and for machines.
+#
+# A refused statement has a report too: it says why, and what would make it acceptable. What a
+# statement is that its words do not tell, a running ring says.
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyReport:
+    """The outcome of classifying one statement: ``statement``, ``refused``, or Spark has to say."""
+
+    sql: str
+    statement: Classified | None = None
+    refused: RefusedError | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report for ``--json``."""
+        if self.statement is not None:
+            return described(self.statement)
+        if self.refused is not None:
+            return {"statement": self.sql, "refused": _why(self.refused)}
+        hint = "Spark's parser says what it is: name a running ring, with --ring or --server"
+        return {"statement": self.sql, "kind": None, "hint": hint}
+
+    def as_text(self) -> str:
+        """Return the report as lines of a name and a value."""
+        return "\n".join(lines_of(self.as_dict()))
+
+
+def report(
+    sql: str,
+    context: Context,
+    rules: Rules,
+    override: OperationClass | None = None,
+) -> ClassifyReport:
+    """Classify a statement by its text alone and report on it, also if it is refused.
+
+    Which rule decides is told if that does not rest on what the statement reads.
+    """
+    try:
+        found = classify(sql, context, rules, override)
+        if isinstance(found, Unparsed):
+            return ClassifyReport(sql)
+        written = Touched(found.writes)
+        is_told = bool(found.rules) and found.rules[0].fits(found.kind, written)
+        return ClassifyReport(sql, ruled(found, written, override) if is_told else found)
+    except RefusedError as error:
+        return ClassifyReport(sql, refused=error)
+
+
+def under(told: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
+    """Return what a ring told of a statement, as these rules decide about it.
+
+    What the ring itself refuses stays refused; of expressions it tells nothing.
+    """
+    if "kind" not in told:
+        return {**told}
+    writes, known = frozenset(told["writes"]), bool(told.get("tables_known", True))
+    recognised = Recognised(Kind(told["kind"]), writes=writes, tables_known=known)
+    touched = Touched(writes | frozenset(told.get("reads", ())), known, expressions=None)
+    try:
+        found = decided(recognised, told["statement"], Context(user=user), rules)
+        said = described(ruled(found, touched) if found.rules else found)
+    except RefusedError as error:
+        return {**told, "refused": _why(error)}
+    return {**told, **said, "combinable": told.get("combinable")}
+
+
+def _why(error: RefusedError) -> dict[str, str]:
+    return {
+        "error_class": str(error.error_class),
+        "reason": error.message,
+        "hint": error.hint,
+    }
+
+
+def lines_of(values: Mapping[str, object]) -> list[str]:
+    """Return values for people to read, a line each."""
+    return list(_lines(values))
+
+
+def _lines(values: Mapping[str, object], indent: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        label = f"{indent}{name.replace('_', ' ')}:"
+        if isinstance(value, Mapping):
+            yield label
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{label:<14} {_text(value)}"
+
+
+def _text(value: object) -> str:
+    if value is None or value == [] or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    text = str(value)
+    return text if len(text) <= 400 else f"{text[:400]}… ({len(text):,} characters)"

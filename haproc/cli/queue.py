@@ -19,8 +19,8 @@ import aiohttp
 from dmq import Json
 from haproc.cli import output
 from haproc.cli.nodes import ask_all, commit_text, read_config
-from haproc.config.certificates import client_context
 from haproc.config.model import Config
+from haproc.config.tls import client_context
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.findings import Finding
 

@@ -20,10 +20,10 @@ from haproc.classify.names import Context
 from haproc.classify.rights import Role
 from haproc.classify.rules import Rules, RulesError, load_rules
 from haproc.cli import output
-from haproc.cli.report import lines_of, report, under
-from haproc.config.access import digest_of
+from haproc.cli.output import lines_of, report, under
 from haproc.config.check import NAME
 from haproc.config.load import load
+from haproc.config.sections import digest_of
 from haproc.config.tree import ConfigError
 from haproc.engine import server
 from haproc.failure import ErrorClass

@@ -33,7 +33,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def report_usage(options: argparse.Namespace) -> int:
     """Show it."""
     import haclient
-    from haclient.tls import tls_options
+    from haclient.settings import tls_options
     from haproc.pipeline.tables import COLUMNS, usage
 
     servers = [each.strip() for each in options.servers.split(",") if each.strip()]

@@ -12,13 +12,17 @@ from cronsim import CronSim, CronSimError
 from haproc.classify.allowed import place_of
 from haproc.classify.model import RefusedError
 from haproc.classify.session_settings import instead, travels
-from haproc.config.access import check_oidc, check_users
-from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
 from haproc.config.jobs import Isolation, Jobs
-from haproc.config.kafka import check_kafka
 from haproc.config.model import LANES_MAX, Address, Config
-from haproc.config.redis import check_redis
-from haproc.config.sections import ENVELOPE_BYTES
+from haproc.config.sections import (
+    ENVELOPE_BYTES,
+    check_oidc,
+    check_users,
+    is_client_url,
+    is_loopback,
+    is_wildcard,
+)
+from haproc.config.services import check_kafka, check_redis
 from haproc.config.shares import user_max
 from haproc.config.tls import check_tls
 from haproc.config.tree import Finding

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from haproc.classify.rules import RulesError, load_rules
-from haproc.config.access import User
-from haproc.config.certificates import CertificateError, read_contexts
 from haproc.config.check import LIMITS_IN_ORDER, check
 from haproc.config.model import Address, ClusterConfig, Config, Prefixes
-from haproc.config.sections import Limits
-from haproc.config.tls import check_tls
+from haproc.config.sections import Limits, User
+from haproc.config.tls import CertificateError, check_tls, read_contexts
 from haproc.config.tree import ConfigError, Problem, Tree, join, parse
 from haproc.engine.interface import EngineAddress
 

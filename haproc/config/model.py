@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from haproc.classify.model import WriteConcern
-from haproc.config.access import Oidc, User
-from haproc.config.hosts import is_wildcard
 from haproc.config.jobs import Jobs
-from haproc.config.sections import Archive, Cache, Limits, Optimize
+from haproc.config.sections import Archive, Cache, Limits, Oidc, Optimize, User, is_wildcard
 from haproc.config.tls import Tls
 from haproc.engine.confs import ANSI, TIME_ZONE
 from haproc.engine.interface import EngineAddress, Settings

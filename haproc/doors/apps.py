@@ -32,10 +32,15 @@ from haproc.doors.http.access import (
 from haproc.doors.http.bodies import CLUSTER, HELD, REQUESTED, as_request_error, error_response
 from haproc.doors.http.connections import Connection
 from haproc.doors.http.reading import check_head
-from haproc.doors.operators.clusters import DrainDoor, DrainService
-from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.doors.operators.peers import Forwarded, ForwardedDoor, PeerDoor, PeerService
+from haproc.doors.operators.peers import (
+    Forwarded,
+    ForwardedDoor,
+    HeartbeatDoor,
+    PeerDoor,
+    PeerService,
+)
 from haproc.doors.operators.queue import OperatorService, QueueDoor
+from haproc.doors.operators.ring import DrainDoor, DrainService
 from haproc.doors.roles import ALWAYS, needed
 from haproc.doors.status import StatusDoor, StatusSource
 from haproc.failure import let_go

@@ -12,7 +12,7 @@ from typing import Any, Final
 import grpc.aio
 
 from haproc import protos, wire
-from haproc.engine import confs, failure
+from haproc.engine import channel, confs
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, SessionFile, Settings, TransactionMarker
 from haproc.engine.remote import USER, RemoteSession, plan_bytes, sql_plan, sql_relation
@@ -68,7 +68,7 @@ class FreshSession:
         try:
             answer = await call(requests(), self._timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise failure.decode(error).error() from error
+            raise channel.decode(error).error() from error
         response = wire.parsed(_base.AddArtifactsResponse, bytes(answer))
         if bad := [each.name for each in response.artifacts if not each.is_crc_successful]:
             raise EngineError(

@@ -19,13 +19,12 @@ from haproc.engine.configured import Defaults
 from haproc.engine.confs import CHECKS_POOL, pool_of_lane, quoted_name
 from haproc.engine.copying import SparkCopies
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.history import SparkHistories
 from haproc.engine.interface import Column, EngineAddress, Lane, Named, Restore, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.server import Marker, Plugin, settings_of_results
 from haproc.engine.session import SparkSession
-from haproc.engine.table import columns_of, last_version, rows_in_turn
+from haproc.engine.table import SparkHistories, columns_of, last_version, rows_in_turn
 
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
 """Runs a job with one task, so a driver without executors does not pass."""

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from haproc import protos, wire
 from haproc.backoff import Backoff
-from haproc.engine import failure, placeholder
+from haproc.engine import channel, placeholder
 from haproc.engine.answer import SparkAnswer
 from haproc.engine.channel import Channel
 from haproc.engine.errors import (
@@ -188,7 +188,7 @@ class RemoteSession:
             yield answer
             ended = answered = True
         except grpc.aio.AioRpcError as error:
-            explained = failure.relayed(error) if raw else await self._explained(error)
+            explained = channel.relayed(error) if raw else await self._explained(error)
             ended = has_ended(explained)
             raise explained from error
         finally:
@@ -414,7 +414,7 @@ class RemoteSession:
 
     async def _explained(self, error: grpc.aio.AioRpcError) -> EngineError:
         """Return the error of a failed call, with details from the server where they matter."""
-        failed = failure.decode(error)
+        failed = channel.decode(error)
         if not failed.wants_details:
             return failed.error()
         request = self._request(_base.FetchErrorDetailsRequest, error_id=failed.error_id)
@@ -424,7 +424,7 @@ class RemoteSession:
             )
         except grpc.aio.AioRpcError:
             return failed.error()
-        return failure.error_with_details(failed, details)
+        return channel.error_with_details(failed, details)
 
 
 def _unreadable(*, reads_only: bool) -> EngineError:

@@ -15,11 +15,10 @@ from typing import assert_never
 
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine import confs
-from haproc.engine.asking import Asking
+from haproc.engine.asking import Asking, SparkRelay
 from haproc.engine.configured import ConfiguredSession, Defaults, FreshSession
 from haproc.engine.errors import SESSION_CHANGED, EngineError, ErrorKind, session_lost
 from haproc.engine.interface import Observed, Queries, Relay, Restore, ResultStream, Settings
-from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession, plan_of
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.table import single_row

@@ -66,7 +66,7 @@ def _plan(what: str, request: bytes) -> Any:
 #
 # Sessions and lanes take any form; only `engine.remote.plan_of` turns a form into Spark's. As a
 # client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`. The
-# log's records hold statements by their tags (`dmq.declared`).
+# log's records hold statements by their tags (`dmq.log`).
 
 
 class SqlText(Struct, frozen=True, tag="sql"):

@@ -1,4 +1,4 @@
-"""The engine's questions about tables: columns, the last mark of each, and checksums."""
+"""The engine's questions about tables: columns, the last mark of each, checksums, commits."""
 
 from __future__ import annotations
 
@@ -8,18 +8,89 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from haproc.classify.names import OWN_SCHEMAS
 from haproc.engine import arrow, confs
+from haproc.engine.commits import Commit, Newest
+from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, Session, Settings, TableState
+from haproc.engine.interface import Column, Named, Session, Settings, Sort, TableState
+from haproc.engine.pieces import CATALOG
 from haproc.engine.remote import RemoteSession, sql_plan
 from haproc.engine.statement import SqlText
-from haproc.engine.type_text import type_text
 from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
+
+# Spark's type text (``decimal(10,2)``, ``array<bigint>``) from the protocol's type messages.
+
+
+_PLAIN = {
+    "null": "void",
+    "binary": "binary",
+    "boolean": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+    "calendar_interval": "interval",
+    "variant": "variant",
+}
+_YEAR_MONTH = ("year", "month")
+_DAY_TIME = ("day", "hour", "minute", "second")
+
+
+def type_text(data_type: Any) -> str:
+    """Return the type as Spark writes it in DESCRIBE."""
+    kind = data_type.WhichOneof("kind")
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    detail: Any = getattr(data_type, kind) if kind else None
+    match kind:
+        case "string":
+            default = detail.collation in ("", "UTF8_BINARY")
+            return "string" if default else f"string collate {detail.collation}"
+        case "char" | "var_char":
+            return f"{'char' if kind == 'char' else 'varchar'}({detail.length})"
+        case "decimal":
+            precision = detail.precision if detail.HasField("precision") else 10
+            return f"decimal({precision},{detail.scale})"
+        case "array":
+            return f"array<{type_text(detail.element_type)}>"
+        case "map":
+            return f"map<{type_text(detail.key_type)},{type_text(detail.value_type)}>"
+        case "struct":
+            fields = (
+                f"{_name(field.name)}:{type_text(field.data_type)}" for field in detail.fields
+            )
+            return f"struct<{','.join(fields)}>"
+        case "year_month_interval":
+            return _interval(detail, _YEAR_MONTH)
+        case "day_time_interval":
+            return _interval(detail, _DAY_TIME)
+        case "time":
+            return f"time({detail.precision if detail.HasField('precision') else 6})"
+        case _:
+            return kind.replace("_", " ") if kind else "unknown"
+
+
+def _name(name: str) -> str:
+    return name if name.isidentifier() else "`" + name.replace("`", "``") + "`"
+
+
+def _interval(detail: Any, units: tuple[str, ...]) -> str:
+    start = detail.start_field if detail.HasField("start_field") else 0
+    end = detail.end_field if detail.HasField("end_field") else len(units) - 1
+    return f"interval {units[start]}" + (f" to {units[end]}" if end != start else "")
+
+
+# The engine's questions about tables: columns, the last mark of each, and checksums.
 
 # The content of a cluster, as a checksum of each table and view.
 #
@@ -283,3 +354,65 @@ async def last_version(
         if versions or commits < history_rows:
             break
     return max(versions, default=None)
+
+
+# Asks a cluster for the commits of its Delta tables.
+
+
+STANDING_AT_ONCE: Final = 200
+"""Tables whose newest commits are asked for in one call. Chosen: a second at 5 ms each."""
+_DELTA: Final = re.compile(r"([0-9]+)@([0-9]+)")
+
+
+class SparkHistories:
+    """Implements Histories.
+
+    ``ask`` makes a call that depends on no session's state; ``standing`` is that of the engine.
+    """
+
+    def __init__(
+        self,
+        in_session: Callable[[Callable[[RemoteSession], Awaitable[Any]]], Awaitable[Any]],
+        standing: Callable[[Sequence[Named]], Awaitable[str]],
+    ) -> None:
+        self._in_session = in_session
+        self._standing = standing
+
+    async def newest(self) -> Mapping[str, Newest]:
+        """See Histories. Spark runs no task for it."""
+        names = [name for name, is_view in await listed(self._rows, CATALOG) if not is_view]
+        found: dict[str, Newest] = {}
+        for first in range(0, len(names), STANDING_AT_ONCE):
+            some = names[first : first + STANDING_AT_ONCE]
+            text = await self._standing([Named(Sort.TABLE, name) for name in some])
+            for name, found_text in zip(some, text.split("/"), strict=True):
+                if newest := _DELTA.fullmatch(found_text):
+                    found[name] = Newest(int(newest[1]), int(newest[2]))
+        return found
+
+    async def commits(self, table: str, count: int) -> Sequence[Commit]:
+        """See Histories."""
+        try:
+            rows = await self._rows(f"DESCRIBE HISTORY {quoted_name(table)} LIMIT {count}")
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION:
+                raise
+            return ()
+        return [
+            Commit(
+                int(row["version"]),
+                int(row["timestamp"].timestamp() * 1000),
+                str(row["operation"] or ""),
+                str(row["userName"] or row["userId"] or ""),
+                str(row["engineInfo"] or ""),
+                str(row["userMetadata"] or ""),
+            )
+            for row in rows
+        ]
+
+    async def _rows(self, sql: str) -> list[dict[str, Any]]:
+        async def rows(own: RemoteSession) -> list[dict[str, Any]]:
+            return [row async for row in all_rows(own, sql, HISTORY_TIMEOUT_S)]
+
+        found: list[dict[str, Any]] = await self._in_session(rows)
+        return found

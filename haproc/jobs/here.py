@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from dmq.key_value import KeyValueStore
-from haproc.config.certificates import Certificates
 from haproc.config.jobs import Schedule
 from haproc.config.model import Config
+from haproc.config.tls import Certificates
 from haproc.failure import RequestError
 from haproc.jobs.book import Book, JobTokens, fence_name
 from haproc.jobs.isolation import check_isolation

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
-from dmq.declared import Kinds
+from dmq.log import Kinds
 from haproc.jobs.model import (
     Ending,
     Event,

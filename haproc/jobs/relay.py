@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from haproc.config.certificates import Certificates
-from haproc.config.hosts import is_wildcard
 from haproc.config.model import Address, Config
+from haproc.config.sections import is_wildcard
+from haproc.config.tls import Certificates
 
 HOST: Final = "127.0.0.1"
 CONNECT_S: Final = 2.0

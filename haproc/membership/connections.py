@@ -15,8 +15,8 @@ import msgspec
 
 from dmq import Json
 from haproc import tracing
-from haproc.config.certificates import Certificates
 from haproc.config.model import Address, Config, Membership
+from haproc.config.tls import Certificates
 from haproc.membership.peers import (
     ApplyNow,
     CopyAnswer,

@@ -16,10 +16,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from haproc.backoff import Backoff
-from haproc.config.hosts import is_client_url
 from haproc.config.model import Config
 from haproc.config.model import Redis as Settings
-from haproc.config.redis import RedisUrl, parse_redis_url
+from haproc.config.sections import is_client_url
+from haproc.config.services import RedisUrl, parse_redis_url
 from haproc.failure import RequestError
 from haproc.membership.connections import Links
 from haproc.membership.exchange import SETTLE_INTERVALS, Envelope, Exchange, Receipt, Seal, Way

@@ -15,9 +15,9 @@ from typing import TypeVar
 from aiohttp import web
 
 from dmq import Json, KeyValueStore, LogUnavailableError
-from haproc.config.certificates import Certificates
 from haproc.config.model import Config
 from haproc.config.shares import Shares
+from haproc.config.tls import Certificates
 from haproc.doors.apps import REGISTRY, client_app, operator_app, waiting_app
 from haproc.doors.clients.archive_door import ArchiveService, attest, keep
 from haproc.doors.connect.calls import Boundary
@@ -28,12 +28,10 @@ from haproc.doors.connect.server import ConnectListener
 from haproc.doors.connect.service import ConnectService
 from haproc.doors.http.access import Access
 from haproc.doors.http.listener import Listener
-from haproc.doors.operators.clients import attend, supervise
-from haproc.doors.operators.clusters import admit
 from haproc.doors.operators.peers import Forwarded, add_settings
+from haproc.doors.operators.ring import admit, attend, supervise
 from haproc.doors.status import Readiness
-from haproc.doors.ui.broadcast import Broadcaster
-from haproc.doors.ui.door import show
+from haproc.doors.ui.door import Broadcaster, show
 from haproc.failure import ErrorClass, log_away, refused
 from haproc.jobs.here import JobsHere
 from haproc.membership.clusters import ClusterView
@@ -41,8 +39,7 @@ from haproc.membership.state import State, refusal
 from haproc.metrics import Metrics
 from haproc.node.member import LocalMember
 from haproc.node.presence import Presence
-from haproc.node.status import DriftWatch, NodeStatus
-from haproc.node.watching import Watching
+from haproc.node.status import DriftWatch, NodeStatus, Watching
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Fate
 from haproc.route.offload import Texts

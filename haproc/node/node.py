@@ -17,11 +17,11 @@ from haproc.classify.allowed import Paths
 from haproc.classify.classifier import classify
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, load_rules
-from haproc.config.certificates import Certificates, read_certificates
-from haproc.config.hosts import is_loopback
-from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
+from haproc.config.sections import is_loopback
+from haproc.config.services import kafka_options
 from haproc.config.shares import Shares
+from haproc.config.tls import Certificates, read_certificates
 from haproc.doors.clients.door import ClientDoor
 from haproc.doors.http.access import ANONYMOUS, Access
 from haproc.engine.confs import wanted

@@ -14,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from dmq import Json
-from haproc.config.certificates import Certificates
 from haproc.config.model import Config, StateWay
-from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.membership.clusters import ClusterView, cluster_views, high_watermark
+from haproc.config.tls import Certificates
+from haproc.doors.operators.peers import HeartbeatDoor
+from haproc.membership.clusters import ClusterView, History, cluster_views, high_watermark
 from haproc.membership.connections import Links
-from haproc.membership.history import History
 from haproc.membership.members import Members
 from haproc.membership.state import ClusterReport, time_text
 from haproc.metrics import Metrics

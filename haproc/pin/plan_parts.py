@@ -12,8 +12,7 @@ import pyarrow as pa
 from haproc import protos, wire
 from haproc.classify.names import Context, completed, parts_of, path_of
 from haproc.classify.plans import delta
-from haproc.classify.plans.parsing import members, parse
-from haproc.classify.plans.reading import PlanFindings
+from haproc.classify.plans.parsing import PlanFindings, members, parse
 from haproc.classify.plans.relations import inside
 from haproc.pin.sqltypes import quote_name
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import haclient
-from haclient.tls import tls_files, tls_options
+from haclient.settings import tls_files, tls_options
 
 ANSWER_S: Final = 120.0
 """A page after a HAProc's restart takes seconds of a core."""

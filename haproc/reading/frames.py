@@ -13,8 +13,7 @@ from typing import Any, Final
 from haproc import protos
 from haproc.classify.model import Kind
 from haproc.classify.plans import delta, expressions
-from haproc.classify.plans.parsing import members
-from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
+from haproc.classify.plans.parsing import Does, PlanFindings, PlanReading, members
 from haproc.classify.plans.relations import COMPUTED_RANGE, USER_CODE, walk
 from haproc.classify.tokens import TokenKind
 from haproc.reading.findings import SHOWN_MAX

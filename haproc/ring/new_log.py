@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dmq import KeyValueStore, MovableLog
+from dmq.key_value import Origin, Standing, remember
 from dmq.moving import check_new
-from dmq.origin import Origin, Standing, remember
 from haproc.replicate.records.progress import CopyRequest, Progress, to_cursor
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import aiohttp
 
-from haproc.config.certificates import client_context
 from haproc.config.model import Address, Config
+from haproc.config.tls import client_context
 from haproc.membership.state import HOPELESS, State
 from haproc.ring.settings import RingError
 

@@ -11,8 +11,7 @@ from typing import Final, Protocol
 from haproc import protos
 from haproc.classify.model import Classified, OperationClass, RefusedError
 from haproc.classify.plans.commands import read_opened
-from haproc.classify.plans.parsing import members
-from haproc.classify.plans.reading import Does
+from haproc.classify.plans.parsing import Does, members
 from haproc.classify.rules import CACHEABLE_KINDS
 from haproc.config.sections import Cache
 from haproc.engine.errors import EngineError

@@ -22,8 +22,7 @@ from haproc.classify.model import (
 from haproc.classify.names import Context, parts_of
 from haproc.classify.plans.classifying import classify_plan, text_of, unparsed
 from haproc.classify.plans.commands import read_opened
-from haproc.classify.plans.parsing import opened, parse
-from haproc.classify.plans.reading import PlanReading
+from haproc.classify.plans.parsing import PlanReading, opened, parse
 from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.rules import Rules, about, first
 from haproc.engine.errors import EngineError

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from dmq import Json
 from haproc.classify.model import OperationClass, WriteConcern
-from haproc.classify.plans.reading import PlanReading
+from haproc.classify.plans.parsing import PlanReading
 from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.config.model import Consistency
 from haproc.engine.interface import Chunk, Column, ResultStream

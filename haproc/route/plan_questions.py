@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from haproc import protos, wire
 from haproc.classify.plans import delta
-from haproc.classify.plans.reading import PlanFindings
+from haproc.classify.plans.parsing import PlanFindings
 from haproc.classify.plans.relations import inside
 from haproc.pin.plan_parts import input_of
 from haproc.pin.sqltypes import quote_name

@@ -24,7 +24,7 @@ from haproc import protos
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.plans.commands import read_plan
-from haproc.classify.plans.reading import Mode, PlanReading
+from haproc.classify.plans.parsing import Mode, PlanReading
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Engine
 from haproc.engine.placeholder import placeholder

@@ -22,7 +22,7 @@ from haproc.classify.model import Classified, Kind, RefusedError, Touched
 from haproc.classify.names import Context, qualified
 from haproc.classify.plans import delta
 from haproc.classify.plans.classifying import check_class
-from haproc.classify.plans.reading import Does
+from haproc.classify.plans.parsing import Does
 from haproc.classify.rules import ASYNCHRONOUS_KINDS, CACHEABLE_KINDS
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings

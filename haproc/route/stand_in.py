@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from haproc import protos, wire
 from haproc.classify.model import Kind
-from haproc.classify.plans.reading import Mode, PlanReading
+from haproc.classify.plans.parsing import Mode, PlanReading
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.placeholder import placeholder
 from haproc.engine.statement import SparkPlan, SqlText

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
-from dmq.declared import Kinds
 from dmq.key_value import Kept as Stored
+from dmq.log import Kinds
 from haproc.sessions.journal import Kept
 
 SESSIONS: Final = "session/"

@@ -31,9 +31,8 @@ from dmq import (
     open_log,
 )
 from dmq.kafka import KafkaLog
-from dmq.kafka_chunks import cut
 from dmq.kafka_handle import LOOKED_WITHIN_S
-from dmq.kafka_topic import needed
+from dmq.kafka_topic import cut, needed
 from haproc.ring.broker import LocalKafka
 from tests.contract.log_backends import KAFKA_OPTIONS, append_message
 

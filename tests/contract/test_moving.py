@@ -28,9 +28,9 @@ from dmq import (
     open_log,
     open_store,
 )
+from dmq.key_value import Origin, Standing, check_usable, origin_of, remember
 from dmq.log import FILLER_STORED
 from dmq.moving import Contents, check_new, export_log, import_log, read_contents
-from dmq.origin import Origin, Standing, check_usable, origin_of, remember
 from tests.contract.log_backends import KAFKA_OPTIONS
 
 BACKENDS = ("memory", "sqlite", "kafka")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from dmq.opening import open_log
-from haproc.config.kafka import kafka_options
+from haproc.config.services import kafka_options
 from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.records.contents import Fence
 from haproc.replicate.records.operation import Operation, from_record

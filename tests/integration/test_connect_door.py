@@ -14,11 +14,10 @@ import grpc.aio
 import pytest
 
 from dmq import MemoryKeyValueStore
-from haproc.config.access import User
-from haproc.config.certificates import read_certificates
 from haproc.config.model import Address, ClusterConfig, Config
+from haproc.config.sections import User
 from haproc.config.shares import Shares
-from haproc.config.tls import Tls
+from haproc.config.tls import Tls, read_certificates
 from haproc.engine.interface import EngineAddress
 from haproc.metrics import Metrics
 from haproc.node.doors import connect_door

@@ -14,8 +14,8 @@ import pytest
 
 from dmq import Log, LogError, LogUnavailableError, Record
 from dmq.opening import open_log
-from haproc.config.kafka import kafka_options
 from haproc.config.load import load_text
+from haproc.config.services import kafka_options
 from haproc.ring.broker import LocalBroker
 from haproc.ring.process import free_port
 from haproc.ring.settings import Ports

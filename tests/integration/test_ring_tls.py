@@ -18,7 +18,7 @@ import pytest
 
 import haclient
 import haclient.cli
-from haclient.tls import tls_files
+from haclient.settings import tls_files
 from haproc.cli.main import main
 from haproc.config.tls import ClientCertificates
 from haproc.ring import making

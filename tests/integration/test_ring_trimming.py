@@ -11,7 +11,7 @@ import yaml
 
 from dmq.opening import open_log
 from haproc.cli.main import main
-from haproc.config.kafka import kafka_options
+from haproc.config.services import kafka_options
 from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.records.operation import FailureReport, to_record
 from haproc.replicate.records.rows import ApplicationFailure

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dmq import MemoryKeys, MemoryKeyValueStore, MemoryLog
+from dmq.key_value import origin_of
 from dmq.log import FILLER_STORED
 from dmq.moving import export_log, import_log
-from dmq.origin import origin_of
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.records.copy import Copy

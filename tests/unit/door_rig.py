@@ -13,22 +13,17 @@ import aiohttp
 from aiohttp import web
 
 from dmq import Json
-from haproc.config.access import User
-from haproc.config.certificates import Certificates, client_context, read_certificates
 from haproc.config.model import Address, ClusterConfig, Config, Timeouts
-from haproc.config.sections import Archive, Limits
-from haproc.config.tls import Tls
+from haproc.config.sections import Archive, Limits, User
+from haproc.config.tls import Certificates, Tls, client_context, read_certificates
 from haproc.doors.apps import client_app, operator_app
 from haproc.doors.clients.archive_door import attest, keep
 from haproc.doors.http.access import Access
 from haproc.doors.http.connections import no_shortcut
 from haproc.doors.http.listener import Listener
-from haproc.doors.operators.clients import SessionsService, attend, supervise
-from haproc.doors.operators.clusters import admit
-from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.doors.operators.peers import Forwarded, add_settings
-from haproc.doors.ui.broadcast import Broadcaster
-from haproc.doors.ui.door import show
+from haproc.doors.operators.peers import Forwarded, HeartbeatDoor, add_settings
+from haproc.doors.operators.ring import SessionsService, admit, attend, supervise
+from haproc.doors.ui.door import Broadcaster, show
 from haproc.engine.interface import EngineAddress
 from haproc.jobs.service import JobService
 from haproc.metrics import Metrics

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dmq.declared import Kinds
+from dmq.log import Kinds
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.classify.rights import Rights
 from haproc.classify.rights import Role as AccessRole

@@ -14,10 +14,16 @@ from pathlib import Path
 import pytest
 
 from haproc.cli import nodes
-from haproc.config.certificates import CertificateError, Certificates, doubt, read_contexts
 from haproc.config.load import load_text
 from haproc.config.model import Config
-from haproc.config.tls import ClientCertificates, Tls
+from haproc.config.tls import (
+    CertificateError,
+    Certificates,
+    ClientCertificates,
+    Tls,
+    doubt,
+    read_contexts,
+)
 from haproc.config.tree import ConfigError
 from haproc.doors.http.access import Access
 from haproc.node.node import ExitCode

@@ -25,7 +25,7 @@ from haproc.classify.session_settings import (
     travels,
 )
 from haproc.classify.showing import described
-from haproc.cli.report import report, under
+from haproc.cli.output import report, under
 from tests.readings.classified import classified
 
 RULES = Rules.builtin()

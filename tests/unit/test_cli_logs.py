@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from haproc import audit
-from haproc.cli import log_lines, nodes
+from haproc.cli import nodes, serving
 from haproc.failure import ErrorClass, refused
 
 
@@ -64,7 +64,7 @@ def fresh_root() -> Iterator[logging.Logger]:
 def test_json_line_has_time_level_message_and_the_records_fields() -> None:
     made = record("haproc.operations", "offset %d\nends", 1.5, 7)
     made.fields = {"offset": 7, "user": "änn"}
-    assert json.loads(log_lines.JsonLines().format(made)) == {
+    assert json.loads(serving.JsonLines().format(made)) == {
         "time": "1970-01-01T00:00:01.500+00:00",
         "level": "ERROR",
         "logger": "haproc.operations",
@@ -74,20 +74,20 @@ def test_json_line_has_time_level_message_and_the_records_fields() -> None:
     }
     failed = record("haproc.node", "failed", 1.0)
     failed.exc_info = (OSError, OSError("reset"), None)
-    line = log_lines.JsonLines().format(failed)
+    line = serving.JsonLines().format(failed)
     assert "\n" not in line and "OSError: reset" in json.loads(line)["error"]
 
 
 def test_levels_are_for_all_or_for_a_logger() -> None:
-    assert log_lines.levels("WARNING") == {"": "WARNING"}
-    found = log_lines.levels("haproc.operations=DEBUG, ERROR")
+    assert serving.levels("WARNING") == {"": "WARNING"}
+    found = serving.levels("haproc.operations=DEBUG, ERROR")
     assert found == {"": "ERROR", "haproc.operations": "DEBUG"}
-    assert log_lines.levels("haproc.operations=DEBUG")[""] == "INFO"
+    assert serving.levels("haproc.operations=DEBUG")[""] == "INFO"
     for wrong in ("", "info", "=DEBUG", "haproc=LOUD", "INFO,,"):
         with pytest.raises(ValueError, match="HAPROC_LOG_LEVEL"):
-            log_lines.levels(wrong)
+            serving.levels(wrong)
     with pytest.raises(ValueError, match="HAPROC_LOG_FORMAT is 'xml'"):
-        log_lines.formatter("xml")
+        serving.formatter("xml")
 
 
 def test_log_of_operations_alone_is_at_debug(

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from haclient import job_commands, terminal
-from haclient.sync.jobs import Jobs
+from haclient import output as haclient_output
+from haclient import ring_commands
+from haclient.sync.documents import Jobs
 from haproc.cli import output
 
 ATTACK = "a\x1b]0;title\x07\x9b2J\r\x00\u202eb\ud800"
@@ -48,11 +49,11 @@ class OneJob:
 
 def test_followed_job_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
-    assert job_commands.follow(cast(Jobs, OneJob()), 1, said.append) == 7
+    assert ring_commands.follow(cast(Jobs, OneJob()), 1, said.append) == 7
     assert capsys.readouterr().out == f"{SHOWN}\nZürich\t東京\n"
     assert said[-1] == SHOWN
 
 
 def test_haclient_and_haproc_take_the_same_for_harmless() -> None:
     every = "".join(map(chr, range(0x110000)))
-    assert terminal.harmless(every) == output.harmless(every)
+    assert haclient_output.harmless(every) == output.harmless(every)

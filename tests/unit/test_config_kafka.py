@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from haproc.config.kafka import kafka_options
 from haproc.config.load import ConfigError, load_text
 from haproc.config.model import Config, Kafka
+from haproc.config.services import kafka_options
 
 ENVIRON = {"RING": "ring-secret-1", "PASSWORD": "kafka-password-1", "KEY": "key-password-1"}
 LOCAL = "kafka://127.0.0.1:9092,localhost:9093/demo"

@@ -9,7 +9,7 @@ import pytest
 
 from haproc.config.load import ConfigError, load_text
 from haproc.config.model import Config, Redis, StateWay
-from haproc.config.redis import RedisUrl, parse_redis_url
+from haproc.config.services import RedisUrl, parse_redis_url
 
 ENVIRON = {"RING": "ring-secret-1", "PASSWORD": "redis-password-1"}
 BASE = """

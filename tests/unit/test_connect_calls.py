@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from haproc import protos
-from haproc.config.access import User
+from haproc.config.sections import User
 from haproc.doors.connect.calls import CONTROL_BYTES_MAX, Boundary, Call
 from haproc.doors.http.access import Access
 from haproc.metrics import Metrics

@@ -17,7 +17,7 @@ from dmq.memory import MemoryKeys, MemoryKeyValueStore
 from haproc import protos
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import expressions
-from haproc.classify.plans.reading import Does, PlanFindings
+from haproc.classify.plans.parsing import Does, PlanFindings
 from haproc.config.model import Reads
 from haproc.config.sections import Limits
 from haproc.config.shares import Shares

@@ -12,8 +12,7 @@ import grpc
 from pyspark.sql.connect.client.retries import extract_retry_delay
 
 from haproc.config.model import Address, Connect
-from haproc.doors.connect.figures import Figures
-from haproc.doors.connect.server import ConnectListener
+from haproc.doors.connect.server import ConnectListener, Figures
 from haproc.ring.process import free_port
 
 CLIENTS = 4

@@ -12,12 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
-from haproc.config.certificates import Certificates
 from haproc.config.model import Address, Connect
-from haproc.config.tls import ClientCertificates
+from haproc.config.tls import Certificates, ClientCertificates
 from haproc.doors.connect import server
-from haproc.doors.connect.figures import Figures
-from haproc.doors.connect.server import SERVING, ConnectListener
+from haproc.doors.connect.server import SERVING, ConnectListener, Figures
 from tests.certificates import Authority, Pair
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from haproc.config.hosts import is_loopback
 from haproc.config.load import load_text
 from haproc.config.model import Config, StateWay
-from haproc.config.redis import parse_redis_url
+from haproc.config.sections import is_loopback
+from haproc.config.services import parse_redis_url
 from haproc.engine import server
 from haproc.ring.runtime import KAFKA_JARS
 from haproc.ring.settings import CATALOG_OPTIONS, MESSAGE_BYTES_MAX, spark_server_settings

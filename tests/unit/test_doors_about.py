@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from haproc.config.access import User
+from haproc.config.sections import User
 from haproc.doors.status import Readiness
 from tests.unit.door_rig import door
 from tests.unit.test_doors_openapi import check

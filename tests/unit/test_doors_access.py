@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from haproc.config.access import User
-from haproc.config.sections import Limits
+from haproc.config.sections import Limits, User
 from haproc.doors.clients.statement_request import FIELDS, read_statement
 from haproc.doors.http.access import Access
 from haproc.doors.status import Readiness

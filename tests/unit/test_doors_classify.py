@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from haproc.cli.main import main
-from haproc.config.access import User
+from haproc.config.sections import User
 from tests.unit.door_rig import door
 from tests.unit.test_doors_openapi import check
 

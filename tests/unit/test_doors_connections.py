@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from haproc.config.access import User
+from haproc.config.sections import User
 from haproc.doors.http import connections
 from haproc.doors.http.connections import ThrottledWarning
 from haproc.membership.connections import HEARTBEAT_PATH, TAKEN

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import OperationClass
-from haproc.config.access import User
-from haproc.config.sections import Limits
+from haproc.config.sections import Limits, User
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import uvloop
 
-from haproc.doors.operators.heartbeats import BODY_BYTES_MAX
+from haproc.doors.operators.peers import BODY_BYTES_MAX
 from haproc.membership.connections import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
 from haproc.membership.state import Beat, ClusterReport, PeerMessage, State
 from tests.unit.door_rig import STATEMENTS, Rig, door

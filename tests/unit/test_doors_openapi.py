@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from jsonschema import Draft202012Validator
 
-from haproc.config.access import User
-from haproc.config.sections import Limits
+from haproc.config.sections import Limits, User
 from haproc.failure import FailureKind, RequestError
 from tests.unit.canned import Canned, chunks_of, stream_of
 from tests.unit.door_rig import STATEMENTS, Rig, door

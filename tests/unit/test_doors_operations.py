@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from haproc.config.access import User
 from haproc.config.check import check
-from haproc.config.sections import Archive
+from haproc.config.sections import Archive, User
 from tests.unit.canned import CannedArchive
 from tests.unit.door_rig import door, make_config
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from haproc.config.access import User
+from haproc.config.sections import User
 from haproc.doors.apps import REGISTRY
 from haproc.doors.http.statuses import (
     SETTLED_ELSEWHERE,

@@ -17,11 +17,10 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from haproc.config.access import User
-from haproc.config.certificates import read_contexts
 from haproc.config.model import Address
-from haproc.config.tls import ClientCertificates
-from haproc.doors.http import handshakes
+from haproc.config.sections import User
+from haproc.config.tls import ClientCertificates, read_contexts
+from haproc.doors.http import listener
 from haproc.doors.http.listener import Listener
 from haproc.node.node import open_doors
 from tests.certificates import Authority
@@ -180,7 +179,7 @@ async def test_change_of_the_ca_holds_for_clients_of_new_connections(tmp_path: P
 def test_client_that_does_not_begin_is_cut_off(
     tmp_path: Path, run: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshakes, "HEAD_S", 0.2)
+    monkeypatch.setattr(listener, "HEAD_S", 0.2)
 
     async def silent() -> None:
         async with (
@@ -276,11 +275,11 @@ class Full:
 async def test_door_goes_on_when_the_system_has_files_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(handshakes, "_FULL_PAUSE_S", 0.05)
+    monkeypatch.setattr(listener, "_FULL_PAUSE_S", 0.05)
     authority = Authority(tmp_path)
     async with door(tmp_path, tls=authority.tls()) as rig:
         server = rig.listener._server
-        assert isinstance(server, handshakes.TlsServer)
+        assert isinstance(server, listener.TlsServer)
         asyncio.get_running_loop().remove_reader(server.sockets[0])
         server.sockets[:] = [cast(socket.socket, Full(server.sockets[0]))]
         await server.start_serving()

@@ -12,10 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from haproc.config.access import User
-from haproc.doors.ui import broadcast
+from haproc.config.sections import User
 from haproc.doors.ui import door as ui_door
-from haproc.doors.ui.broadcast import Broadcaster, Viewer
+from haproc.doors.ui.door import Broadcaster, Viewer
 from tests.unit.door_rig import CannedWatched, Rig, door, until
 
 FOLDER = Path(ui_door.__file__).parent
@@ -180,7 +179,7 @@ async def test_stream_ends_so_that_its_token_is_looked_at_again(
 async def test_too_many_viewers_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast, "VIEWERS_MAX", 1)
+    monkeypatch.setattr(ui_door, "VIEWERS_MAX", 1)
     async with door(tmp_path, operator=True) as rig:
         first = await rig.http.get(rig.url + "/ui/events")
         async with rig.http.get(rig.url + "/ui/events") as response:

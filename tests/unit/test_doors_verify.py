@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from haproc.config.access import User
+from haproc.config.sections import User
 from haproc.failure import ErrorClass, refused
 from tests.unit.door_rig import door
 from tests.unit.test_doors_openapi import check

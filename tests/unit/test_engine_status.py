@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc import protos
-from haproc.engine import failure
+from haproc.engine import channel
 from haproc.engine.errors import (
     CHAIN_MAX,
     ErrorKind,
@@ -218,11 +218,11 @@ def test_kind_of_a_suggestion_whose_causes_were_not_seen_is_environment(link: Li
 @pytest.mark.parametrize("java_class", ["java.lang.RuntimeException", "java.lang.MatchError"])
 def test_error_whose_details_the_server_does_not_tell_is_environment(java_class: str) -> None:
     metadata = {"errorId": "e1", "classes": json.dumps([java_class])}
-    failed = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "no", metadata))
+    failed = channel.decode(_rpc_error(grpc.StatusCode.INTERNAL, "no", metadata))
     assert failed.wants_details
     assert failed.error().kind is ENVIRONMENT
     forgotten = protos.base.FetchErrorDetailsResponse()
-    assert failure.error_with_details(failed, forgotten).kind is ENVIRONMENT
+    assert channel.error_with_details(failed, forgotten).kind is ENVIRONMENT
 
 
 @given(st.lists(st.sampled_from([_TASK_WRITE, _SPARK_EXCEPTION]), max_size=5))
@@ -274,7 +274,7 @@ def test_decode_reads_class_sqlstate_and_java_classes() -> None:
         "classes": json.dumps(["org.apache.spark.SparkArithmeticException"]),
         "errorId": "e1",
     }
-    decoded = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "no", metadata))
+    decoded = channel.decode(_rpc_error(grpc.StatusCode.INTERNAL, "no", metadata))
     error = decoded.error()
     assert (error.kind, error.error_class, error.sqlstate) == (
         APPLICATION,
@@ -290,7 +290,7 @@ def test_decode_of_damaged_metadata_falls_back_to_the_code(garbage: bytes) -> No
     broken = grpc.aio.AioRpcError(
         grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailing, details="gone"
     )
-    error = failure.decode(broken).error()
+    error = channel.decode(broken).error()
     assert (error.kind, error.error_class) == (AVAILABILITY, "UNAVAILABLE")
 
 
@@ -326,10 +326,10 @@ def test_error_with_details_shows_the_cause_that_decides_with_its_own_message(
         "errorId": "e1",
         "classes": json.dumps(list(_TASK_WRITE.java_classes)),
     }
-    failed = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "cut", metadata))
+    failed = channel.decode(_rpc_error(grpc.StatusCode.INTERNAL, "cut", metadata))
     assert failed.wants_details
     details = _details((_TASK_WRITE, "whole message"), (_SPARK_EXCEPTION, "aborted"), cause)
-    error = failure.error_with_details(failed, details)
+    error = channel.error_with_details(failed, details)
     assert (error.kind, error.error_class, error.sqlstate, error.message) == told
 
 
@@ -337,5 +337,5 @@ def test_error_with_details_of_a_circle_of_causes_ends() -> None:
     details = _details((_SPARK_EXCEPTION, "a"), (_SPARK_EXCEPTION, "b"))
     details.errors[1].cause_idx = 0  # type: ignore[attr-defined]
     metadata = {"classes": json.dumps(list(_SPARK_EXCEPTION.java_classes)), "errorId": "e1"}
-    failed = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "a", metadata))
-    assert failure.error_with_details(failed, details).kind is ENVIRONMENT
+    failed = channel.decode(_rpc_error(grpc.StatusCode.INTERNAL, "a", metadata))
+    assert channel.error_with_details(failed, details).kind is ENVIRONMENT

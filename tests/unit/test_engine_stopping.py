@@ -11,10 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from haproc.engine.asking import QueryStream
+from haproc.engine.asking import QueryStream, SparkRelay
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import SESSION_CHANGED, EngineError, ErrorKind
-from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession
 from haproc.engine.tasks import Phase
 

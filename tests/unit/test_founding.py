@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dmq import LogError, MemoryKeyValueStore, MemoryLog, Record
+from dmq.key_value import Standing, check_usable, origin_of
 from dmq.moving import check_new
-from dmq.origin import Standing, check_usable, origin_of
-from haproc.cli.found import print_findings
+from haproc.cli.logs import print_findings
 from haproc.cli.main import main
 from haproc.engine.commits import Commit
 from haproc.engine.copies import OPERATION

@@ -6,7 +6,7 @@ import pytest
 
 from haclient.exceptions import InterfaceError, Outcome
 from haclient.failover import AttemptEnd, Pulse
-from haclient.spark_connect.address import read_address
+from haclient.spark_connect.session import read_address
 from haclient.spark_connect.status import CallEnd, Health, failed, greeted, health
 
 

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pytest
 
 import haclient
-from haclient import cli, completing, screen
-from haclient.completing import Wanted, completions, tables_of, wanted
+from haclient import cli, output, statements
 from haclient.prompt import RingNames
-from haclient.statements import unquoted
+from haclient.statements import Wanted, completions, tables_of, unquoted, wanted
 from tests.unit.haclient_server import Server, answering, failing, slow, until_cancelled
 from tests.unit.pseudo_terminal import HaclientTerminal
 
@@ -118,7 +117,7 @@ def test_long_result_goes_to_the_pager_on_a_terminal_only(
         terminal.type("SELECT 2;\r")
         assert "through the pager" not in terminal.see("5 rows")
     out = io.StringIO()
-    screen.show("n\n" * 1000, out)
+    output.show("n\n" * 1000, out)
     assert out.getvalue() == "n\n" * 1000
 
 
@@ -195,9 +194,9 @@ def test_prompt_without_prompt_toolkit_reads_plain_lines(
 
 def test_pager_is_the_users_or_less_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name != "nowhere")
-    assert screen.pager_of({}) == ["less", "-FRX"]
-    assert screen.pager_of({"PAGER": "more -d"}) == ["more", "-d"]
-    assert screen.pager_of({"PAGER": ""}) == screen.pager_of({"PAGER": "nowhere"}) == []
+    assert output.pager_of({}) == ["less", "-FRX"]
+    assert output.pager_of({"PAGER": "more -d"}) == ["more", "-d"]
+    assert output.pager_of({"PAGER": ""}) == output.pager_of({"PAGER": "nowhere"}) == []
 
 
 def test_pager_that_cannot_run_leaves_the_text_to_the_terminal(
@@ -209,18 +208,18 @@ def test_pager_that_cannot_run_leaves_the_text_to_the_terminal(
     monkeypatch.setenv("PAGER", str(pager))
     out = io.StringIO()
     out.isatty = lambda: True  # type: ignore[method-assign]
-    screen.show("n\n" * 1000, out)
+    output.show("n\n" * 1000, out)
     assert out.getvalue() == "n\n" * 1000
     assert "the pager" in capsys.readouterr().err
 
 
 def test_spinner_is_silent_where_nobody_looks_and_in_front_of_other_lines() -> None:
     silent = io.StringIO()
-    with screen.Waiting(silent, False) as waiting:
+    with output.Waiting(silent, False) as waiting:
         waiting.say("line")
     assert silent.getvalue() == "line\n"
     out = io.StringIO()
-    line = screen.Line(out, True)
+    line = output.Line(out, True)
     line.write("| 1 s")
     line.end()
     assert out.getvalue() == "\r| 1 s\r     \r"
@@ -274,4 +273,4 @@ def test_tab_knows_the_tables_behind_the_cursor() -> None:
 def test_tables_of_a_statement_are_none_of_its_words() -> None:
     merged = "MERGE INTO `a b`.t AS x USING s ON true WHEN MATCHED THEN UPDATE SET v = 1"
     assert tables_of(merged) == {"t": "`a b`.t", "x": "`a b`.t"}
-    assert completing.as_typed("a`b") == "`a``b`" and unquoted("`a``b") == "a`b"
+    assert statements.as_typed("a`b") == "`a``b`" and unquoted("`a``b") == "a`b"

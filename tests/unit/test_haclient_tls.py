@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 import haclient
 import haclient.aio
 from haclient.cli import main
+from haclient.settings import VARIABLES, tls_files, tls_options
 from haclient.sqlalchemy.dialect import HAProcDialect
-from haclient.tls import VARIABLES, tls_files, tls_options
 from haproc.config.tls import ClientCertificates
 from tests.certificates import Authority
 from tests.unit.door_rig import door

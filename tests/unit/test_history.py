@@ -7,8 +7,14 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.membership.clusters import ClusterView
-from haproc.membership.history import CHANGES_MAX, QUANTILES_S, SAMPLES_MAX, History, quantile
+from haproc.membership.clusters import (
+    CHANGES_MAX,
+    QUANTILES_S,
+    SAMPLES_MAX,
+    ClusterView,
+    History,
+    quantile,
+)
 from haproc.metrics import LATENCY_BUCKETS_S, Metrics, Totals
 
 NONE = Totals({}, 0, 0, ())

@@ -17,9 +17,9 @@ from aiohttp import web
 
 from haclient import cli
 from haproc.classify.rights import Rights, Role
-from haproc.config.access import User
 from haproc.config.jobs import Jobs
 from haproc.config.model import Address
+from haproc.config.sections import User
 from haproc.doors.apps import client_app
 from haproc.doors.http.listener import Listener
 from haproc.jobs.here import JobsHere, Scheduler

@@ -12,9 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from haproc.config.certificates import Certificates
 from haproc.config.model import Address, Config
-from haproc.config.tls import ClientCertificates
+from haproc.config.tls import Certificates, ClientCertificates
 from haproc.jobs.relay import DoorAddress, Relay, Relays, client_doors, connect_doors
 from haproc.ring.process import free_port
 from tests.certificates import Authority

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dmq import LogCorruptError, Record, UnknownVersionError, decode, encode
-from dmq.kafka_chunks import Head, Parts, cut, head_of, is_part, join, read_head, value_bytes_max
+from dmq.kafka_topic import Head, Parts, cut, head_of, is_part, join, read_head, value_bytes_max
 
 ENCODED = encode(Record("rows", "id", bytes(range(256)) * 40))
 

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from haproc.classify.rights import Rights, Role
-from haproc.config.access import Grant, Oidc, User, check_oidc
 from haproc.config.load import load
+from haproc.config.sections import Grant, Oidc, User, check_oidc
 from haproc.doors.http.access import Access, Admitted
 from haproc.doors.http.oidc import AGAIN_S, FetchError, OidcUsers, fetch_json, values_in
 from haproc.failure import RequestError

@@ -16,11 +16,11 @@ from haproc import __version__
 from haproc.classify.model import BUDGET_MAX_S, Kind, OperationClass, WriteConcern
 from haproc.config.model import Consistency
 from haproc.config.tree import parse
-from haproc.doors import openapi
+from haproc.doors import status
 from haproc.doors.clients import rows_door, statement_request
 from haproc.doors.http.reading import AGE_MAX_S, ID_PATTERN
 from haproc.doors.http.statuses import CODE_OF_STATUS
-from haproc.doors.operators import clients, queue
+from haproc.doors.operators import queue, ring
 from haproc.failure import FailureKind, WriteOutcome
 from haproc.jobs import request as job_request
 from haproc.jobs import service as jobs
@@ -40,11 +40,11 @@ from haproc.statements.execution import StatementState
 from haproc.statements.request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
 from tests.unit.door_rig import STATEMENTS, door
 
-DOCUMENT: dict[str, Any] = json.loads(openapi.document_json())
+DOCUMENT: dict[str, Any] = json.loads(status.document_json())
 PATHS, COMPONENTS = DOCUMENT["paths"], DOCUMENT["components"]
 SCHEMAS = COMPONENTS["schemas"]
 SHAPE = Path(__file__).with_name("openapi_shape.yaml")
-SOURCE = Path(openapi.__file__).with_name("openapi.yaml")
+SOURCE = Path(status.__file__).with_name("openapi.yaml")
 ROWS = "/api/ha/tables/{table}/rows"
 
 BETWEEN_PEERS = {
@@ -206,7 +206,7 @@ def test_openapi_bounds_are_those_of_the_product() -> None:
     rows = parameters("get", "/api/ha/operations", "query")["rows"]
     assert rows["maximum"] == rows["default"] == ROWS_MAX
     assert parameters("get", "/batches", "query")["size"]["default"] == jobs.PAGE_DEFAULT
-    for path, module in (("/ha/v1/queue", queue), ("/ha/v1/sessions", clients)):
+    for path, module in (("/ha/v1/queue", queue), ("/ha/v1/sessions", ring)):
         limit = parameters("get", path, "query")["limit"]
         assert (limit["maximum"], limit["default"]) == (module.PAGE_MAX, module.PAGE_DEFAULT)
 

@@ -13,9 +13,8 @@ import uvloop
 
 from haproc.cli.nodes import ask_all
 from haproc.cli.queue import Asker
-from haproc.config.certificates import Certificates, read_certificates
 from haproc.config.model import Address, Config
-from haproc.config.tls import ClientCertificates, Tls
+from haproc.config.tls import Certificates, ClientCertificates, Tls, read_certificates
 from haproc.membership.connections import HttpPeers, Links, PeerDoors
 from haproc.membership.peers import PeerUnavailableError
 from tests.certificates import Authority

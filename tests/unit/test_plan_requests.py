@@ -12,7 +12,7 @@ from haproc.classify.names import Context
 from haproc.classify.plans import commands
 from haproc.classify.plans.classifying import classify_plan
 from haproc.classify.plans.commands import read_analysis
-from haproc.classify.plans.reading import Does
+from haproc.classify.plans.parsing import Does
 from haproc.classify.rules import Rules
 from haproc.doors.connect.execute import _opened
 from haproc.doors.connect.messages import plans_of

@@ -25,7 +25,7 @@ from haproc.classify.plans import (
 from haproc.classify.plans.classifying import classify_plan
 from haproc.classify.plans.commands import read_analysis, read_plan
 from haproc.classify.plans.delta import DeltaRelation
-from haproc.classify.plans.reading import Does
+from haproc.classify.plans.parsing import Does
 from haproc.classify.rules import Rules
 from haproc.failure import ErrorClass
 from tests.unit.plan_fields import GOLDEN, fields

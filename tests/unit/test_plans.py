@@ -14,7 +14,7 @@ from haproc.classify.bounds import COLUMNS_MAX
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import parsing, relations
 from haproc.classify.plans.commands import read_plan
-from haproc.classify.plans.reading import Does, Mode, PlanReading
+from haproc.classify.plans.parsing import Does, Mode, PlanReading
 from haproc.failure import ErrorClass
 from tests.unit.recorded_plans import recorded
 

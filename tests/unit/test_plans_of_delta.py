@@ -11,7 +11,7 @@ from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import delta
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.delta import DeltaCommand, DeltaRelation
-from haproc.classify.plans.reading import Does
+from haproc.classify.plans.parsing import Does
 from haproc.failure import ErrorClass
 
 

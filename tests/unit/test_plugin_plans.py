@@ -12,7 +12,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from haproc import protos
-from haproc.engine import failure
+from haproc.engine import channel
 from haproc.engine.errors import EngineError, ErrorKind, NoQueryError
 from haproc.engine.statement import SparkPlan, SqlText, reading_plan
 from haproc.failure import ErrorClass
@@ -51,7 +51,7 @@ def failed(message: str, error_class: str = "", java_class: str = ARGUMENT) -> E
     trailing = grpc.aio.Metadata(("grpc-status-details-bin", status))
     none = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, trailing, details=message)
-    decoded = failure.decode(error)
+    decoded = channel.decode(error)
     found = decoded.error()
     assert decoded.wants_details is not found.error_class.startswith("HAPROC_")
     return found

@@ -19,13 +19,11 @@ import pytest
 
 from dmq import MemoryKeyValueStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
-from haproc.config.access import User
 from haproc.config.model import Address, ClusterConfig, Config, Consistency, OnForeignWrite, Reads
-from haproc.config.sections import Limits
+from haproc.config.sections import Limits, User
 from haproc.doors.apps import REGISTRY, client_app, operator_app
 from haproc.doors.http.listener import Listener
-from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.doors.operators.peers import Forwarded
+from haproc.doors.operators.peers import Forwarded, HeartbeatDoor
 from haproc.engine.interface import (
     Applied,
     EngineAddress,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from haproc.engine.channel import CallFailure
 from haproc.engine.errors import EngineError, ErrorKind, NoQueryError
-from haproc.engine.failure import CallFailure
 from haproc.failure import ErrorClass, FailureKind, WriteOutcome
 from haproc.route.streams import request_error
 from haproc.spark_error import NO_DETAILS, Details

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from haproc.doors.connect.answers import schema_of
 from haproc.doors.connect.digests import RowDigest
+from haproc.doors.connect.messages import schema_of
 from haproc.engine.arrow import as_numbers, retyped, stream_of
 from haproc.failure import RequestError
 from haproc.statements.json_rows import rows_of

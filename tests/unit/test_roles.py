@@ -14,7 +14,7 @@ import pytest
 
 from haproc import protos
 from haproc.classify.rights import Role
-from haproc.config.access import User, digest_of
+from haproc.config.sections import User, digest_of
 from haproc.doors import roles
 from haproc.doors.connect.calls import Boundary
 from haproc.doors.http.access import Access

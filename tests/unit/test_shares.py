@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.config.access import User
-from haproc.config.sections import Limits
+from haproc.config.sections import Limits, User
 from haproc.config.shares import Denied, Shares, user_max
 from haproc.failure import RequestError
 from haproc.statements import registry as registry

@@ -16,8 +16,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable, SetColumnC
 import haclient
 from haclient.settings import make_settings
 from haclient.sqlalchemy import INTERVAL, MAP, STRUCT, TIMESTAMP_NTZ, TINYINT, VARIANT
-from haclient.sqlalchemy.address import connect_options
-from haclient.sqlalchemy.dialect import HAProcDialect, section
+from haclient.sqlalchemy.dialect import HAProcDialect, connect_options, section
 from haclient.sqlalchemy.types import of_arrow
 
 DIALECT = HAProcDialect()

@@ -21,7 +21,7 @@ from haproc.classify.names import Context
 from haproc.classify.plans.classifying import classify_plan
 from haproc.classify.rights import CODE, Rights, Role
 from haproc.classify.rules import Rules, parse_rules
-from haproc.config.access import User
+from haproc.config.sections import User
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.reading import known
 from haproc.reading.summary import touches

@@ -22,9 +22,9 @@ from haproc.classify.rights import Rights, Role
 from haproc.cli import nodes, tools
 from haproc.cli.main import main
 from haproc.cli.nodes import read_users, set_up_audit
-from haproc.config.access import User, digest_of
 from haproc.config.load import load
 from haproc.config.model import Config
+from haproc.config.sections import User, digest_of
 from haproc.config.shares import user_max
 from haproc.config.tree import ConfigError
 from haproc.doors.http.access import Access, Admitted

@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.config.access import User
-from haproc.config.sections import Limits
+from haproc.config.sections import Limits, User
 from haproc.config.shares import Shares
 from haproc.config.wait_queue import WaitQueue
 from haproc.doors.apps import REGISTRY

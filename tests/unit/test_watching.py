@@ -18,7 +18,7 @@ from haproc.doors.roles import PAGE
 from haproc.membership.peers import PeerStatus, PeerUnavailableError
 from haproc.membership.state import State
 from haproc.node.doors import WaitingForLog, show_ring
-from haproc.node.watching import Watching
+from haproc.node.status import Watching
 from haproc.replicate.queue.facts import Form
 from haproc.replicate.queue.outcomes import OperationOutcome, Outcomes, OutcomeStatus
 from haproc.replicate.records.rows import ApplicationFailure

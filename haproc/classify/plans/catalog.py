@@ -11,8 +11,7 @@ from haproc.classify.allowed import check_property, locates
 from haproc.classify.model import Kind
 from haproc.classify.names import FILE_SOURCES, refuse_global
 from haproc.classify.plans import parsing
-from haproc.classify.plans.parsing import members, name_in
-from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
+from haproc.classify.plans.parsing import Does, PlanFindings, PlanReading, members, name_in
 
 # DataFrames that ``spark.catalog.createTable`` gave: that call again, in what is made of them.
 #

@@ -18,7 +18,7 @@ from haproc.classify.names import (
     target,
 )
 from haproc.classify.plans import parsing
-from haproc.classify.plans.reading import Does, PlanReading, SqlPart
+from haproc.classify.plans.parsing import Does, PlanReading, SqlPart
 from haproc.classify.rules import Rules
 from haproc.failure import ErrorClass
 

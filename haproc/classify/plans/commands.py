@@ -10,8 +10,15 @@ from haproc.classify.allowed import check_property, check_write_option, locates
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import FILE_SOURCES, refuse_global
 from haproc.classify.plans import catalog, delta, expressions, parsing, relations
-from haproc.classify.plans.parsing import members, name_in, opened
-from haproc.classify.plans.reading import Does, Mode, PlanFindings, PlanReading
+from haproc.classify.plans.parsing import (
+    Does,
+    Mode,
+    PlanFindings,
+    PlanReading,
+    members,
+    name_in,
+    opened,
+)
 from haproc.classify.plans.relations import has_sql, sql_of, walk
 from haproc.failure import ErrorClass
 

@@ -11,8 +11,7 @@ from haproc import protos, wire
 from haproc.classify.allowed import check_property
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import expressions, parsing
-from haproc.classify.plans.parsing import members, name_in, parse
-from haproc.classify.plans.reading import Does, PlanFindings, PlanReading
+from haproc.classify.plans.parsing import Does, PlanFindings, PlanReading, members, name_in, parse
 from haproc.failure import ErrorClass
 
 # The messages of Delta Connect, made from a table of their fields.

@@ -18,8 +18,7 @@ from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.classify.names import parts_of
 from haproc.classify.plans import parsing
-from haproc.classify.plans.parsing import members
-from haproc.classify.plans.reading import PlanFindings
+from haproc.classify.plans.parsing import PlanFindings, members
 from haproc.failure import ErrorClass
 
 _EXPRESSION = protos.expressions.Expression.DESCRIPTOR.full_name

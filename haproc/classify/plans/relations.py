@@ -12,8 +12,7 @@ from haproc.classify.bounds import COLUMNS_MAX
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import PATH_FORMATS
 from haproc.classify.plans import catalog, delta, expressions, parsing
-from haproc.classify.plans.parsing import members, name_in
-from haproc.classify.plans.reading import Does, PlanFindings, PlanReading, SqlPart
+from haproc.classify.plans.parsing import Does, PlanFindings, PlanReading, SqlPart, members, name_in
 from haproc.failure import ErrorClass
 
 # Models of ``pyspark.ml``: objects of one server's session, and the relations that use them.

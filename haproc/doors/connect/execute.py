@@ -25,10 +25,9 @@ from haproc.classify.model import Kind, OperationClass, RefusedError
 from haproc.classify.plans import expressions
 from haproc.classify.plans.catalog import as_tables
 from haproc.classify.plans.commands import read_opened
-from haproc.classify.plans.parsing import OPENED_BYTES_MAX, opened, parse
-from haproc.classify.plans.reading import Does, PlanReading
+from haproc.classify.plans.parsing import OPENED_BYTES_MAX, Does, PlanReading, opened, parse
 from haproc.config.model import Config
-from haproc.doors.connect import answers, messages, options
+from haproc.doors.connect import messages, options
 from haproc.doors.connect.calls import Call
 from haproc.doors.connect.errors import OperationState
 from haproc.engine.arrow import empty_stream
@@ -143,7 +142,7 @@ class Executing:
         """
         session = await self._behind.enter_session(call.names.session_id, call.user)
         plan_request = await self._read(call, request)
-        if plan_request.does is Does.HOLDS and answers.only_removes(plan_request.plan):
+        if plan_request.does is Does.HOLDS and messages.only_removes(plan_request.plan):
             if plan_request.handles - session.handles:
                 return  # it is gone already, with the Spark session that had it
         else:
@@ -151,7 +150,7 @@ class Executing:
         if (change := _change_in(plan_request.statement)) is not None:
             rows = await self._change_options(call, session, change)
             if change.key:
-                for response in _told(plan_request, [answers.settings_rows(rows)]):
+                for response in _told(plan_request, [messages.settings_rows(rows)]):
                     yield response
                 return
         wanted = self._request(call, session, operation_id, plan_request.statement, age_s)
@@ -301,7 +300,7 @@ class Executing:
         entry, and nothing at all if it is broken off."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
-        permitted.session.handles |= answers.handles_in(given)
+        permitted.session.handles |= messages.handles_in(given)
         for response in given:
             yield response
 
@@ -422,16 +421,16 @@ async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator
     for response in _told(plan_request, [chunk async for chunk in answer.result]):
         yield response
     if answer.observed:
-        yield answers.observed(answer.observed)
+        yield messages.observed(answer.observed)
 
 
 def _told(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
     data = [chunk.data for chunk in chunks]
     if plan_request.is_root:
-        yield answers.schema(data)
-        yield from map(answers.rows, chunks or [Chunk(empty_stream(), 0)])
+        yield messages.schema(data)
+        yield from map(messages.rows, chunks or [Chunk(empty_stream(), 0)])
     elif plan_request.does is Does.RUNS_SQL:
-        yield answers.sql_result(data, plan_request.plan_id)
+        yield messages.sql_result(data, plan_request.plan_id)
 
 
 def _parts(session_id: str, statement: Sent) -> dict[str, Any]:

@@ -6,20 +6,46 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
-from haproc.config.certificates import Certificates, Pem
+from dmq import Json
 from haproc.config.model import Address, Connect
+from haproc.config.tls import Certificates, Pem
 from haproc.doors.connect.calls import abort
 from haproc.doors.connect.errors import call_end
-from haproc.doors.connect.figures import Figures
 from haproc.doors.http.connections import HEAD_S
 from haproc.engine.rewriting import fields_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+
+# Figures of the Spark Connect door for operators: numbers, never names or statements.
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """``statements`` run at the moment, by what their plans do (`Does`).
+
+    ``operations`` run or were not released by their clients yet, which may come for the result
+    again; ``resumed`` are results that were gone on with after another run of them broke off, since
+    this HAProc started.
+    """
+
+    statements: Mapping[str, int]
+    operations: int
+    resumed: int
+
+    def fields(self) -> dict[str, Json]:
+        """Return them for ``/clusterStatus``."""
+        return {
+            "statements": dict(self.statements),
+            "operations": self.operations,
+            "resumed": self.resumed,
+        }
+
 
 # gRPC's health service: whether this door takes new work.
 #

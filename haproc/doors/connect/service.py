@@ -23,8 +23,8 @@ from haproc.doors.connect.calls import Boundary, Call, check_id, text_of
 from haproc.doors.connect.delivery import Deliveries, Source
 from haproc.doors.connect.errors import Enriched, Key, OperationState
 from haproc.doors.connect.execute import Behind, Executing, check_still
-from haproc.doors.connect.figures import Figures
 from haproc.doors.connect.messages import plans_of
+from haproc.doors.connect.server import Figures
 from haproc.engine.confs import POOL
 from haproc.engine.rewriting import to_client, with_operation
 from haproc.failure import ErrorClass, refused

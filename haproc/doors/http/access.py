@@ -16,8 +16,8 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from haproc.classify.rights import NOTHING, UNBOUNDED, Rights, Role
-from haproc.config.access import User, digest_of
 from haproc.config.model import Config
+from haproc.config.sections import User, digest_of
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.book import PREFIX
 from haproc.route.model import Authorization

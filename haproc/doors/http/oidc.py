@@ -19,7 +19,7 @@ import aiohttp
 import jwt
 
 from haproc.classify.rights import Rights
-from haproc.config.access import Oidc, is_safe_url
+from haproc.config.sections import Oidc, is_safe_url
 from haproc.failure import ErrorClass, FailureKind, RequestError, message_of, refused
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The status page's door: three files and a stream of server-sent events.
+"""The status page's door: its files, and what it sends to all who watch.
 
 The files are the same for everybody and say nothing of the ring: a browser can fetch a page without
 a token only. The stream is under the door's own rules. On the operator door it is open, like
@@ -10,16 +10,154 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
+from dmq import Json
 from haproc.classify.rights import Role
 from haproc.doors.http.access import ADMITTED
 from haproc.doors.roles import EVENTS, FILE, PAGE
-from haproc.doors.ui.broadcast import Broadcaster, event_of
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, busy, refused
+
+# One computation for all who watch: a snapshot a second, and one at once when a state changes.
+#
+# Nothing is computed while nobody watches. A viewer that takes its events too slowly gets the
+# newest one next, and never an old one: nothing queues up for it.
+
+
+logger = logging.getLogger(__name__)
+
+VIEWERS_MAX: Final = 64
+"""Operators apart. Chosen: more people than watch one HAProc, and each costs a socket's buffer."""
+INTERVAL_S: Final = 1.0
+PAUSE_S: Final = 0.1
+"""However often states change, events are so far apart."""
+
+
+class Source(Protocol):
+    """What there is to see."""
+
+    def history(self) -> Mapping[str, Json]:
+        """Return what was before, for who begins to watch."""
+        ...
+
+    async def snapshot(self) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
+        """Return what is now: for everybody, and what operators see beside or instead."""
+        ...
+
+
+class Viewer:
+    """Who watches; ``operator``: may see everything; None: nobody may at this door."""
+
+    def __init__(self, *, operator: bool | None) -> None:
+        self.operator = operator
+        self._newest: bytes | None = None
+        self._ended = False
+        self._news = asyncio.Event()
+
+    def give(self, event: bytes) -> None:
+        """Have this one next; it takes the place of one that was not taken."""
+        self._newest = event
+        self._news.set()
+
+    def end(self) -> None:
+        """Have the stream end."""
+        self._ended = True
+        self._news.set()
+
+    async def next_event(self) -> bytes | None:
+        """Wait for the next event; None: there are no more."""
+        await self._news.wait()
+        self._news.clear()
+        event, self._newest = self._newest, None
+        return None if self._ended else event
+
+
+class Broadcaster:
+    """See the module."""
+
+    def __init__(self, source: Source, *, interval_s: float = INTERVAL_S) -> None:
+        self._source = source
+        self._interval_s = interval_s
+        self._viewers: dict[Viewer, None] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @contextmanager
+    def watching(self, *, operator: bool | None) -> Iterator[Viewer]:
+        """Watch for a while; raises RequestError if too many do.
+
+        Operators always get a place: their token says who they are.
+        """
+        if not operator and sum(not each.operator for each in self._viewers) >= VIEWERS_MAX:
+            raise busy(f"{VIEWERS_MAX} viewers watch this HAProc already")
+        viewer = Viewer(operator=operator)
+        if self._closed:
+            viewer.end()
+        self._viewers[viewer] = None
+        self._changed.set()
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._tell())
+        try:
+            yield viewer
+        finally:
+            del self._viewers[viewer]
+
+    def history(self) -> bytes:
+        """Return the first event of a stream."""
+        return event_of("history", self._source.history())
+
+    def changed(self) -> None:
+        """A state changed: tell it at once."""
+        self._changed.set()
+
+    async def _tell(self) -> None:
+        try:
+            while self._viewers:
+                self._changed.clear()
+                public, more = await self._source.snapshot()
+                told = dict[bool | None, bytes]()
+                for viewer in self._viewers:
+                    operator = viewer.operator
+                    if operator not in told:
+                        shown = {**public, **(more if operator else {}), "operator": operator}
+                        told[operator] = event_of("snapshot", shown)
+                    viewer.give(told[operator])
+                await asyncio.sleep(PAUSE_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), self._interval_s - PAUSE_S)
+        except Exception:
+            logger.exception("the status page cannot be brought up to date")
+        finally:
+            self._task = None
+            for viewer in self._viewers:
+                viewer.end()
+
+    async def aclose(self) -> None:
+        """End all streams."""
+        self._closed = True
+        for viewer in self._viewers:
+            viewer.end()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def event_of(name: str, body: Mapping[str, Any]) -> bytes:
+    """Return a server-sent event. JSON has no line ends of its own."""
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return f"event: {name}\ndata: {data}\n\n".encode("utf-8", "replace")
+
+
+# The status page's door: three files and a stream of server-sent events.
+
 
 WATCH_S: Final = 60.0
 """A stream ends after so long: the token is looked at again as the page begins the next one."""

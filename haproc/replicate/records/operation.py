@@ -15,7 +15,7 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``fence``: see `replicate.records.contents`.
 - ``copy``: see `replicate.records.copy`.
 
-`dmq.declared` has the rule for changes. The bytes of each kind are kept in tests/golden/records.
+`dmq.log` has the rule for changes. The bytes of each kind are kept in tests/golden/records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from dmq import FILLER, Record
-from dmq.declared import Kinds
+from dmq.log import Kinds
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText

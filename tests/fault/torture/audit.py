@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from dmq import Log, LogError
 from dmq.opening import open_log
-from haproc.config.kafka import kafka_options
 from haproc.config.model import Config
+from haproc.config.services import kafka_options
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Session, Settings

@@ -1,4 +1,4 @@
-"""`haclient submit` and `haclient jobs`: Python programs that the ring runs."""
+"""`haclient status`, `submit` and `jobs`: the ring's clusters, and programs that it runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,61 @@ from typing import Any, Final
 
 from haclient import output
 from haclient.exceptions import Error
+from haclient.output import harmless
 from haclient.protocol import JobFile
 from haclient.settings import Settings
-from haclient.sync.jobs import Jobs
-from haclient.terminal import harmless
+from haclient.sync.documents import Documents, Jobs
+from haclient.topology import SERVING
+
+# `haclient status`: the ring's clusters, as the first server that answers sees them.
+
+
+STATUS: Final = """\
+Show the ring's clusters: their state, how far they are behind, where clients reach them.
+
+Exit codes: 0 at least one cluster serves, 2 wrong usage, 3 none serves or no server answers.
+"""
+"""The text of `haclient status --help`."""
+EXIT_NONE_SERVES: Final = 3
+
+
+def add_status_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what is this command's own."""
+    command.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def status(
+    options: argparse.Namespace,
+    settings: Settings,
+    report: Callable[[str], None],
+    exit_code: Callable[[Error], int],
+) -> int:
+    """Run the command; return the exit code."""
+    with Documents(settings) as documents:
+        try:
+            found = documents.cluster_status()
+        except Error as error:
+            print(f"haclient: {harmless(error.message)}", file=sys.stderr)
+            return exit_code(error)
+    if options.json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        titles = ("cluster", "state", "lag", "in sync", "since", "url")
+        output.write_rows(titles, [_cluster_row(each) for each in found["clusters"]], sys.stdout)
+        report(harmless(f"ring {found['ring']}, as cluster {found['cluster']} sees it"))
+    serving = any(each.get("state") in SERVING for each in found["clusters"])
+    return 0 if serving else EXIT_NONE_SERVES
+
+
+def _cluster_row(cluster: dict[str, Any]) -> tuple[object, ...]:
+    in_sync = {True: "yes", False: "no"}.get(cluster.get("in_sync"))  # type: ignore[arg-type]
+    facts = (cluster.get(name) for name in ("lag", "since"))
+    lag, since = facts
+    return (cluster["name"], cluster.get("state") or None, lag, in_sync, since, cluster["url"])
+
+
+# `haclient submit` and `haclient jobs`: Python programs that the ring runs.
+
 
 SUBMIT: Final = """\
 Run a Python program as a job of the ring.
@@ -129,12 +180,12 @@ def _print_list(found: Mapping[str, Any], as_json: bool, report: Callable[[str],
         print(json.dumps(found, ensure_ascii=False))
         return
     titles = ("job", "name", "state", "haproc", "attempts", "submitted", "ended")
-    output.write_rows(titles, [_row(each) for each in found["sessions"]], sys.stdout)
+    output.write_rows(titles, [_job_row(each) for each in found["sessions"]], sys.stdout)
     if len(found["sessions"]) < found["total"]:
         report(f"{len(found['sessions'])} of {found['total']}; --start and --limit show others")
 
 
-def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
+def _job_row(job: Mapping[str, Any]) -> tuple[object, ...]:
     ours = job["haproc"]
     times = (_time(ours["submitted_ms"]), _time(ours["ended_ms"]))
     name = job["name"] or ours["program"]

@@ -1,0 +1,119 @@
+"""What ``haproc serve`` sets for its process: how its log is written, and its memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import Final
+
+import pyarrow as pa
+
+from haproc.audit import FIELDS
+
+# How ``haproc serve`` writes its log: from which level, as text or as JSON.
+#
+# Fields that a line has beside its text are in the attribute `FIELDS` of its record, by name. As
+# text they are left out: the text says the same.
+
+
+TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class JsonLines(logging.Formatter):
+    """Writes each record as one JSON object in one line: time, level, logger, message, fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line | getattr(record, FIELDS, {}), ensure_ascii=False, default=str)
+
+
+def formatter(name: str) -> logging.Formatter:
+    """Return the formatter for ``text`` or ``json``; raises ValueError for another name."""
+    if name not in ("text", "json"):
+        raise ValueError(f"HAPROC_LOG_FORMAT is {name!r}; it is text or json")
+    return JsonLines() if name == "json" else logging.Formatter(TEXT)
+
+
+def levels(text: str) -> Mapping[str, str]:
+    """Return levels by logger; that of all others has the name ``""``.
+
+    ``INFO,haproc.operations=DEBUG`` has one for all and one for a logger. Raises ValueError.
+    """
+    found = {"": "INFO"}
+    for part in text.split(","):
+        name, equals, level = part.strip().rpartition("=")
+        if level not in logging.getLevelNamesMapping() or bool(name) != bool(equals):
+            raise ValueError(
+                f"HAPROC_LOG_LEVEL has {part.strip()!r}; write a level (DEBUG, INFO, WARNING, "
+                "ERROR), or LOGGER=LEVEL, with commas between"
+            )
+        found[name] = level
+    return found
+
+
+# What a HAProc does with memory: it takes none for pandas, and gives back what it needs no more.
+#
+# Parts and results pass through in blocks of megabytes, each copied a few times on several threads.
+# An allocator that keeps such blocks for the next ones keeps those of each thread, and what lies
+# between them: more than all that is in use.
+
+
+BLOCK_BYTES: Final = 1 << 20
+"""Blocks from this size on come from the system one by one, and go back when they are freed."""
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+ARENAS_MAX: Final = 2
+"""So many of the allocator's heaps share the threads; by default there are eight for each core.
+Measured: 293 MiB instead of 319 while 256 MiB are staged, in the same time."""
+
+
+def give_back_blocks() -> None:
+    """Have large blocks given back at once, those of Arrow, too.
+
+    The C library does so by default only until it has seen such a block freed once. Where it is
+    another one than GNU's, it is left as it is.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, BLOCK_BYTES)
+        mallopt(_M_ARENA_MAX, ARENAS_MAX)
+
+
+class _NoPandas(MetaPathFinder):
+    """Finds pandas nowhere."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Raise ImportError for pandas; leave all else to other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(f"a HAProc does without {fullname}", name=fullname)
+
+
+def leave_pandas_out() -> None:
+    """Have Arrow do without pandas, where that is installed: 45 MiB that nothing here uses.
+
+    Arrow imports it when it first makes an array of Python values, and asks only once.
+    """
+    if "pandas" not in sys.modules:
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(finder)
