@@ -22,8 +22,15 @@ from typing import Any, NoReturn
 
 import haclient
 from haclient import load_command, output, prompt, ring_commands
-from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
-from haclient.output import Waiting, harmless
+from haclient.exceptions import Error, InterfaceError
+from haclient.output import (
+    EXIT_INTERRUPTED,
+    EXIT_REJECTED,
+    EXIT_USAGE,
+    Waiting,
+    exit_code,
+    harmless,
+)
 from haclient.settings import (
     LEVELS,
     VARIABLES,
@@ -35,7 +42,6 @@ from haclient.settings import (
 )
 from haclient.statements import Split, split
 
-EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
 TABLE_ROWS_MAX = 1000
 """Rows that the table format shows by default: a table is drawn in memory."""
@@ -299,15 +305,6 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def exit_code(error: Error) -> int:
-    """Return the exit code for the statement's outcome."""
-    if isinstance(error, InterfaceError):
-        return EXIT_USAGE
-    if error.kind is not FailureKind.AVAILABILITY:
-        return EXIT_UNKNOWN if error.outcome is Outcome.UNKNOWN else EXIT_REJECTED
-    return EXIT_UNKNOWN if error.outcome is Outcome.UNKNOWN else EXIT_UNAVAILABLE
-
-
 def _servers(options: argparse.Namespace, report: Callable[[str], None]) -> str:
     """Return the servers' URLs; reports what was taken for a port or a scheme that is not stated.
 
@@ -375,9 +372,7 @@ def _run(options: argparse.Namespace) -> int:
         return runner.run_all(parts)
 
 
-Command = Callable[
-    [argparse.Namespace, Settings, Callable[[str], None], Callable[[Error], int]], int
-]
+Command = Callable[[argparse.Namespace, Settings, Callable[[str], None]], int]
 
 
 def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: Any) -> int:
@@ -402,7 +397,7 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
             on_failover=failover,
             **of_settings,
         )
-        return command(options, settings, show, exit_code)
+        return command(options, settings, show)
     except BrokenPipeError:
         raise
     except (OSError, ValueError, InterfaceError) as error:

@@ -21,7 +21,7 @@ from haclient.file_schemas import (
     table_of,
 )
 from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
-from haclient.output import Line, Waiting, harmless
+from haclient.output import EXIT_INTERRUPTED, EXIT_REJECTED, Line, Waiting, exit_code, harmless
 from haclient.settings import Settings
 from haclient.sync.connection import Connection
 from haclient.sync.load import AT_ONCE, Load
@@ -40,9 +40,7 @@ table, 130 interrupted.
 TABLE_EXISTS: Final = "42P07"
 """The SQLSTATE of Spark's error for a table that is there already."""
 STATES_TYPES: Final = (FileKind.PARQUET, FileKind.ARROW)
-EXIT_REJECTED: Final = 1
 BAR_WIDTH: Final = 30
-EXIT_INTERRUPTED: Final = 130
 
 
 def add_load_arguments(command: argparse.ArgumentParser) -> None:
@@ -77,7 +75,6 @@ def load(
     options: argparse.Namespace,
     settings: Settings,
     report: Callable[[str], None],
-    exit_code: Callable[[Error], int],
 ) -> int:
     """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
     if options.at_once < 1:
@@ -119,10 +116,10 @@ def load(
             loaded = run.run()
         except DataError as error:
             if error.error_class:  # a server's
-                return _failed(error, run.id, bar, report, exit_code)
+                return _failed(error, run.id, bar, report)
             raise ValueError(error.message) from error
         except Error as error:
-            return _failed(error, run.id, bar, report, exit_code)
+            return _failed(error, run.id, bar, report)
         except KeyboardInterrupt:
             bar.end()
             report(f"go on with --resume {run.id}")
@@ -177,7 +174,6 @@ def _failed(
     load_id: str,
     bar: Bar,
     report: Callable[[str], None],
-    exit_code: Callable[[Error], int],
 ) -> int:
     bar.end()
     first, _, _ = error.message.partition("\n")

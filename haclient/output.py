@@ -29,7 +29,7 @@ from unicodedata import category, east_asian_width
 import pyarrow as pa
 
 from haclient.columns import Column
-from haclient.exceptions import Error
+from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
 from haclient.type_objects import NUMBER
 
 # Text of somebody else's on a terminal, such as a job's output.
@@ -45,6 +45,21 @@ def harmless(line: str) -> str:
     """Return a line as a terminal may show it."""
     shown = _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     return shown.replace("\n", "\\n")
+
+
+# The exit code of a command.
+
+
+EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+
+def exit_code(error: Error) -> int:
+    """Return the exit code for the statement's outcome."""
+    if isinstance(error, InterfaceError):
+        return EXIT_USAGE
+    if error.kind is not FailureKind.AVAILABILITY:
+        return EXIT_UNKNOWN if error.outcome is Outcome.UNKNOWN else EXIT_REJECTED
+    return EXIT_UNKNOWN if error.outcome is Outcome.UNKNOWN else EXIT_UNAVAILABLE
 
 
 # The output of `haclient sql`: tables for people, CSV and JSON for programs.

@@ -13,7 +13,13 @@ from typing import Any, Final
 
 from haclient import output
 from haclient.exceptions import Error
-from haclient.output import harmless
+from haclient.output import (
+    EXIT_INTERRUPTED,
+    EXIT_REJECTED,
+    EXIT_UNAVAILABLE,
+    exit_code,
+    harmless,
+)
 from haclient.protocol import JobFile
 from haclient.settings import Settings
 from haclient.sync.documents import Documents, Jobs
@@ -28,7 +34,6 @@ Show the ring's clusters: their state, how far they are behind, where clients re
 Exit codes: 0 at least one cluster serves, 2 wrong usage, 3 none serves or no server answers.
 """
 """The text of `haclient status --help`."""
-EXIT_NONE_SERVES: Final = 3
 
 
 def add_status_arguments(command: argparse.ArgumentParser) -> None:
@@ -40,7 +45,6 @@ def status(
     options: argparse.Namespace,
     settings: Settings,
     report: Callable[[str], None],
-    exit_code: Callable[[Error], int],
 ) -> int:
     """Run the command; return the exit code."""
     with Documents(settings) as documents:
@@ -56,7 +60,7 @@ def status(
         output.write_rows(titles, [_cluster_row(each) for each in found["clusters"]], sys.stdout)
         report(harmless(f"ring {found['ring']}, as cluster {found['cluster']} sees it"))
     serving = any(each.get("state") in SERVING for each in found["clusters"])
-    return 0 if serving else EXIT_NONE_SERVES
+    return 0 if serving else EXIT_UNAVAILABLE
 
 
 def _cluster_row(cluster: dict[str, Any]) -> tuple[object, ...]:
@@ -88,7 +92,6 @@ interrupted. With log --follow the exit code is the job's, as for submit.
 PAGE: Final = 100
 FINAL: Final = frozenset({"success", "dead", "killed", "error"})
 POLL_S: Final = 0.5
-EXIT_FAILED: Final = 1
 
 
 def add_submit_arguments(command: argparse.ArgumentParser) -> None:
@@ -131,7 +134,6 @@ def submit(
     options: argparse.Namespace,
     settings: Settings,
     report: Callable[[str], None],
-    exit_code: Callable[[Error], int],
 ) -> int:
     """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
     request, files = read_request(options)
@@ -145,14 +147,13 @@ def submit(
             return exit_code(error)
         except KeyboardInterrupt:
             report("the job goes on")
-            return 130
+            return EXIT_INTERRUPTED
 
 
 def jobs(
     options: argparse.Namespace,
     settings: Settings,
     report: Callable[[str], None],
-    exit_code: Callable[[Error], int],
 ) -> int:
     """Run one of the actions; return the exit code."""
     with Jobs(settings) as ring:
@@ -262,4 +263,4 @@ def _ended(ours: dict[str, Any], report: Callable[[str], None]) -> int:
     if ours["outcome"] == "success":
         return 0
     code = ours["exit_code"]
-    return code if isinstance(code, int) and 0 < code < 256 else EXIT_FAILED
+    return code if isinstance(code, int) and 0 < code < 256 else EXIT_REJECTED

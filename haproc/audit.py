@@ -39,7 +39,8 @@ class Caller:
 
     cluster: str = ""
     door: str = ""
-    what: str = ""
+    request: str = ""
+    """Method and route, or the call of Spark Connect."""
     address: str = ""
     user: str = ""
 

@@ -239,6 +239,8 @@ def _described(options: argparse.Namespace, local: bool) -> dict[str, Any]:
         spark["token"] = {"env": options.spark_token_env}
     if options.spark_token_file is not None:
         spark["token"] = {"file": options.spark_token_file}
+    if options.spark_ca_file is not None:
+        spark["ca_file"] = options.spark_ca_file
     made = {"name": options.name, "listen": options.listen, "peer": options.peer, "spark": spark}
     more = {name: getattr(options, name) for name in ("connect", "advertise")}
     return made | {name: value for name, value in more.items() if value is not None}

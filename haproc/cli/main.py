@@ -140,6 +140,7 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     token = add.add_mutually_exclusive_group()
     token.add_argument("--spark-token-env", help="variable that holds the token for its Spark")
     token.add_argument("--spark-token-file", help="file that holds it")
+    add.add_argument("--spark-ca-file", help="file that its Spark's certificate is checked with")
     rebuild = actions.add_parser(
         "rebuild", help="replace a cluster's tables with those of another one, and go on from there"
     )

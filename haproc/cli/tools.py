@@ -24,6 +24,7 @@ from haproc.cli.output import lines_of, report, under
 from haproc.config.check import NAME
 from haproc.config.load import load
 from haproc.config.sections import digest_of
+from haproc.config.tls import CertificateError, client_context
 from haproc.config.tree import ConfigError
 from haproc.engine import server
 from haproc.failure import ErrorClass
@@ -60,8 +61,8 @@ def classify_by_ring(
     about = {"catalog": options.catalog, "schema": options.schema}
     about["tree"] = options.tree or options.file is None
     try:
-        found = asyncio.run(shown(doors_of(options), statements, about))
-    except (RingError, PipelineError, OSError) as error:
+        found = asyncio.run(shown(access_of(options), statements, about))
+    except (RingError, PipelineError, CertificateError, OSError) as error:
         output.error(str(error))
         return output.USAGE
     except UnansweredError as error:
@@ -88,42 +89,38 @@ def _text(told: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientDoors:
+class ServerAccess:
     """The client doors to ask, the token for them, and what TLS is spoken with."""
 
     servers: Sequence[str]
     token: str | None
-    tls: ssl.SSLContext
+    tls: ssl.SSLContext | bool
 
 
-def doors_of(options: argparse.Namespace) -> ClientDoors:
-    """Return the client doors that the options name; raises RingError."""
+def access_of(options: argparse.Namespace) -> ServerAccess:
+    """Return the client doors that the options name; raises RingError, CertificateError."""
     token = os.environ.get("HACLIENT_TOKEN") or None
     if options.ring is None:
         servers = [each.strip().rstrip("/") for each in options.server.split(",")]
-        return ClientDoors(servers, token, tls_context())
+        return ServerAccess(servers, token, tls_context())
     ring = LocalRing.open(options.ring)
     if token is None and ring.config.users:
         token = (ring.folder / token_file(ring.config.users[0].name)).read_text().strip()
-    tls = ring.config.tls
-    context = tls_context(
-        ca_file=tls.ca_file, certificate_file=tls.certificate_file, key_file=tls.key_file
-    )
-    return ClientDoors(ring.urls.split(","), token, context)
+    return ServerAccess(ring.urls.split(","), token, client_context(ring.config.tls))
 
 
 async def shown(
-    doors: ClientDoors, statements: Sequence[str], about: dict[str, Any]
+    access: ServerAccess, statements: Sequence[str], about: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return what a ring tells of the statements, in their order.
 
     ``about``: what else is said of each. One that is wrong has an ``error``. Raises
     UnansweredError.
     """
-    servers = doors.servers
-    headers = {"Authorization": f"Bearer {doors.token}"} if doors.token else {}
+    servers = access.servers
+    headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-    connector = aiohttp.TCPConnector(ssl=doors.tls)
+    connector = aiohttp.TCPConnector(ssl=access.tls)
     places = asyncio.Semaphore(_AT_ONCE)
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout

@@ -75,7 +75,7 @@ _FINAL = {
 }
 
 
-class Role(StrEnum):
+class FileRole(StrEnum):
     """The purpose of a job's file."""
 
     PROGRAM = "program"
@@ -89,7 +89,7 @@ class Role(StrEnum):
 class JobFile:
     """A file of a job, by its name without folders; its bytes are stored apart."""
 
-    role: Role
+    role: FileRole
     name: str
     size: int
     sha256: str
@@ -242,7 +242,7 @@ class Job:
 
     def program(self) -> str:
         """Return the name of the file to run."""
-        return next(each.name for each in self.submission.files if each.role is Role.PROGRAM)
+        return next(each.name for each in self.submission.files if each.role is FileRole.PROGRAM)
 
 
 def job_of(
@@ -377,7 +377,7 @@ def environment(
 def module_path(folder: Path, files: Sequence[JobFile]) -> list[Path]:
     """Return the places of the program's imports: a folder, and each archive."""
     modules = folder / "modules"
-    archives = [each.name for each in files if each.role is Role.MODULE]
+    archives = [each.name for each in files if each.role is FileRole.MODULE]
     return [modules, *(modules / name for name in archives if not name.endswith(".py"))]
 
 
@@ -412,4 +412,4 @@ def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str
 
 def placed(file: JobFile) -> str:
     """Return the place of a job's file in its folder."""
-    return f"modules/{file.name}" if file.role is Role.MODULE else file.name
+    return f"modules/{file.name}" if file.role is FileRole.MODULE else file.name

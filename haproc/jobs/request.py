@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from dmq import Json
 from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.jobs.model import Job, JobFile, JobLimits, Role, Submission
+from haproc.jobs.model import FileRole, Job, JobFile, JobLimits, Submission
 
 # Jobs in the words of Livy's batches. Pure.
 
@@ -52,7 +52,7 @@ def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
 
 
 def read_files(
-    paths: Sequence[tuple[Role, str]], folders: Sequence[Path], bytes_max: int
+    paths: Sequence[tuple[FileRole, str]], folders: Sequence[Path], bytes_max: int
 ) -> list[Upload]:
     """Return the files; raises RequestError for one that is not there, or elsewhere."""
     found = []
@@ -165,7 +165,7 @@ _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ -]{0,127}")
 class Upload:
     """A file's bytes, and what it is for."""
 
-    role: Role
+    role: FileRole
     name: str
     data: bytes
 
@@ -174,7 +174,7 @@ class Upload:
 class Wanted:
     """The content of a body; ``paths`` are still to be read from the allowed folders."""
 
-    paths: tuple[tuple[Role, str], ...]
+    paths: tuple[tuple[FileRole, str], ...]
     uploads: tuple[Upload, ...]
     args: tuple[str, ...]
     confs: tuple[tuple[str, str], ...]
@@ -206,8 +206,8 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
         raise _field("proxyUser", f"a job acts as who submits it, who is {user}")
     program, given = _program(body, uploads)
     paths = [*program]
-    paths += [(Role.MODULE, path) for path in _texts(body, "pyFiles")]
-    paths += [(Role.DATA, path) for path in _texts(body, "files")]
+    paths += [(FileRole.MODULE, path) for path in _texts(body, "pyFiles")]
+    paths += [(FileRole.DATA, path) for path in _texts(body, "files")]
     for upload in given:
         check_name(upload.name)
     settings = _settings(body, jobs, ignored)
@@ -262,16 +262,16 @@ class _Ignored:
 
 def _program(
     body: Mapping[str, Any], uploads: Sequence[Upload]
-) -> tuple[list[tuple[Role, str]], list[Upload]]:
+) -> tuple[list[tuple[FileRole, str]], list[Upload]]:
     """Return the program as a path or an upload; it is given in one way exactly."""
     path, code = _text(body, "file"), _text(body, "code")
-    uploaded = [each for each in uploads if each.role is Role.PROGRAM]
+    uploaded = [each for each in uploads if each.role is FileRole.PROGRAM]
     given = [*uploads]
     if code is not None:
-        given.append(Upload(Role.PROGRAM, INLINE_NAME, code.encode("utf-8", "replace")))
+        given.append(Upload(FileRole.PROGRAM, INLINE_NAME, code.encode("utf-8", "replace")))
     if (path is not None) + (code is not None) + len(uploaded) != 1:
         raise _bad("a job is one program: give file, code, or upload it as the part file")
-    return ([(Role.PROGRAM, path)] if path is not None else []), given
+    return ([(FileRole.PROGRAM, path)] if path is not None else []), given
 
 
 @dataclass(slots=True)
@@ -379,7 +379,7 @@ def check_name(name: str) -> str:
 
 def check_program(upload: Upload) -> None:
     """Refuse a program that is none, or that asks for a Spark of its own."""
-    if upload.role is not Role.PROGRAM:
+    if upload.role is not FileRole.PROGRAM:
         return
     if not upload.name.endswith(".py"):
         raise _field("file", f"{upload.name!r} is no Python program (.py)")
@@ -418,7 +418,7 @@ def _sets_master(node: ast.AST) -> bool:
 
 def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str) -> Submission:
     """Return the submission of a request, whose files are all read and checked."""
-    names = [(each.role is Role.MODULE, each.name) for each in files]
+    names = [(each.role is FileRole.MODULE, each.name) for each in files]
     if len(set(names)) < len(names):
         raise _bad("two files have the same name")
     found = tuple(

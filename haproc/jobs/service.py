@@ -17,7 +17,7 @@ from haproc.config.shares import Shares
 from haproc.failure import ErrorClass, RequestError, busy, refused
 from haproc.jobs import request
 from haproc.jobs.book import Book, StoredJobs
-from haproc.jobs.model import Fenced, Job, Kill, Outcome, Role, Submission, granted
+from haproc.jobs.model import Fenced, FileRole, Job, Kill, Outcome, Submission, granted
 from haproc.jobs.records import FILES, file_key, lines_of, log_prefix, page, spans, total
 from haproc.jobs.request import Upload, check_program, read_files, submission, too_large, wanted
 from haproc.sessions.durable import reached
@@ -84,7 +84,7 @@ class JobService:
             raise too_large()
         read = await asyncio.to_thread(read_files, want.paths, folders, most - given)
         for each in (*want.uploads, *read):
-            if each.role is Role.PROGRAM:
+            if each.role is FileRole.PROGRAM:
                 await self._check(user, each)
         named = request_id or want.request_id or f"job-{uuid.uuid4()}"
         sent = submission(want, [*want.uploads, *read], user, named)

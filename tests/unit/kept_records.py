@@ -11,8 +11,7 @@ from typing import Any
 
 from dmq.log import Kinds
 from haproc.classify.model import InsertShape, Kind, OperationClass
-from haproc.classify.rights import Rights
-from haproc.classify.rights import Role as AccessRole
+from haproc.classify.rights import Rights, Role
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
@@ -20,13 +19,13 @@ from haproc.jobs.model import (
     Ending,
     Event,
     Fenced,
+    FileRole,
     GrantedSubmission,
     JobAttempt,
     JobFile,
     JobLimits,
     Kill,
     Outcome,
-    Role,
     Submission,
 )
 from haproc.jobs.records import RECORDS as JOBS
@@ -257,7 +256,10 @@ STORED: dict[str, Written | Adoption | Submission | Event] = {
         confs=(("a", "1"),),
         options=(("b", ""),),
         environment=(("C", "c"),),
-        files=(JobFile(Role.PROGRAM, "p.py", 3, "00ff"), JobFile(Role.DATA, "ü.csv", 2**40, "12")),
+        files=(
+            JobFile(FileRole.PROGRAM, "p.py", 3, "00ff"),
+            JobFile(FileRole.DATA, "ü.csv", 2**40, "12"),
+        ),
         limits=JobLimits(2**33, 3600.0, 0.5),
         restarts=2,
         fingerprint="c0ffee",
@@ -275,11 +277,11 @@ STORED: dict[str, Written | Adoption | Submission | Event] = {
         confs=(),
         options=(),
         environment=(),
-        files=(JobFile(Role.PROGRAM, "p.py", 3, "00ff"),),
+        files=(JobFile(FileRole.PROGRAM, "p.py", 3, "00ff"),),
         limits=JobLimits(2**33, 3600.0, 0.5),
         restarts=2,
         fingerprint="c0ffee",
-        rights=Rights((AccessRole.WRITER, AccessRole.OPERATOR), ("spark_catalog.flüge.*",)),
+        rights=Rights((Role.WRITER, Role.OPERATOR), ("spark_catalog.flüge.*",)),
     ),
     "job_attempt": JobAttempt(1, "x", "a", "a-7f3e", "00ff", "w", 41, 1_790_000_000_123),
     "job_ending": Ending("x", Outcome.LOST, None, "»a« ist fort", 1_790_000_000_456),

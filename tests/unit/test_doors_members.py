@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from haproc.classify.rights import Role
 from haproc.cli.main import main
+from haproc.config.sections import User, digest_of
 from haproc.failure import refused
 from tests.unit.door_rig import Rig, door
 from tests.unit.test_doors_openapi import check
@@ -110,17 +114,35 @@ async def test_cluster_add_tells_the_ring_then_changes_the_file(
     async with door(tmp_path, operator=True) as rig:
         file = file_of(tmp_path, rig)
         before = file.read_text()
-        assert await run("cluster", "add", "d", "--config", str(file), *ADD) == 0
+        trust = ("--spark", "sc://127.0.0.1:9002/;use_ssl=true", "--spark-ca-file", __file__)
+        assert await run("cluster", "add", "d", "--config", str(file), *ADD[:4], *trust) == 0
         assert rig.admission.asked == [("join", "d", "127.0.0.1:9090", "http://127.0.0.1:9080")]
         assert (tmp_path / "ring.yaml.bak").read_text() == before
         assert file.read_text().startswith(before)
-        assert yaml.safe_load(file.read_text())["clusters"][-1]["name"] == "d"
+        made = yaml.safe_load(file.read_text())["clusters"][-1]
+        assert (made["name"], made["spark"]["ca_file"]) == ("d", __file__)
         assert "haproc start" in capsys.readouterr().out
         # Again: the file names it already.
         assert await run("cluster", "add", "d", "--config", str(file)) == 0
         assert await run("cluster", "remove", "d", "--config", str(file), "--yes") == 0
         assert rig.admission.asked[-1] == ("leave", "d")
         assert file.read_text() == before
+
+
+async def test_operators_own_token_goes_before_the_rings_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "haproc.audit")
+    users = (User("run", token_hash=digest_of("operates"), roles=(Role.OPERATOR,)),)
+    async with door(tmp_path, operator=True, users=users) as rig:
+        monkeypatch.setenv("HAPROC_TOKEN", "operates")
+        file = str(file_of(tmp_path, rig))
+        assert await run("cluster", "add", "d", "--config", file, *ADD) == 0
+        lines = [each.getMessage() for each in caplog.records if each.name == "haproc.audit"]
+        assert [json.loads(line)["user"] for line in lines] == ["run"]
+        monkeypatch.setenv("HAPROC_TOKEN", "another")
+        assert await run("cluster", "remove", "d", "--config", file, "--yes") != 0
+        assert len(rig.admission.asked) == 1
 
 
 async def test_cluster_add_that_is_refused_leaves_the_file_as_it_is(

@@ -19,7 +19,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from haclient import cli, prompt
+from haclient import cli, output, prompt
 from haproc.membership.clusters import ClusterView
 from tests.unit.haclient_server import Server, answering, failing
 
@@ -86,9 +86,9 @@ def test_sql_file_runs_its_statements_up_to_the_first_failure(
 ) -> None:
     file = tmp_path / "statements.sql"
     file.write_text("USE x; -- ; no\nWRONG; SELECT 1")
-    assert cli.main(["sql", "--file", str(file)]) == cli.EXIT_REJECTED
+    assert cli.main(["sql", "--file", str(file)]) == output.EXIT_REJECTED
     assert server.seen[-1]["statement"] == "-- ; no\nWRONG"
-    assert cli.main(["sql", "--file", str(file), "--keep-going"]) == cli.EXIT_REJECTED
+    assert cli.main(["sql", "--file", str(file), "--keep-going"]) == output.EXIT_REJECTED
     assert server.seen[-1]["statement"] == "SELECT 1"
     capsys.readouterr()
 
@@ -105,7 +105,7 @@ def test_sql_from_stdin_and_token_from_file(
 
 def test_sql_error_shows_everything_there_is_to_know(server: Server, capsys: Capture) -> None:
     server.script.extend([failing(422, "application", "GONE", "42P01", hint="look")] * 2)
-    assert cli.main(["sql", "SELECT 1", "--request-id", "r1"]) == cli.EXIT_REJECTED
+    assert cli.main(["sql", "SELECT 1", "--request-id", "r1"]) == output.EXIT_REJECTED
     assert capsys.readouterr().err == (
         "error: said by a\n"
         "  class GONE · SQLSTATE 42P01 · kind application · outcome REJECTED · request r1\n"
@@ -133,7 +133,7 @@ def test_sql_failover_is_shown(
 def test_sql_failover_that_repeats_is_told_once_for_each_statement(capsys: Capture) -> None:
     server = "http://host.invalid:1"
     given = ["sql", "--wait", "1", "--server", server, "--keep-going", "SELECT 1; SELECT 2"]
-    assert cli.main(given) == cli.EXIT_UNAVAILABLE
+    assert cli.main(given) == output.EXIT_UNAVAILABLE
     told = [line for line in capsys.readouterr().err.splitlines() if "failover" in line]
     assert len(told) == 2 and all(f"{server} asked again" in line for line in told)
 
@@ -169,12 +169,12 @@ def test_prompt_without_a_place_for_its_history_says_so(
 
 def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) -> None:
     server.script.append(failing(503, "availability", "X", outcome="UNKNOWN"))
-    assert cli.main(["sql", "--wait", "0", "INSERT"]) == cli.EXIT_UNKNOWN
+    assert cli.main(["sql", "--wait", "0", "INSERT"]) == output.EXIT_UNKNOWN
     server.stop()
-    assert cli.main(["sql", "--wait", "0", "INSERT"]) == cli.EXIT_UNAVAILABLE
-    assert cli.main(["sql", "--server", "ftp://a", "INSERT"]) == cli.EXIT_USAGE
-    assert cli.main(["sql", "--file", "/nowhere", "--wait", "0"]) == cli.EXIT_USAGE
-    assert cli.main(["sql", "--request-id", "x", "SELECT 1; SELECT 2"]) == cli.EXIT_USAGE
+    assert cli.main(["sql", "--wait", "0", "INSERT"]) == output.EXIT_UNAVAILABLE
+    assert cli.main(["sql", "--server", "ftp://a", "INSERT"]) == output.EXIT_USAGE
+    assert cli.main(["sql", "--file", "/nowhere", "--wait", "0"]) == output.EXIT_USAGE
+    assert cli.main(["sql", "--request-id", "x", "SELECT 1; SELECT 2"]) == output.EXIT_USAGE
     capsys.readouterr()
 
 
@@ -242,12 +242,12 @@ def test_status_shows_the_rings_clusters_from_the_first_server_that_answers(
         assert f"failover: {server.url} → {other.url}" in err
         assert "ring ring, as cluster b sees it" in err
         server.state = "DOWN"
-        assert cli.main(["status", "--json", *servers]) == cli.EXIT_UNAVAILABLE
+        assert cli.main(["status", "--json", *servers]) == output.EXIT_UNAVAILABLE
         told = json.loads(capsys.readouterr().out)["clusters"][1]
         assert told["state"] == "RECOVERING"
         assert told.keys() <= {*ClusterView.__slots__}, "a HAProc reports these"
         other.stop()
-        assert cli.main(["status", "--wait", "0", *servers]) == cli.EXIT_UNAVAILABLE
+        assert cli.main(["status", "--wait", "0", *servers]) == output.EXIT_UNAVAILABLE
         assert "no server was available" in capsys.readouterr().err
     finally:
         other.close()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from haclient import cli
+from haclient import cli, output
 from haclient.exceptions import DataError, InterfaceError
 from haclient.file_schemas import (
     TableColumn,
@@ -225,7 +225,7 @@ def test_load_into_a_table_that_is_there_needs_the_same_columns(
     assert "table t exists, with these columns" in capsys.readouterr().err
     assert server.seen[1]["consistency"] == "linearizable"
     server.script.extend([exists, answering(same.drop_columns(["ID"]))])
-    assert load(server, path, "--create") == cli.EXIT_USAGE
+    assert load(server, path, "--create") == output.EXIT_USAGE
     assert "t exists and has other columns: it has no `id` BIGINT." in capsys.readouterr().err
     assert len(server.bodies) == 1
 
@@ -236,11 +236,11 @@ def test_load_whose_table_is_rejected_loads_nothing(
     path = tmp_path / "t.csv"
     path.write_text("id,s\n1,x\n")
     server.script.append(failing(422, "application", "SCHEMA_NOT_FOUND", "42704"))
-    assert load(server, path, "--create") == cli.EXIT_REJECTED
+    assert load(server, path, "--create") == output.EXIT_REJECTED
     told = capsys.readouterr().err
     assert "class SCHEMA_NOT_FOUND" in told and "--resume" not in told
     assert not server.bodies
-    assert load(server, path, "--types", "id INT") == cli.EXIT_USAGE
+    assert load(server, path, "--types", "id INT") == output.EXIT_USAGE
     server.stop()
-    assert load(server, path, "--create", "--wait", "0") == cli.EXIT_UNAVAILABLE
+    assert load(server, path, "--create", "--wait", "0") == output.EXIT_UNAVAILABLE
     assert "go on with --resume" in capsys.readouterr().err

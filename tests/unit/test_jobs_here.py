@@ -8,7 +8,7 @@ from pathlib import Path
 
 from haproc.config.model import Membership
 from haproc.jobs.here import incarnations
-from haproc.jobs.model import Role
+from haproc.jobs.model import FileRole
 from haproc.jobs.records import FILES
 from haproc.jobs.request import Upload
 from haproc.membership.members import Members
@@ -57,7 +57,7 @@ async def test_peer_that_pauses_runs_its_jobs_until_its_silence_fills_a_window()
 
 async def test_submission_whose_client_goes_away_leaves_no_files_of_no_job(tmp_path: Path) -> None:
     haproc = Haproc(Ring(tmp_path), "a")
-    files = [Upload(Role.DATA, f"d{number}", b"x") for number in range(3)]
+    files = [Upload(FileRole.DATA, f"d{number}", b"x") for number in range(3)]
     put, left = haproc.store.put, 0
 
     async def cut_off(key: str, value: bytes) -> int:

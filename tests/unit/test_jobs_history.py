@@ -21,13 +21,13 @@ from haproc.jobs.model import (
     BatchState,
     Ending,
     Event,
+    FileRole,
     Job,
     JobAttempt,
     JobFile,
     JobLimits,
     Kill,
     Outcome,
-    Role,
     Submission,
     job_of,
     leads,
@@ -49,7 +49,7 @@ from haproc.jobs.records import (
     total,
 )
 
-PROGRAM = JobFile(Role.PROGRAM, "p.py", 3, "00")
+PROGRAM = JobFile(FileRole.PROGRAM, "p.py", 3, "00")
 ASKED = Submission(
     "ann",
     "r1",

@@ -9,7 +9,7 @@ import pytest
 
 from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError
-from haproc.jobs.model import Job, Role, environment, remote_url, ring_variables
+from haproc.jobs.model import FileRole, Job, environment, remote_url, ring_variables
 from haproc.jobs.request import (
     PROGRAM_BYTES_MAX,
     Upload,
@@ -53,7 +53,7 @@ def test_request_of_livy_is_read_into_a_job() -> None:
         "queue": None,
     }
     want = wanted(body, (), "ann", JOBS)
-    assert want.paths == ((Role.PROGRAM, "etl/daily.py"), (Role.MODULE, "lib.zip"))
+    assert want.paths == ((FileRole.PROGRAM, "etl/daily.py"), (FileRole.MODULE, "lib.zip"))
     assert want.limits.memory_bytes == 512 << 20 and want.limits.wall_s == 60
     assert want.restarts == 3 and want.args == ("a", "b") and want.name == "daily"
     assert want.confs == (("spark.sql.shuffle.partitions", "4"),)
@@ -130,13 +130,13 @@ def test_program_that_is_too_long_to_be_read_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["tmp", "modules"])
 def test_file_named_like_a_folder_of_the_jobs_is_refused(name: str) -> None:
-    assert refusal(CODE, Upload(Role.DATA, name, b"")).error_class == ErrorClass.BAD_REQUEST
+    assert refusal(CODE, Upload(FileRole.DATA, name, b"")).error_class == ErrorClass.BAD_REQUEST
 
 
 @pytest.mark.parametrize("path", ["//[x", "http://["])
 def test_path_that_is_no_url_is_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError) as caught:
-        read_files([(Role.PROGRAM, path)], [tmp_path], 1)
+        read_files([(FileRole.PROGRAM, path)], [tmp_path], 1)
     assert caught.value.error_class == ErrorClass.JOB_FILE
 
 
@@ -146,11 +146,11 @@ def test_program_that_calls_something_else_master_is_taken() -> None:
 
 
 def test_upload_is_the_program_and_its_name_has_no_folders() -> None:
-    upload = Upload(Role.PROGRAM, "p.py", b"1")
+    upload = Upload(FileRole.PROGRAM, "p.py", b"1")
     assert wanted({}, [upload], "ann", JOBS).uploads == (upload,)
-    assert refusal({}, Upload(Role.PROGRAM, "../p.py", b"1"))
-    assert refusal({}, Upload(Role.PROGRAM, "p.jar", b"1"))
-    assert refusal(CODE, Upload(Role.DATA, "a", b"1"), Upload(Role.DATA, "a", b"2"))
+    assert refusal({}, Upload(FileRole.PROGRAM, "../p.py", b"1"))
+    assert refusal({}, Upload(FileRole.PROGRAM, "p.jar", b"1"))
+    assert refusal(CODE, Upload(FileRole.DATA, "a", b"1"), Upload(FileRole.DATA, "a", b"2"))
 
 
 def test_fingerprint_is_that_of_what_is_asked() -> None:
@@ -173,7 +173,7 @@ def test_memory_is_read_as_spark_reads_it(text: str, size: int) -> None:
 
 
 def read(folder: Path, path: str, bytes_max: int = 100) -> bytes:
-    return read_files([(Role.PROGRAM, path)], [folder], bytes_max)[0].data
+    return read_files([(FileRole.PROGRAM, path)], [folder], bytes_max)[0].data
 
 
 def test_file_is_read_from_an_allowed_folder_only(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_file_is_read_from_an_allowed_folder_only(tmp_path: Path) -> None:
 
 
 def test_environment_holds_nothing_but_what_is_meant_for_the_program() -> None:
-    uploads = [Upload(Role.MODULE, "lib.zip", b""), Upload(Role.MODULE, "m.py", b"")]
+    uploads = [Upload(FileRole.MODULE, "lib.zip", b""), Upload(FileRole.MODULE, "m.py", b"")]
     want = wanted({**CODE, "conf": {"haproc.env.CITY": "Bern"}}, uploads, "ann", JOBS)
     asked = submission(want, want.uploads, "ann", "r")
     found = environment(

@@ -196,13 +196,13 @@ async def test_attempt_that_waits_too_long_for_its_cluster_is_another_haprocs(
 
 
 async def test_files_of_a_job_are_where_it_looks_for_them(three: list[Haproc]) -> None:
-    from haproc.jobs.model import Role
+    from haproc.jobs.model import FileRole
     from haproc.jobs.request import Upload
 
     uploads = [
-        Upload(Role.PROGRAM, "p.py", b"import m; print(m.x, open('d.txt').read())"),
-        Upload(Role.MODULE, "m.py", b"x = 7"),
-        Upload(Role.DATA, "d.txt", b"data"),
+        Upload(FileRole.PROGRAM, "p.py", b"import m; print(m.x, open('d.txt').read())"),
+        Upload(FileRole.MODULE, "m.py", b"x = 7"),
+        Upload(FileRole.DATA, "d.txt", b"data"),
     ]
     found = await three[0].service.submit("ann", {}, uploads)
     job = found["id"]

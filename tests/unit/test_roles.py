@@ -202,4 +202,4 @@ async def test_each_call_of_spark_connect_refuses_too_weak_tokens(
         await boundary.unary(rpc, handle).unary_unary(request, context)
     assert context.told is not None and context.told[0] is code and told in context.told[1]
     (line,) = (record.getMessage() for record in caplog.records if record.name == "haproc.audit")
-    assert '"address": "::1"' in line and f'"what": "{rpc}"' in line and "wrong" not in line
+    assert '"address": "::1"' in line and f'"request": "{rpc}"' in line and "wrong" not in line

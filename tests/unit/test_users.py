@@ -290,7 +290,7 @@ def test_audit_file_has_a_line_of_json_for_each_refusal(tmp_path: Path, untouche
         "event": "refused",
         "cluster": "a",
         "door": "clients",
-        "what": "GET /x",
+        "request": "GET /x",
         "address": "10.0.0.1",
         "user": "",
         "error_class": "HAPROC_UNAUTHENTICATED",
@@ -364,4 +364,4 @@ async def test_operators_command_is_in_the_audit_log_and_no_question(
     who = {"event": "command", "cluster": "a", "door": "operators", "user": "run"}
     assert [each["outcome"] for each in lines] == ["200", "HAPROC_BAD_REQUEST"]
     assert all(who.items() <= each.items() for each in lines)
-    assert lines[0]["what"] == "POST /ha/v1/queue/7/skip"
+    assert lines[0]["request"] == "POST /ha/v1/queue/7/skip"

@@ -21,7 +21,7 @@ from haproc.doors.http.bodies import (
     read_body,
 )
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.jobs.model import Role
+from haproc.jobs.model import FileRole
 from haproc.jobs.request import FIELDS, Upload, too_large
 from haproc.jobs.service import PAGE_DEFAULT, PAGE_MAX, JobService
 
@@ -31,7 +31,7 @@ SESSIONS: Final = "/sessions"
 BODY_BYTES_MAX: Final = 4 << 20
 """A request without its files; code that is sent inline is part of it."""
 PARTS_MAX: Final = 1000
-_ROLES: Final = {"file": Role.PROGRAM, "pyFiles": Role.MODULE, "files": Role.DATA}
+_ROLES: Final = {"file": FileRole.PROGRAM, "pyFiles": FileRole.MODULE, "files": FileRole.DATA}
 REQUEST_PART: Final = "request"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 
