@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from haclient import exceptions
 from haclient.failover import Reason
+from haproc.classify import session_settings
 from haproc.config import load
 from haproc.config.check import LIMITS_IN_ORDER
 from haproc.config.model import Config
@@ -431,6 +432,25 @@ def statements() -> str:
     return page("What a statement may hold", "`haproc/reading/known.py`", *lines)
 
 
+_SETTINGS: Final = """\
+What they mean for a session is in the [guide](../guide/sql.md#what-a-session-may-set). A name with
+a dot at its end stands for all names that begin so.
+"""
+
+
+def settings() -> str:
+    """Return the page of the settings that travel or are reserved."""
+    kinds = {
+        "Settings that travel": session_settings.TRAVELLING,
+        "Reserved settings": session_settings.RESERVED,
+    }
+    lines = [_SETTINGS]
+    for title, groups in kinds.items():
+        rows = [(code(group.names), group.reason) for group in groups]
+        lines += [f"## {title}", "", *table(("settings", "why"), rows)]
+    return page("Settings of a session", "`haproc/classify/session_settings.py`", *lines)
+
+
 def _lists(title: str, entries: Mapping[str, Iterable[str]]) -> Iterator[str]:
     yield from (f"## {title}", "")
     for said, classes in entries.items():
@@ -449,6 +469,7 @@ def pages() -> dict[Path, str]:
         "errors": errors(),
         "configuration": configuration(),
         "metrics": metrics(),
+        "settings": settings(),
         "statements": statements(),
     }
     return {FOLDER / f"{name}.md": text for name, text in texts.items()}

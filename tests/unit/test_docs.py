@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from haclient.failover import Reason
-from haproc.classify import session_settings
 from haproc.cli import main as cli
 from haproc.engine.errors import ErrorKind
 from haproc.failure import ErrorClass
@@ -131,14 +130,6 @@ def test_documented_error_classes_exist() -> None:
     named = set(re.findall(r"`((?:HAPROC|HACLIENT)_[A-Z_]*[A-Z])`", ALL_TEXT))
     chosen = {"HAPROC_SECRET", "HAPROC_SPARK_TOKEN"}
     assert named - error_classes() - environment_variables() - chosen == set()
-
-
-def test_settings_that_travel_or_are_reserved_are_documented_with_the_reason() -> None:
-    rows = {
-        f"| {', '.join(f'`{name}`' for name in group.names)} | {group.reason} |"
-        for group in (*session_settings.TRAVELLING, *session_settings.RESERVED)
-    }
-    assert rows <= set(ALL_TEXT.splitlines())
 
 
 # -- what readers are told to do ---------------------------------------------------------------
