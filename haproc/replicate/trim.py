@@ -102,7 +102,7 @@ def trims(me: str, ready_peers: Collection[str]) -> bool:
 #
 # Every HAProc looks at the cursors now and then, for its status; the one that trims is, of those
 # that are READY, the one with the lowest name, by its own view. Two may believe that at once: that
-# does no harm, see `haproc.replicate.trim.plan`.
+# does no harm.
 #
 # Before anything is decided, the log is read up to an end that was asked for first: so whoever had
 # joined by then is known, and nobody is forgotten who was a member all the time. The record that

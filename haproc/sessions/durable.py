@@ -301,9 +301,8 @@ _Result = TypeVar("_Result")
 class SessionStore:
     """Sessions in the ring's key-value store: reading, taking over, appending, closing.
 
-    `haproc.sessions.durable` defines the keys and which of them count; here they are read and
-    written. Every method raises RequestError of kind availability while the store cannot be
-    reached.
+    The beginning of this module says what the keys are and which of them count. Every method raises
+    RequestError of kind availability while the store cannot be reached.
 
     ``new_name`` returns a name that no adoption ever had.
     """

@@ -20,8 +20,6 @@ from dmq import Json
 from haproc.engine.arrow import as_numbers, as_numbers_type, retyped, stream_of, with_numbers
 from haproc.engine.interface import Column
 
-# Values without a plain form as text: VARIANT as JSON, dates and times of any year.
-
 # Dates and times as text, in years that Python's own classes do not have, too.
 #
 # Spark has the years from -290,308 to 294,247. One of more than four digits has a sign, as ISO
@@ -186,8 +184,6 @@ def _number(data: bytes, at: int, size: int, *, signed: bool) -> int:
         raise IndexError
     return int.from_bytes(found, "little", signed=signed)
 
-
-# Types of results: in Arrow as clients read them, and by Spark's text for them.
 
 # Spark's types by their text (``decimal(10,2)``, ``array<int>``), Arrow's types as such text.
 

@@ -175,8 +175,6 @@ def _schema_of(stream: bytes) -> Any:
     return pa.ipc.read_schema(pa.py_buffer(stream)).remove_metadata()
 
 
-# Operations of the queue, how far they have come, and the units in which they are run.
-
 # The units that the schedule gives out to run, and its facts about the tasks that still wait.
 
 

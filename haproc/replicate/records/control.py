@@ -49,8 +49,6 @@ class Roster:
             raise ValueError("a cluster is named twice")
 
 
-# Records of what a cluster holds: skips, checks, checksums, and the fence before its writes.
-
 # The record in front of which a writer's writes count, and behind which they are asked about anew.
 #
 # Some writers may write only for a time: a job's attempt, until another replaces it. Their writes

@@ -28,8 +28,6 @@ from haproc.route.rows.forms import (
 from haproc.route.rows.json_lines import json_rows
 from haproc.route.rows.lines import Batches
 
-# The bytes that rows take: of an Arrow stream before it is unpacked, and of plain values.
-
 # The size of an Arrow stream, by its messages before any of it is unpacked.
 #
 # A short stream can hold very much: compressed, a batch may be a thousand times as long, and rows
