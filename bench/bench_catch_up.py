@@ -27,7 +27,7 @@ from bench.rings import past_ring, ring_of
 from dmq import open_log
 from haproc.replicate.records.operation import to_record
 from haproc.replicate.records.progress import from_cursor, to_cursor
-from haproc.ring.compare import contents, differences
+from haproc.ring.holdings import contents, differences
 from haproc.ring.local import LocalRing
 
 MISSED: Final = 100_000

@@ -27,7 +27,7 @@ from bench.report import Row, report
 from bench.rings import past_ring, ring_of
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
-from haproc.ring.compare import contents, differences
+from haproc.ring.holdings import contents, differences
 from haproc.ring.local import LocalRing
 
 SELECTS = 200

@@ -25,10 +25,9 @@ from bench.draining import drain, ring_config
 from haproc.cli.nodes import prepare_process
 from haproc.replicate.log_state.definitions import Written
 from haproc.replicate.member.own_log import OwnLog
-from haproc.replicate.queue.composing import Composing
 from haproc.replicate.queue.outcomes import Outcomes
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import Unit
+from haproc.replicate.queue.units import Composing, Unit
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import from_record
 

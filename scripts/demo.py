@@ -36,7 +36,7 @@ from haproc.cli.main import main as haproc
 from haproc.cli.nodes import ask_all
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.statement import SqlText
-from haproc.ring.compare import contents, differences
+from haproc.ring.holdings import contents, differences
 from haproc.ring.local import LocalRing, LogChoice
 from haproc.ring.settings import RingError
 

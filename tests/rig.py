@@ -21,7 +21,7 @@ import haclient
 from haproc.cli import clients
 from haproc.cli.queue import Asker
 from haproc.node.node import VARIABLE
-from haproc.ring.compare import contents, differences
+from haproc.ring.holdings import contents, differences
 from haproc.ring.local import LocalRing, LogChoice
 from haproc.ring.process import launch
 

@@ -19,8 +19,7 @@ from haproc.config.model import Config
 from haproc.config.services import kafka_options
 from haproc.ring.founding import Findings, shown
 from haproc.ring.local import LocalRing
-from haproc.ring.marks import COMMITS_MAX, marks, not_copied
-from haproc.ring.new_log import check_new_log, found
+from haproc.ring.new_log import COMMITS_MAX, check_new_log, found, marks, not_copied
 from haproc.ring.settings import RingError
 
 

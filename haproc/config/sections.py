@@ -52,8 +52,6 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-# Sections of the configuration: bounds, and the keys below archive, cache and optimize.
-
 # The bounds of what is taken at once, kept, and held in memory.
 
 

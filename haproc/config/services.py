@@ -11,8 +11,6 @@ from haproc.config.model import Compression, Config, Kafka, Redis, StateWay
 from haproc.config.sections import is_loopback, is_wildcard
 from haproc.config.tree import Finding
 
-# The log in Kafka as configured: what must not be said of it, and the client's names for it.
-
 # What a configuration must not say about a log in Kafka. Values in, findings out.
 
 
@@ -146,8 +144,6 @@ def _client(kafka: Kafka) -> dict[str, object]:
         settings["sasl_plain_password"] = kafka.sasl_password
     return settings
 
-
-# A ring's Redis as configured: where it is, and what must not be said of it.
 
 # Where a ring's Redis is, by the configuration's URL.
 

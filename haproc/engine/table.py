@@ -90,8 +90,6 @@ def _interval(detail: Any, units: tuple[str, ...]) -> str:
     return f"interval {units[start]}" + (f" to {units[end]}" if end != start else "")
 
 
-# The engine's questions about tables: columns, the last mark of each, and checksums.
-
 # The content of a cluster, as a checksum of each table and view.
 #
 # Reading every table takes long, so it happens in two steps: `survey` notes what there is and each

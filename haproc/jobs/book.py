@@ -207,7 +207,7 @@ class JobTokens:
     attempt is the last one of a job that has not ended, which is looked up at every call: a later
     attempt, a kill or an ending, once durable, closes all doors to it. What was let in before, and
     is still on its way to the log, is stopped there: it rests on its job's standing, which is
-    fenced in the log before a later attempt begins (`haproc.replicate.records.contents`). The Spark
+    fenced in the log before a later attempt begins (`haproc.replicate.records.control`). The Spark
     sessions that an attempt uses are noted before their first use, so that the attempt that
     replaces it can close them.
     """

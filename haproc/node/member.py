@@ -26,11 +26,11 @@ from haproc.replicate.agree.foreign_watch import ForeignWatch
 from haproc.replicate.agree.rebuilding import Mender
 from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.archive.pages import Pages, Timekeepers
+from haproc.replicate.member.condition import Identity
 from haproc.replicate.member.core import Core, Listeners, Reached
-from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.steps import Trace, no_trace
 from haproc.replicate.replica import Replica
-from haproc.replicate.trim.trimmer import Trimmer
+from haproc.replicate.trim import Trimmer
 from haproc.replicate.writes import now_ms
 from haproc.route.attempts import LogEnd
 from haproc.route.freshness import Candidate

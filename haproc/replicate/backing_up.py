@@ -52,7 +52,7 @@ from haproc.membership.state import time_text
 from haproc.replicate.agree.donating import LEASE_S, Donor
 from haproc.replicate.agree.rebuilding import uncopied
 from haproc.replicate.member.core import Core
-from haproc.replicate.records.copy import BACKUP, Copy
+from haproc.replicate.records.control import BACKUP, Copy
 from haproc.replicate.restoring import read_manifest
 
 logger = logging.getLogger(__name__)

@@ -33,8 +33,7 @@ from haproc.replicate.copying_ahead import AheadCopy, UnfitError
 from haproc.replicate.log_state.members import enrolled_after
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.records.copy import Copy
-from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.control import Change, Copy, Roster
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.progress import LINEAGE_MAX, CopyRequest, Progress, shortened
 from haproc.replicate.taking import HopelessError, Taking

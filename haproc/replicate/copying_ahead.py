@@ -36,11 +36,12 @@ from haproc.replicate.queue.backlog import (
     ATTEMPTS_MAX,
     NOT_AHEAD,
     Backlog,
+    CatchUpEstimate,
     CopiedAhead,
+    copy_s,
     table_of,
 )
-from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate, copy_s
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.control import Copy
 from haproc.replicate.records.operation import FailureReport, Operation, from_record
 from haproc.replicate.records.progress import CopyRequest, Progress
 from haproc.replicate.taking import HopelessError, Taking

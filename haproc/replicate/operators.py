@@ -26,7 +26,6 @@ from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.backing_up import Backups
 from haproc.replicate.copying import Receiver
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.coalesce import row_count
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.standing import (
     Advice,
@@ -37,8 +36,8 @@ from haproc.replicate.queue.standing import (
     revoke_advice,
     skip_advice,
 )
-from haproc.replicate.queue.units import MARKER, Unfinished
-from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
+from haproc.replicate.queue.units import MARKER, Unfinished, row_count
+from haproc.replicate.records.control import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.progress import CopyWay
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows

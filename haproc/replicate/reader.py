@@ -13,17 +13,25 @@ from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.log_state.definitions import records_needed
 from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Judge, RecordJudgement
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.coalesce import left_in_log
 from haproc.replicate.queue.outcomes import (
     EXPIRED,
     STALE,
     OperationOutcome,
     OutcomeStatus,
 )
-from haproc.replicate.queue.units import MARKER
-from haproc.replicate.records.contents import Check, Fence, Verify
-from haproc.replicate.records.copy import Copy
-from haproc.replicate.records.members import Roster
+from haproc.replicate.queue.units import MARKER, left_in_log
+from haproc.replicate.records.control import (
+    Abandon,
+    Check,
+    Copy,
+    FailureVote,
+    FateMessage,
+    Fence,
+    Revoke,
+    Roster,
+    Verify,
+    VoteWithdrawal,
+)
 from haproc.replicate.records.operation import (
     OPERATION,
     Claim,
@@ -35,7 +43,6 @@ from haproc.replicate.records.operation import (
     from_record,
 )
 from haproc.replicate.records.rows import ApplicationFailure, Computed, Part, Passed, Rows
-from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 
 logger = logging.getLogger(__name__)
 

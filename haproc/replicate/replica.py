@@ -27,15 +27,14 @@ from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.synchronous import Synchronous, describe
 from haproc.replicate.apply.takeover import PeerSuccessWatch, Takeover
 from haproc.replicate.backing_up import Backups
-from haproc.replicate.beginning import Beginning
-from haproc.replicate.catching_up import CatchingUp, CatchUpEstimator, Recovery
+from haproc.replicate.catching_up import Beginning, CatchingUp, CatchUpEstimator, Recovery
 from haproc.replicate.copying import Receiver
 from haproc.replicate.copying_ahead import Considering
 from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
-from haproc.replicate.queue.catch_up_estimate import CatchUpEstimate
+from haproc.replicate.queue.backlog import CatchUpEstimate
 from haproc.replicate.reader import Reader
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.control import Copy
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.restoring import Restorer
 from haproc.replicate.taking import Taking

@@ -26,7 +26,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
-from haproc.replicate.records.contents import Fence
+from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 
 _OF_THE_TIMEOUT: Final = 0.9

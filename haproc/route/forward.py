@@ -8,9 +8,12 @@ runs it or refuses it.
 from __future__ import annotations
 
 import asyncio
+import json
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, Final, assert_never
+from enum import IntEnum
+from typing import Annotated, Any, Final, assert_never
 
 import aiohttp
 import msgspec
@@ -19,13 +22,78 @@ from msgspec import Meta
 from haproc.classify.model import OperationClass
 from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.engine.interface import Chunk
-from haproc.failure import ErrorClass, FailureKind, RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.connections import PeerDoors
 from haproc.membership.peers import PeerBusyError, PeerUnavailableError
 from haproc.membership.state import Identifier, Offset, Seconds
-from haproc.route import pieces
 from haproc.route.model import Answer, HaReport, Request, Sent, SentPlan, SentRows, SentSql
-from haproc.route.pieces import BrokenPiecesError, FrameKind
+
+# A result on its way from one HAProc to another: a sequence of frames.
+#
+# Each has a head of fixed size (what it is, rows, bytes) and then its bytes. A chunk's are those
+# that the cluster made, untouched. The end and an error are frames, too, so that what breaks off is
+# neither.
+
+
+CONTENT_TYPE: Final = "application/vnd.haproc.pieces"
+_HEAD: Final = struct.Struct(">BQQ")
+HEAD_BYTES: Final = _HEAD.size
+_CHUNK_BYTES_MAX: Final = 1 << 31
+"""More than a cluster hands out at once; it only bounds what a broken stream can ask for."""
+
+
+class FrameKind(IntEnum):
+    """The content of a frame."""
+
+    CHUNK = 0
+    END = 1
+    ERROR = 2
+
+
+class BrokenPiecesError(Exception):
+    """The received bytes are no such sequence."""
+
+
+def chunk_head(chunk: Chunk) -> bytes:
+    """Return the header of a chunk's bytes."""
+    return _HEAD.pack(FrameKind.CHUNK, chunk.rows, len(chunk.data))
+
+
+def end() -> bytes:
+    """Return the frame that marks the result as whole."""
+    return _HEAD.pack(FrameKind.END, 0, 0)
+
+
+def error(body: dict[str, Any]) -> bytes:
+    """Return the frame that ends a result with an error; ``body`` is that of an error answer."""
+    data = json.dumps(body).encode()
+    return _HEAD.pack(FrameKind.ERROR, 0, len(data)) + data
+
+
+def read_head(data: bytes) -> tuple[FrameKind, int, int]:
+    """Return a frame's kind, its rows, and the number of bytes that follow."""
+    kind, rows, size = _HEAD.unpack(data)
+    if kind not in FrameKind.__members__.values() or size > _CHUNK_BYTES_MAX:
+        raise BrokenPiecesError("the peer's answer cannot be read")
+    return FrameKind(kind), rows, size
+
+
+def read_error(data: bytes) -> RequestError:
+    """Return the error in an error answer's body."""
+    try:
+        fields = json.loads(data)
+        return RequestError(
+            FailureKind(fields["kind"]),
+            str(fields["message"]),
+            error_class=str(fields["error_class"]),
+            sqlstate=str(fields["sqlstate"]),
+            outcome=WriteOutcome(fields["outcome"]),
+            hint=str(fields["hint"]),
+            offset=fields["log_offset"],
+        )
+    except (ValueError, KeyError, TypeError) as wrong:
+        raise BrokenPiecesError("the peer's error cannot be read") from wrong
+
 
 PATH: Final = "/ha/v1/query"
 AFTER_HEADER: Final = "HAProc-After-Offset"
@@ -109,7 +177,7 @@ def _text(statement: Sent) -> str:
 def _refusal(peer: str, data: bytes) -> Exception:
     """Return the error to raise for a peer's: only the statement's own goes to the client."""
     try:
-        error = pieces.read_error(data)
+        error = read_error(data)
     except BrokenPiecesError as broken:
         return PeerUnavailableError(f"peer {peer}: {broken}")
     if error.kind is FailureKind.APPLICATION or error.error_class in _OF_STATEMENT:
@@ -130,12 +198,12 @@ class Relayed:
         content = self._response.content
         while True:
             try:
-                kind, rows, size = pieces.read_head(await content.readexactly(pieces.HEAD_BYTES))
+                kind, rows, size = read_head(await content.readexactly(HEAD_BYTES))
                 if kind is FrameKind.END:
                     await content.read()  # the body's end, so that the connection can be kept
                     return
                 data = await content.readexactly(size)
-                failure = pieces.read_error(data) if kind is FrameKind.ERROR else None
+                failure = read_error(data) if kind is FrameKind.ERROR else None
             except (
                 aiohttp.ClientError,
                 OSError,

@@ -19,6 +19,7 @@ from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
+from haproc.sessions.durable import Adoption, Key, Numbered, StoredSession
 from haproc.sessions.effects import (
     as_made,
     declared,
@@ -42,7 +43,6 @@ from haproc.sessions.journal import (
     after,
     holds_temporaries,
 )
-from haproc.sessions.ownership import Adoption, Key, Numbered, StoredSession
 
 # Looking at what a statement has left in a session, for the journal: columns and values.
 

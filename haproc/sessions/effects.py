@@ -19,6 +19,7 @@ from typing import Any, Final
 from haproc import protos, wire
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 from haproc.pin.sqltypes import quote_name
+from haproc.sessions.durable import Numbered
 from haproc.sessions.journal import (
     ArtifactEntry,
     Effect,
@@ -28,7 +29,6 @@ from haproc.sessions.journal import (
     StateEntry,
     VariablesEntry,
 )
-from haproc.sessions.ownership import Numbered
 
 WORDS_READ: Final = 12
 """The name of what is made stands within so many words."""

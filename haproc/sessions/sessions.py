@@ -1,7 +1,7 @@
 """Clients' sessions: entered, changed, closed; by whichever door, on whichever HAProc.
 
 A session belongs to the ring. One HAProc at a time *owns* it: it has it in a Spark session of its
-cluster, and alone writes its journal (`ownership`). A HAProc that gets a request for a session that
+cluster, and alone writes its journal (`durable`). A HAProc that gets a request for a session that
 it does not own adopts the session. An owner looks at the store each time that it is asked, and
 after each entry that it wrote; one that was replaced drops its copy and adopts anew.
 
@@ -28,13 +28,16 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Fresh, Restore, Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.sessions.adoption import restore
-from haproc.sessions.client import (
-    REQUESTS_REMEMBERED,
-    ClientSession,
-    entries_of,
-    state_of,
+from haproc.sessions.client import REQUESTS_REMEMBERED, ClientSession, entries_of, state_of
+from haproc.sessions.durable import (
+    RECORDS,
+    Blobs,
+    Key,
+    Numbered,
+    SessionStore,
+    StoredSession,
+    Written,
 )
-from haproc.sessions.durable import Blobs, SessionStore
 from haproc.sessions.effects import superseded
 from haproc.sessions.journal import (
     ArtifactEntry,
@@ -47,7 +50,6 @@ from haproc.sessions.journal import (
     as_kept,
     holds_temporaries,
 )
-from haproc.sessions.ownership import RECORDS, Key, Numbered, StoredSession, Written
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,9 +17,20 @@ from haproc.engine.interface import Session
 from haproc.failure import FailureKind, RequestError
 from haproc.replicate.apply.computing import Rebuild, session_gone
 from haproc.replicate.records.rows import SessionRef
-from haproc.sessions.durable import BLOBS, GRACE_MS, HOUR_MS, Copy, SessionStore, copy_of, reached
+from haproc.sessions.durable import (
+    BLOBS,
+    GRACE_MS,
+    HOUR_MS,
+    SESSIONS,
+    Copy,
+    Key,
+    SessionStore,
+    StoredSession,
+    copy_of,
+    key_of,
+    reached,
+)
 from haproc.sessions.journal import ArtifactEntry
-from haproc.sessions.ownership import SESSIONS, Key, StoredSession, key_of
 from haproc.sessions.sessions import Sessions, unknown
 
 LISTED_MAX: Final = 1000
@@ -167,7 +178,7 @@ class Upkeep:
     """The sessions in the store, checked every minute: counted, closed, deleted.
 
     Every HAProc does it, and none needs the others: a session that one deletes is gone for all. The
-    keys suffice (`ownership`), so no journal is read for it.
+    keys suffice (`durable`), so no journal is read for it.
     """
 
     def __init__(

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 
 from haproc.engine.arrow import with_numbers
 from haproc.failure import ErrorClass, refused
-from haproc.statements.plain_arrow import text_of
-from haproc.statements.variant import date_text, timestamp_text
+from haproc.statements.plain_arrow import date_text, text_of, timestamp_text
 
 _SECOND_US: Final = 1_000_000
 _AS_PYTHON_HAS_THEM: Final = (

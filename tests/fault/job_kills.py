@@ -31,7 +31,7 @@ from typing import Any
 from dmq.opening import open_log
 from haproc.config.services import kafka_options
 from haproc.replicate.log_state.definitions import Definitions
-from haproc.replicate.records.contents import Fence
+from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.ring.local import LocalRing
 from haproc.ring.spark import SparkStartError

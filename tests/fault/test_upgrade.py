@@ -16,7 +16,7 @@ import haclient
 from haproc.cli.nodes import ask_all
 from haproc.config.load import load as load_config
 from haproc.config.model import Config
-from haproc.ring.compare import contents, differences
+from haproc.ring.holdings import contents, differences
 from tests.fault import versions
 from tests.fault.test_rolling import AioLoad, Load
 from tests.fault.versions import Version

@@ -26,8 +26,8 @@ from haproc.route.planning import Planning
 from haproc.route.readings import Readings
 from haproc.route.shared_sessions import ReadingSessions
 from haproc.sessions.client import ClientSession
+from haproc.sessions.durable import Adoption, Key
 from haproc.sessions.journal import SessionState
-from haproc.sessions.ownership import Adoption, Key
 from tests.integration.engine_calls import apply, rows
 from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS, TABLES
 from tests.readings.classified import classified_by

@@ -13,7 +13,7 @@ import haclient
 from haproc.cli.main import main
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.statement import SqlText
-from haproc.ring.compare import contents, differences
+from haproc.ring.holdings import contents, differences
 from haproc.ring.local import LocalRing
 from tests.rig import SETTINGS, SPARK_SETTINGS
 

@@ -14,7 +14,7 @@ import yaml
 import haclient
 from haproc.cli.main import main
 from haproc.ring.broker import LocalKafka
-from haproc.ring.compare import contents, differences
+from haproc.ring.holdings import contents, differences
 from haproc.ring.local import LocalRing
 from tests.rig import SETTINGS, SPARK_SETTINGS
 

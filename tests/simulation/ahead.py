@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from dmq import decode
 from haproc.replicate import catching_up
-from haproc.replicate.queue import catch_up_estimate
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.queue import backlog
+from haproc.replicate.records.control import Copy
 from haproc.replicate.records.operation import Operation, from_record
 from tests.simulation import scenario
 from tests.simulation.clock import run
@@ -40,8 +40,8 @@ class Ahead(Scenario):
 def soon() -> Iterator[None]:
     """Have a backlog of a second be worth a copy, and as many copies as there may be."""
     with (
-        patch.object(catch_up_estimate, "WORTH_S", 1.0),
-        patch.object(catch_up_estimate, "COPY_TABLE_S", 0.01),
+        patch.object(backlog, "WORTH_S", 1.0),
+        patch.object(backlog, "COPY_TABLE_S", 0.01),
         patch.object(catching_up, "LOOK_EVERY_S", 0.4),
         patch.object(catching_up, "CONSIDER_EVERY_S", 1.0),
         patch.object(catching_up, "CONSIDER_SHARE", 0),

@@ -12,8 +12,8 @@ import random
 
 from dmq import decode
 from haproc.engine.statement import SqlText
+from haproc.replicate.records.control import Abandon
 from haproc.replicate.records.operation import from_record
-from haproc.replicate.records.votes import Abandon
 from tests.simulation.clock import run
 from tests.simulation.scenario import Attempted, Report, Scenario, build
 

@@ -27,8 +27,7 @@ from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
 from haproc.sessions.client import ClientSession
-from haproc.sessions.durable import Blobs, SessionStore
-from haproc.sessions.ownership import Numbered
+from haproc.sessions.durable import Blobs, Numbered, SessionStore
 from haproc.sessions.sessions import Sessions, Surroundings
 from tests.simulation.session_spark import (
     Change,

@@ -25,7 +25,15 @@ from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome
-from haproc.replicate.records.contents import Checksums, Verify
+from haproc.replicate.records.control import (
+    Abandon,
+    Checksums,
+    FailureVote,
+    FateMessage,
+    Revoke,
+    Verify,
+    VoteWithdrawal,
+)
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
@@ -37,7 +45,6 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.records.progress import Progress, from_cursor
 from haproc.replicate.records.rows import ApplicationFailure, Part, Passed, Rows
-from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage
 from tests.simulation.life import Life

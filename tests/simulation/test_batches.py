@@ -15,10 +15,9 @@ from haproc.engine.interface import Lane
 from haproc.engine.statement import SqlText
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.coalesce import combine
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import Intent, Unit
+from haproc.replicate.queue.units import Intent, Unit, combine
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS

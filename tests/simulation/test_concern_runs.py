@@ -13,7 +13,7 @@ from haproc.classify.model import WriteConcern
 from haproc.failure import RequestError
 from haproc.membership.peers import PeerProgress
 from haproc.membership.state import State
-from haproc.replicate.agree.concern import ConcernJudgement, Requirement
+from haproc.replicate.agree.assurance import ConcernJudgement, Requirement
 from tests.simulation.clock import run
 from tests.simulation.directed import ddl
 from tests.simulation.life import Life

@@ -13,7 +13,7 @@ from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.agree import donating
 from haproc.replicate.member.steps import Step
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.control import Copy
 from tests.simulation.directed import CREATE, Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node, cluster_of
 from tests.simulation.scenario import insert, operation

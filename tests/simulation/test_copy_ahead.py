@@ -16,10 +16,10 @@ from haproc.membership.state import State
 from haproc.replicate import catching_up
 from haproc.replicate.agree.rebuilding import ask_for
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue import catch_up_estimate
+from haproc.replicate.queue import backlog
 from haproc.replicate.queue.backlog import Backlog, CopiedAhead
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.control import Copy
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import CopyRequest, from_cursor
 from tests.simulation.ahead import simulate_ahead
@@ -37,8 +37,8 @@ SLOW_S = 2.0
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A backlog of seconds is worth a copy."""
-    monkeypatch.setattr(catch_up_estimate, "WORTH_S", 5.0)
-    monkeypatch.setattr(catch_up_estimate, "COPY_TABLE_S", 2.0)
+    monkeypatch.setattr(backlog, "WORTH_S", 5.0)
+    monkeypatch.setattr(backlog, "COPY_TABLE_S", 2.0)
     monkeypatch.setattr(catching_up, "LOOK_EVERY_S", 4.0)
     monkeypatch.setattr(catching_up, "CONSIDER_EVERY_S", 3.0)
     yield
@@ -412,7 +412,7 @@ def test_spare_that_copied_a_table_behind_its_place_does_not_take_the_donors(
         stage.node(spare).start()
         await stage.until(lambda: stage.ring.settled_node(stage.node(spare)), 600)
         stage.node(donor).kill()
-        monkeypatch.setattr(catch_up_estimate, "WORTH_S", 1e9)  # b copies as a whole
+        monkeypatch.setattr(backlog, "WORTH_S", 1e9)  # b copies as a whole
         stage.node("b").start()
         await asyncio.sleep(600)
         stage.node(donor).start()

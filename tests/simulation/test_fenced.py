@@ -9,7 +9,7 @@ import pytest
 
 from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.reader import Reader
-from haproc.replicate.records.contents import Fence
+from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 from tests.simulation.fenced import simulate_fenced
 from tests.simulation.seeds import SEEDS, judged

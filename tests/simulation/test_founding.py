@@ -13,7 +13,7 @@ from dmq.log import FILLER_STORED
 from dmq.moving import export_log, import_log
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.control import Copy
 from haproc.ring.new_log import found
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.log import KeepingStore

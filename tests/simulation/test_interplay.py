@@ -23,8 +23,8 @@ from haproc.replicate.apply import computing
 from haproc.replicate.apply.parts import ComputedRows
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
+from haproc.replicate.records.control import Abandon
 from haproc.replicate.records.rows import Passed
-from haproc.replicate.records.votes import Abandon
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.network import Refused

@@ -24,8 +24,7 @@ from haproc.replicate.compose.terms import Key
 from haproc.replicate.compose.window import ComposedWindow, Row
 from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.composing import Composing
-from haproc.replicate.queue.units import Unit
+from haproc.replicate.queue.units import Composing, Unit
 from haproc.replicate.records.operation import to_record
 from tests.simulation.broken import batch_formed_anew
 from tests.simulation.directed import Stage, story

@@ -18,7 +18,7 @@ from haproc.replicate.agree import comparing as verify
 from haproc.replicate.agree.findings import Finding
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from haproc.replicate.records.contents import Checksums, Skip
+from haproc.replicate.records.control import Checksums, Skip
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.network import Refused

@@ -13,8 +13,7 @@ import pytest
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
 from haproc.replicate.queue.outcomes import OutcomeStatus
-from haproc.replicate.records.contents import Verify
-from haproc.replicate.records.votes import Abandon, FailureVote, VoteWithdrawal
+from haproc.replicate.records.control import Abandon, FailureVote, Verify, VoteWithdrawal
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP, TIMEOUTS
 from tests.simulation.scenario import insert

@@ -17,8 +17,8 @@ from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.log_state.failure_votes import FailureVotes
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
+from haproc.replicate.records.control import Abandon, FailureVote
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.votes import Abandon, FailureVote
 from tests.simulation.directed import Stage, story
 from tests.simulation.poisoned import simulate_poison
 from tests.simulation.ring import TIMEOUTS, Node

@@ -16,7 +16,7 @@ from haproc.replicate.operators import Operators
 from haproc.replicate.queue import schedule, units
 from haproc.replicate.queue.facts import Notes
 from haproc.replicate.queue.units import TaskState
-from haproc.replicate.records.contents import Checksums, Skip, Verify
+from haproc.replicate.records.control import Checksums, Skip, Verify
 from haproc.replicate.records.progress import Progress
 from tests.simulation import test_poison as stories
 from tests.simulation.violations import Violation, found_by

@@ -21,8 +21,8 @@ from haproc.replicate.agree.poison_rejection import WISH_S, PoisonRejection
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
+from haproc.replicate.records.control import Abandon, Revoke, VoteWithdrawal
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.votes import Abandon, Revoke, VoteWithdrawal
 from tests.simulation.computed import computed
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node

@@ -13,12 +13,11 @@ from dmq.key_value import Kept
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Fresh
 from haproc.engine.statement import SqlText, Statement
-from haproc.sessions import adoption, client, effects, ownership, sessions
+from haproc.sessions import adoption, client, durable, effects, sessions
 from haproc.sessions.client import ClientSession
-from haproc.sessions.durable import SessionStore
+from haproc.sessions.durable import Adoption, Key, Numbered, SessionStore, StoredSession
 from haproc.sessions.journal import Effect, SqlEntry
 from haproc.sessions.journal import Kept as KeptEntry
-from haproc.sessions.ownership import Adoption, Key, Numbered, StoredSession
 from haproc.sessions.sessions import Sessions
 from tests.simulation.session_ring import HAProc
 from tests.simulation.session_spark import Held, Interpreter, Table
@@ -60,7 +59,7 @@ def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.Monke
     def until(chained: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int | None]]:
         return {each.name: (place, None) for place, (each, _) in enumerate(chained)}
 
-    monkeypatch.setattr(ownership, "_counts_until", until)
+    monkeypatch.setattr(durable, "_counts_until", until)
     beside = [Violation.REJECTED, Violation.DOUBLED, Violation.ANOTHER]
     found_in(runs(), Violation.LOST, beside)
 
@@ -80,11 +79,11 @@ def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.Monk
         entry: KeptEntry,
         ids: Ids = (),
         replaces: int | None = None,
-    ) -> ownership.Numbered:
+    ) -> durable.Numbered:
         task = asyncio.create_task(real(self, key, owner, ordinal, entry, ids, replaces))
         task.add_done_callback(lambda each: each.cancelled() or each.exception())
         tasks.add(task)
-        return ownership.Numbered(ordinal, owner.name, entry, 1, ids, replaces)
+        return durable.Numbered(ordinal, owner.name, entry, 1, ids, replaces)
 
     monkeypatch.setattr(SessionStore, "append", append)
     found_in(runs(), Violation.LOST, [Violation.REJECTED])
@@ -145,12 +144,12 @@ def test_adoption_that_came_second_but_counts_is_found(monkeypatch: pytest.Monke
     def last_wins(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
         by_number: dict[int, tuple[Adoption, int]] = {}
         for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
-            adoption = ownership.RECORDS.from_bytes(found.value)
+            adoption = durable.RECORDS.from_bytes(found.value)
             assert isinstance(adoption, Adoption)
             by_number[adoption.number] = adoption, found.revision
         return [by_number[number] for number in sorted(by_number)]
 
-    monkeypatch.setattr(ownership, "_chain", last_wins)
+    monkeypatch.setattr(durable, "_chain", last_wins)
     beside = [Violation.REJECTED, Violation.STALE, Violation.ANOTHER]
     found_in(runs(), Violation.LOST, beside)
 

@@ -21,13 +21,13 @@ from haproc.engine import pieces
 from haproc.engine.lane import SparkLane
 from haproc.engine.statement import SparkPlan
 from haproc.failure import RequestError
+from haproc.replicate import trim
 from haproc.replicate.apply import computing
 from haproc.replicate.apply.staging_tables import StagingTables
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.rows import Part, QueryWrite, Rows
-from haproc.replicate.trim import trimmer
 from tests.simulation import connect
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, story
@@ -317,8 +317,8 @@ def placed(stage: Stage) -> list[tuple[int, Part]]:
 
 def trimmed_without_the_slowest(patch: pytest.MonkeyPatch) -> None:
     """Trim parts that one cluster still has to gather."""
-    needs = trimmer.needs  # type: ignore[attr-defined]
-    patch.setattr(trimmer, "needs", lambda *of: needs(*of)[1:])
+    needs = trim.needs
+    patch.setattr(trim, "needs", lambda *of: needs(*of)[1:])
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ import pytest
 from dmq import Cursor
 from haproc.failure import RequestError
 from haproc.membership.state import State
+from haproc.replicate import trim
 from haproc.replicate.log_state.definitions import records_needed
-from haproc.replicate.records.members import Roster
-from haproc.replicate.trim import trimmer
-from haproc.replicate.trim.plan import needs
+from haproc.replicate.records.control import Roster
+from haproc.replicate.trim import needs
 from tests.simulation.directed import CREATE, Stage, ddl, story
 from tests.simulation.log import SimLog
 from tests.simulation.ring import LIMITS, TRIM, Node, cluster_of
@@ -151,7 +151,7 @@ def test_process_replaced_at_any_moment_of_its_start_ends_although_its_place_is_
 
 
 def test_two_that_believe_to_be_the_lowest_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trimmer, "trims", lambda me, ready: True)
+    monkeypatch.setattr(trim, "trims", lambda me, ready: True)
     assert [one(seed, window_records=48).problems for seed in range(4)] == [[]] * 4
 
 
@@ -380,12 +380,12 @@ def test_only_cluster_cannot_leave_and_a_stranger_neither() -> None:
 
 def slowest_ignored(patch: pytest.MonkeyPatch) -> None:
     """Trim as if the member that is farthest behind were none."""
-    patch.setattr(trimmer, "needs", lambda *facts: needs(*facts)[1:])
+    patch.setattr(trim, "needs", lambda *facts: needs(*facts)[1:])
 
 
 def window_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Trim up to the cursors, and forget that request ids are read from before them."""
-    patch.setattr(trimmer, "needs", lambda names, cursors, window: needs(names, cursors, 0))
+    patch.setattr(trim, "needs", lambda names, cursors, window: needs(names, cursors, 0))
 
 
 def gossip_believed(patch: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ def gossip_believed(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(SimLog, "cursors", told)
     patch.setattr(
-        trimmer, "names_needed", lambda enrolled, configured, cursors, claims: frozenset(cursors)
+        trim, "names_needed", lambda enrolled, configured, cursors, claims: frozenset(cursors)
     )
 
 

@@ -11,8 +11,8 @@ from haproc.config.sections import Archive, Limits
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.archive.account import ArchivePosition
 from haproc.replicate.archive.pages import Pages
+from haproc.replicate.member.condition import Identity
 from haproc.replicate.member.core import Core, Reached
-from haproc.replicate.member.identity import Identity
 
 
 class Peer:

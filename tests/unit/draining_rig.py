@@ -23,8 +23,8 @@ from haproc.config.sections import Limits
 from haproc.engine.interface import Applied, Column, Settings, TransactionMarker
 from haproc.engine.statement import Statement
 from haproc.replicate.agree.foreign_watch import ForeignWatch
+from haproc.replicate.member.condition import Identity
 from haproc.replicate.member.core import Core, Reached
-from haproc.replicate.member.identity import Identity
 from haproc.replicate.records.operation import Operation, to_record
 from haproc.replicate.replica import Replica
 

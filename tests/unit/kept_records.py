@@ -30,9 +30,19 @@ from haproc.jobs.model import (
 )
 from haproc.jobs.records import RECORDS as JOBS
 from haproc.membership.peers import Member
-from haproc.replicate.records.contents import Checksums, Fence, Skip, Verify
-from haproc.replicate.records.copy import Copy
-from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.control import (
+    Abandon,
+    Change,
+    Checksums,
+    Copy,
+    FailureVote,
+    Fence,
+    Revoke,
+    Roster,
+    Skip,
+    Verify,
+    VoteWithdrawal,
+)
 from haproc.replicate.records.operation import (
     KINDS,
     Claim,
@@ -53,7 +63,8 @@ from haproc.replicate.records.rows import (
     SessionRef,
     SpooledRows,
 )
-from haproc.replicate.records.votes import Abandon, FailureVote, Revoke, VoteWithdrawal
+from haproc.sessions.durable import RECORDS as SESSIONS
+from haproc.sessions.durable import Adoption, Written
 from haproc.sessions.journal import (
     ArtifactEntry,
     Effect,
@@ -63,8 +74,6 @@ from haproc.sessions.journal import (
     Variable,
     VariablesEntry,
 )
-from haproc.sessions.ownership import RECORDS as SESSIONS
-from haproc.sessions.ownership import Adoption, Written
 from haproc.spark_error import Context, details
 
 SAID = details(

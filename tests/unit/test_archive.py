@@ -17,7 +17,7 @@ from haproc.failure import RequestError
 from haproc.replicate.archive.account import APPLIED, ArchivedStatus, ArchivePosition, Ending, Fates
 from haproc.replicate.archive.pages import Page, Pages
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.records.contents import Fence, Skip
+from haproc.replicate.records.control import Fence, Skip
 from haproc.replicate.records.operation import (
     Claim,
     Decision,

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from haproc.engine.interface import Column
 from haproc.engine.statement import ROWS_MAX, ArrowRows
 from haproc.failure import RequestError
-from haproc.replicate.queue.coalesce import BatchLimits, row_count
+from haproc.replicate.queue.units import BatchLimits, row_count
 from haproc.route.rows.forms import RowsError
-from haproc.route.rows.reading import fitted, makes_a_record, pieces
-from haproc.route.rows.sizes import Extent, extent, unpacked_bytes
+from haproc.route.rows.reading import Extent, extent, fitted, makes_a_record, pieces, unpacked_bytes
 from tests.unit.operations import insert
 
 N = 100_000

@@ -8,16 +8,19 @@ from dataclasses import replace
 import pytest
 
 from haproc.classify.model import Kind, OperationClass
-from haproc.replicate.queue.backlog import Backlog, CopiedAhead
-from haproc.replicate.queue.catch_up_estimate import COPY_BYTES_PER_S, COPY_TABLE_S, FACTOR
-from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.backlog import (
+    COPY_BYTES_PER_S,
+    COPY_TABLE_S,
+    FACTOR,
+    Backlog,
+    CopiedAhead,
+)
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.records.contents import Verify
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.queue.units import BatchLimits
+from haproc.replicate.records.control import Abandon, Copy, Revoke, Verify
 from haproc.replicate.records.operation import Claim, FailureReport, Message, Operation
 from haproc.replicate.records.progress import Progress
 from haproc.replicate.records.rows import ApplicationFailure
-from haproc.replicate.records.votes import Abandon, Revoke
 from tests.unit.operations import copy, insert, update
 
 SMALL, HUGE = 1 << 20, 10**6 * COPY_BYTES_PER_S

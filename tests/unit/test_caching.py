@@ -17,9 +17,8 @@ from haproc.config.sections import Cache
 from haproc.engine.interface import Chunk, Settings
 from haproc.membership.state import State
 from haproc.replicate.log_state.definitions import Written, defines
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import Unit
+from haproc.replicate.queue.units import BatchLimits, Unit
 from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import Progress
 from haproc.route import caching

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from haproc.engine.interface import Applied
 from haproc.engine.statement import Statement
-from haproc.replicate.queue.catch_up_estimate import (
+from haproc.replicate.queue.backlog import (
     COPY_BYTES_PER_S,
     COPY_TABLE_S,
     FACTOR,

@@ -10,7 +10,7 @@ import pytest
 from haproc.cli.main import main
 from haproc.cli.nodes import ask_all, print_status
 from haproc.engine.commits import Commit
-from haproc.replicate.agree.foreign import Foreign
+from haproc.replicate.agree.findings import Foreign
 from tests.presences import ring_config
 
 

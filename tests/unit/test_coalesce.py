@@ -14,14 +14,8 @@ from haproc.config.sections import Limits
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ROWS_MAX, ArrowRows, SqlText
 from haproc.replicate.member.core import batch_limits
-from haproc.replicate.queue.coalesce import (
-    BatchLimits,
-    batch_key,
-    cell_count,
-    combine,
-    row_count,
-)
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import BatchLimits, batch_key, cell_count, combine, row_count
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update

@@ -13,14 +13,13 @@ from haproc.engine.statement import SqlText
 from haproc.replicate.compose.reading import change_of
 from haproc.replicate.compose.terms import Change
 from haproc.replicate.log_state.computations import PeerSuccess
-from haproc.replicate.queue import composing
-from haproc.replicate.queue.coalesce import BatchKey, BatchLimits
+from haproc.replicate.queue import units
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import Intent, Unit
+from haproc.replicate.queue.units import BatchKey, BatchLimits, Intent, Unit
+from haproc.replicate.records.control import FailureVote
 from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.records.progress import Progress
 from haproc.replicate.records.rows import ApplicationFailure
-from haproc.replicate.records.votes import FailureVote
 from tests.unit.operations import ddl
 from tests.windows import operation
 
@@ -161,7 +160,7 @@ def test_other_settings_and_limits_end_a_statement() -> None:
 
 
 def test_text_that_has_to_be_read_ends_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composing, "CELLS_MAX", 2 + 2 * len(UPSERT) // 5)
+    monkeypatch.setattr(units, "CELLS_MAX", 2 + 2 * len(UPSERT) // 5)
     schedule, _ = queue(ENTER, UPSERT, UPSERT, UPSERT)
     assert offsets(schedule.take(4)) == [(0, 1, 2)]
 
@@ -176,7 +175,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.operations = 0
-        monkeypatch.setattr(composing, "change_of", self.change_of)
+        monkeypatch.setattr(units, "change_of", self.change_of)
 
     def change_of(self, op: Operation) -> Change | None:
         self.operations += 1
@@ -227,8 +226,8 @@ def test_batch_that_may_have_run_is_composed_again_whatever_the_limits(
 ) -> None:
     stored = Progress(batches=((0, 5),))
     narrow = BatchLimits(operations_max=2, rows_max=10, bytes_max=10, tokens_max=10)
-    monkeypatch.setattr(composing, "CELLS_MAX", 10)
-    monkeypatch.setattr(composing, "OPERATIONS_MAX", 2)
+    monkeypatch.setattr(units, "CELLS_MAX", 10)
+    monkeypatch.setattr(units, "OPERATIONS_MAX", 2)
     sqls = ["DELETE FROM t WHERE k = 2", *[MANY_CELLS] * 5]
     schedule, _ = queue(*sqls, columns=WIDE, progress=stored, limits=narrow, doubtful_below=6)
     (unit,) = schedule.take(4)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.classify.model import WriteConcern
-from haproc.replicate.agree.concern import ConcernJudgement, Requirement
+from haproc.replicate.agree.assurance import ConcernJudgement, Requirement
 
 ONE, MAJORITY, ALL = WriteConcern
 NAMES = "abcde"

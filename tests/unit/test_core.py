@@ -13,8 +13,8 @@ import pytest
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.config.model import Timeouts
 from haproc.config.sections import Limits
+from haproc.replicate.member.condition import Identity
 from haproc.replicate.member.core import Core, Reached
-from haproc.replicate.member.identity import Identity
 
 REPLICATE = Path(__file__).parents[2] / "haproc" / "replicate"
 

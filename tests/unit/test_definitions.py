@@ -18,7 +18,7 @@ from haproc.replicate.log_state.definitions import (
     redefined_by,
 )
 from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
-from haproc.replicate.records.contents import Fence
+from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 from tests.readings.classified import classified
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update

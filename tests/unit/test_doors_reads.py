@@ -20,10 +20,9 @@ from haproc.engine.interface import Chunk
 from haproc.failure import FailureKind, RequestError
 from haproc.membership.connections import PeerDoors
 from haproc.membership.peers import PeerBusyError, PeerUnavailableError
-from haproc.route import pieces
-from haproc.route.forward import HttpForwarding
+from haproc.route import forward
+from haproc.route.forward import BrokenPiecesError, HttpForwarding
 from haproc.route.model import Freshness, Request, SentSql
-from haproc.route.pieces import BrokenPiecesError
 from tests.unit.canned import Canned, chunks_of
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, make_config
 
@@ -290,14 +289,14 @@ async def test_peers_query_that_cannot_be_read_is_refused(
 
 
 def test_pieces_that_are_none_are_refused() -> None:
-    head = pieces.chunk_head(Chunk(b"123", 7))
-    assert pieces.read_head(head) == (pieces.FrameKind.CHUNK, 7, 3)
+    head = forward.chunk_head(Chunk(b"123", 7))
+    assert forward.read_head(head) == (forward.FrameKind.CHUNK, 7, 3)
     with pytest.raises(BrokenPiecesError):
-        pieces.read_head(b"\x09" + head[1:])
+        forward.read_head(b"\x09" + head[1:])
     with pytest.raises(BrokenPiecesError):
-        pieces.read_head(head[:9] + b"\xff" * 8)
+        forward.read_head(head[:9] + b"\xff" * 8)
     with pytest.raises(BrokenPiecesError):
-        pieces.read_error(b'{"kind": "odd"}')
+        forward.read_error(b'{"kind": "odd"}')
 
 
 async def test_metrics_count_reads(tmp_path: Path) -> None:

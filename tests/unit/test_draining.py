@@ -21,9 +21,8 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.membership.clusters import ClusterView
 from haproc.membership.state import State, refusal
 from haproc.node.doors import Maintenance, drained_file
-from haproc.replicate.member.condition import OutOfServiceError
+from haproc.replicate.member.condition import Identity, OutOfServiceError
 from haproc.replicate.member.core import Core, Reached
-from haproc.replicate.member.identity import Identity
 from haproc.statements import registry as boards
 from tests.unit.canned import WRITE
 from tests.unit.door_rig import Rig, door, make_config

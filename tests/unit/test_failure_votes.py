@@ -25,8 +25,14 @@ from hypothesis.stateful import (
 
 from haproc.replicate.log_state.failure_votes import FailureVotes
 from haproc.replicate.log_state.members import Claims
+from haproc.replicate.records.control import (
+    Abandon,
+    FailureVote,
+    FateMessage,
+    Revoke,
+    VoteWithdrawal,
+)
 from haproc.replicate.records.operation import Claim
-from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 from tests.simulation.violations import found_by
 
 MEMBERS = ("a", "b", "c")

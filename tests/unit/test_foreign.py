@@ -12,7 +12,7 @@ from haproc.engine.commits import Commit, Newest
 from haproc.engine.confs import user_metadata
 from haproc.engine.copies import OPERATION as COPY
 from haproc.engine.interface import TransactionMarker
-from haproc.replicate.agree.foreign import COMMITS_MAX, Foreign, Looked
+from haproc.replicate.agree.findings import COMMITS_MAX, Foreign, Looked
 from haproc.replicate.agree.foreign_watch import settled_by
 
 RING = "ring.abc"

@@ -24,7 +24,7 @@ from haclient.request_ids import new_request_id, request_id
 from haclient.settings import parse_servers
 from haclient.statements import Split, is_row_insert, split
 from haproc.pin.parameters import bind, parse_parameters
-from haproc.statements.variant import timestamp_text as server_text
+from haproc.statements.plain_arrow import timestamp_text as server_text
 from tests.unit.haclient_server import arrow
 
 ZURICH = dt.timezone(dt.timedelta(hours=2))

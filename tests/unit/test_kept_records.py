@@ -22,8 +22,7 @@ from haproc.config.model import Address
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.membership.peers import Member
-from haproc.replicate.records.contents import Fence
-from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.control import Change, Fence, Roster
 from haproc.replicate.records.operation import (
     KINDS,
     SYNCHRONOUS,

@@ -99,7 +99,6 @@ REPLICATE_ORDER = (
     "copying",
     "restoring",
     "backing_up",
-    "beginning",
     "catching_up",
     "writes",
     "operators",

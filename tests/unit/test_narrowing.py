@@ -17,8 +17,8 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.reading.judge import JudgedQuery
 from haproc.reading.tree import Facts
 from haproc.replicate.log_state.definitions import Definitions
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import BatchLimits
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from haproc.route.caching import Narrowing

@@ -24,7 +24,7 @@ from haproc.engine.placeholder import FEW
 from haproc.engine.remote import plan_bytes
 from haproc.engine.statement import ArrowRows, RowsInLog, Statement
 from haproc.failure import RequestError
-from haproc.replicate.queue.coalesce import LEFT_FROM_BYTES, left_in_log
+from haproc.replicate.queue.units import LEFT_FROM_BYTES, left_in_log
 from haproc.replicate.records.operation import Operation
 from haproc.route.rows.forms import ARROW, Form, FormKind
 from haproc.route.spooled import (

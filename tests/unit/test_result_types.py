@@ -16,8 +16,14 @@ from haproc.doors.connect.messages import schema_of
 from haproc.engine.arrow import as_numbers, retyped, stream_of
 from haproc.failure import RequestError
 from haproc.statements.json_rows import rows_of
-from haproc.statements.plain_arrow import NOTE, readable, text_of
-from haproc.statements.variant import date_text, json_of, timestamp_text
+from haproc.statements.plain_arrow import (
+    NOTE,
+    date_text,
+    json_of,
+    readable,
+    text_of,
+    timestamp_text,
+)
 from tests.unit.test_haclient_values import YEAR_MONTHS as STREAM
 
 YEAR_MONTHS = pa.ipc.open_stream(base64.b64decode(STREAM)).schema.field("a").type

@@ -17,7 +17,7 @@ from haproc.membership.peers import (
     with_own_addresses,
 )
 from haproc.replicate.log_state.members import enrolled_after
-from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.control import Change, Roster
 from tests.unit.door_rig import make_config
 
 

@@ -16,9 +16,8 @@ import pytest
 
 from haproc.classify.model import OperationClass
 from haproc.engine.statement import SqlText
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import Intent, Unit
+from haproc.replicate.queue.units import BatchLimits, Intent, Unit
 from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 from tests.unit.operations import arrow, computed, copy, ddl, insert, unknown_tables, update

@@ -34,9 +34,8 @@ from dmq.log import CURSOR_NOTE_BYTES_MAX
 from haproc.classify.model import Kind
 from haproc.engine.interface import ABSENT, Column
 from haproc.replicate.log_state.computations import PeerSuccess
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import Intent, Unit
+from haproc.replicate.queue.units import BatchLimits, Intent, Unit
 from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
 from tests.unit.operations import copy, ddl, insert, table_as, table_ddl, unknown_tables, update

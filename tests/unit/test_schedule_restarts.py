@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from haproc.engine.interface import ABSENT
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import MARKER, Intent, Unit
+from haproc.replicate.queue.units import MARKER, BatchLimits, Intent, Unit
 from haproc.replicate.records.operation import DecisionKind
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import table_as

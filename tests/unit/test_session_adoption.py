@@ -14,10 +14,9 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.plans import session_ref
 from haproc.sessions.client import ClientSession
-from haproc.sessions.durable import SessionStore
+from haproc.sessions.durable import Adoption, Key, Numbered, SessionStore
 from haproc.sessions.effects import effect_of_sql
 from haproc.sessions.journal import ArtifactEntry, ConfEntry, Kept, SettingsEntry, SqlEntry
-from haproc.sessions.ownership import Adoption, Key, Numbered
 from haproc.sessions.upkeep import rebuilding
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from haproc import protos
 from haproc.engine.interface import Settings
+from haproc.sessions.durable import RECORDS, Numbered, Written
 from haproc.sessions.effects import (
     as_made,
     declared,
@@ -26,7 +27,6 @@ from haproc.sessions.journal import (
     Variable,
     VariablesEntry,
 )
-from haproc.sessions.ownership import RECORDS, Numbered, Written
 
 UNDER = Settings(schema="s")
 

@@ -16,6 +16,7 @@ from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.route.streams import Collected
 from haproc.sessions.adoption import restore
 from haproc.sessions.client import ClientSession, left_by, stream_of
+from haproc.sessions.durable import Numbered
 from haproc.sessions.journal import (
     Effect,
     Kept,
@@ -25,7 +26,6 @@ from haproc.sessions.journal import (
     Variable,
     VariablesEntry,
 )
-from haproc.sessions.ownership import Numbered
 
 ONE = stream_of(pa.record_batch([pa.array([1])], ["v"]))
 

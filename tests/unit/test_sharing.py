@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.turns import NOT_LONG_AGO
+from haproc.replicate.queue.units import BatchLimits
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import update

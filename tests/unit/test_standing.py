@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.standing import (
     SKIPPABLE_AFTER_ATTEMPTS,
@@ -14,7 +13,7 @@ from haproc.replicate.queue.standing import (
     retry_advice,
     skip_advice,
 )
-from haproc.replicate.queue.units import MARKER
+from haproc.replicate.queue.units import MARKER, BatchLimits
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from haproc.replicate.log_state.idempotency_window import IdempotencyWindow, Sighting
 from haproc.replicate.log_state.members import names_needed
-from haproc.replicate.trim.plan import ARCHIVE, Plan, needs, plan, trims, with_archive
+from haproc.replicate.trim import ARCHIVE, Plan, needs, plan, trims, with_archive
 
 WINDOW = 10
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.turns import Turns
+from haproc.replicate.queue.units import BatchLimits
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import copy, ddl, insert, table_as, table_ddl, update

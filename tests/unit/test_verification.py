@@ -20,7 +20,7 @@ from haproc.engine.interface import TableState
 from haproc.replicate.agree.comparing import Verifier
 from haproc.replicate.agree.findings import Finding, compare
 from haproc.replicate.agree.foreign_watch import ForeignWatch
-from haproc.replicate.records.contents import Checksums, Verify
+from haproc.replicate.records.control import Checksums, Verify
 
 WORDS = {"=": Finding.EQUAL, "x": Finding.DIFFERENT, "?": Finding.UNDECIDED}
 WORDS["-"] = Finding.UNAVAILABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haproc.classify.model import RefusedError
-from haproc.route.views import changes_temporary
+from haproc.route.session_statements import changes_temporary
 from tests.readings.classified import classified
 
 TEMPORARY = frozenset({"v"})

@@ -7,8 +7,8 @@ from dataclasses import replace
 from haproc.classify.model import Kind
 from haproc.replicate.member.condition import News
 from haproc.replicate.member.core import Watermarks
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import BatchLimits
 from haproc.replicate.records.progress import Progress
 from tests.unit.operations import ddl, insert
 

@@ -145,8 +145,6 @@ class PlanFindings:
         )
 
 
-# Plans as messages: parsed within bounds, their members and names, and why one is refused.
-
 # Members of the protocol's messages, as the tables of this package list them.
 
 

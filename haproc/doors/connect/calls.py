@@ -35,7 +35,7 @@ from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.answering import to_request_error
 from haproc.route.model import Authorization
-from haproc.sessions.ownership import Key
+from haproc.sessions.durable import Key
 from haproc.statements.request_admission import Held, RequestAdmission
 
 _LOG = logging.getLogger(__name__)

@@ -250,8 +250,6 @@ def plan_id(plan: Any) -> int | None:
     return int(common.plan_id) if common.HasField("plan_id") else None
 
 
-# Spark's answers, made for statements that did not run in the client's session.
-
 # The schema of an Arrow stream in Spark Connect's form.
 
 

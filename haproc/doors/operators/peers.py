@@ -40,7 +40,7 @@ from haproc.membership.peers import (
     PeerStatus,
 )
 from haproc.membership.state import Beat, ClusterReport, PeerMessage
-from haproc.route import pieces
+from haproc.route import forward
 from haproc.route.forward import AFTER_HEADER, PATH, PeerQuery
 from haproc.route.model import Answer, Request, SentSql
 from haproc.route.offload import Inline, Texts
@@ -218,19 +218,19 @@ class ForwardedDoor:
 async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
     after = str(answer.report.after_offset or 0)
     response = web.StreamResponse(
-        headers={"Content-Type": pieces.CONTENT_TYPE, AFTER_HEADER: after}
+        headers={"Content-Type": forward.CONTENT_TYPE, AFTER_HEADER: after}
     )
     await response.prepare(request)
     try:
         async for chunk in _checked(answer):
-            await _write(response, pieces.chunk_head(chunk))
+            await _write(response, forward.chunk_head(chunk))
             await _write(response, chunk.data)
-        await _write(response, pieces.end())
+        await _write(response, forward.end())
     except _FailedError as failed:
         reported = as_request_error(
             failed.error, f"query for a peer {request.remote}", only_reads=True
         )
-        await _write(response, pieces.error(body_of(reported, request.app[CLUSTER])))
+        await _write(response, forward.error(body_of(reported, request.app[CLUSTER])))
     await response.write_eof()
     return response
 

@@ -18,8 +18,6 @@ from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.service import JobService
 
-# The operators' doors to add, remove or drain clusters.
-
 # The operators' door to add and remove clusters.
 
 
@@ -149,8 +147,6 @@ class DrainDoor:
         (cluster,) = reading.needed_texts(body, ("cluster",))
         return json_response(dict(self._service.undrain(cluster)))
 
-
-# The operators' doors to all users' jobs and sessions.
 
 # The operators' door to all users' jobs, to list and end them.
 

@@ -21,7 +21,7 @@ from haproc.membership.peers import Enrolled, Member, disagreement
 from haproc.membership.state import State
 from haproc.replicate.log_state.members import enrolled_after
 from haproc.replicate.member.core import Core
-from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.control import Change, Roster
 from haproc.replicate.records.operation import from_record
 
 logger = logging.getLogger(__name__)

@@ -15,19 +15,12 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TableState
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence, Undecided
-from haproc.replicate.agree.findings import (
-    Finding,
-    Findings,
-    compare,
-    is_odd,
-    listed_names,
-    tied,
-)
+from haproc.replicate.agree.findings import Finding, Findings, compare, is_odd, listed_names, tied
 from haproc.replicate.agree.foreign_watch import ForeignWatch, plain, settled_by
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, OperationOutcome, OutcomeStatus
-from haproc.replicate.records.contents import Checksums, Verify
+from haproc.replicate.records.control import Checksums, Verify
 from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.records.progress import shortened
 from haproc.replicate.records.rows import ApplicationFailure

@@ -20,7 +20,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership.peers import CopyAnswer, CopyQuestion
 from haproc.membership.state import HOPELESS
 from haproc.replicate.member.core import Core
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.control import Copy
 from haproc.replicate.records.operation import Operation
 
 logger = logging.getLogger(__name__)

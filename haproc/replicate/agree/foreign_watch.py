@@ -1,4 +1,4 @@
-"""Looks now and then for commits that somebody made past HAProc: see `foreign`.
+"""Looks now and then for commits that somebody made past HAProc: see `findings`.
 
 One look asks for the newest commit of every table, which Spark's driver tells without a task, and
 reads the histories of those tables that have a new one, one after another.
@@ -19,8 +19,7 @@ from haproc.config.model import OnForeignWrite
 from haproc.engine.commits import Commit, Newest
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.agree.findings import listed_names
-from haproc.replicate.agree.foreign import Foreign, Looked
+from haproc.replicate.agree.findings import Foreign, Looked, listed_names
 from haproc.replicate.member.core import Core
 
 logger = logging.getLogger(__name__)

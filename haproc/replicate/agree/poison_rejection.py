@@ -29,18 +29,19 @@ from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus, Trouble
-from haproc.replicate.records.contents import Verify
-from haproc.replicate.records.members import Change, Roster
-from haproc.replicate.records.operation import Claim, DecisionKind, Message, Operation, from_record
-from haproc.replicate.records.rows import ApplicationFailure
-from haproc.replicate.records.votes import (
+from haproc.replicate.records.control import (
     ERROR_CHARACTERS_MAX,
     Abandon,
+    Change,
     FailureVote,
     FateMessage,
     Revoke,
+    Roster,
+    Verify,
     VoteWithdrawal,
 )
+from haproc.replicate.records.operation import Claim, DecisionKind, Message, Operation, from_record
+from haproc.replicate.records.rows import ApplicationFailure
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
 from haproc.membership.peers import CopyQuestion, PeerUnavailableError
 from haproc.membership.state import State
 from haproc.replicate.member.core import Core
-from haproc.replicate.records.copy import Copy
+from haproc.replicate.records.control import Copy
 from haproc.replicate.records.progress import CopyRequest, CopyWay, Progress, from_cursor
 
 logger = logging.getLogger(__name__)

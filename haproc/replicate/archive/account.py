@@ -18,8 +18,16 @@ from haproc.replicate.log_state.idempotency_window import (
     WindowTooSmallError,
 )
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.records.contents import Fence, Skip
-from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.control import (
+    Abandon,
+    Change,
+    FailureVote,
+    Fence,
+    Revoke,
+    Roster,
+    Skip,
+    VoteWithdrawal,
+)
 from haproc.replicate.records.operation import (
     FENCE,
     OPERATION,
@@ -33,7 +41,6 @@ from haproc.replicate.records.operation import (
     from_record,
 )
 from haproc.replicate.records.rows import Rows
-from haproc.replicate.records.votes import Abandon, FailureVote, Revoke, VoteWithdrawal
 
 _KEY: Final = "archive/position"
 

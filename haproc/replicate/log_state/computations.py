@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from haproc.replicate.records.contents import Skip
+from haproc.replicate.records.control import Abandon, FailureVote, Skip, VoteWithdrawal
 from haproc.replicate.records.operation import FailureReport, Filler, Message
 from haproc.replicate.records.rows import ApplicationFailure, Passed, Rows
-from haproc.replicate.records.votes import Abandon, FailureVote, VoteWithdrawal
 
 
 class PeerSuccess:

@@ -14,7 +14,7 @@ from haproc.classify.plans.parsing import parse
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SparkPlan
-from haproc.replicate.records.contents import Fence
+from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 

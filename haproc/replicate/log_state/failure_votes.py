@@ -46,7 +46,13 @@ from typing import Final
 
 from haproc.failure import ErrorClass
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
+from haproc.replicate.records.control import (
+    Abandon,
+    FailureVote,
+    FateMessage,
+    Revoke,
+    VoteWithdrawal,
+)
 
 QUERY_CANCELED: Final = "57014"
 """The SQLSTATE of what was taken back: that of a cancelled statement."""

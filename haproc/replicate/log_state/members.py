@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dmq import Cursor, LogCorruptError
 from haproc.membership.peers import Enrolled
-from haproc.replicate.records.members import Roster
+from haproc.replicate.records.control import Roster
 from haproc.replicate.records.progress import Progress, from_cursor
 
 # The ring's members according to the log. Values in, values out.

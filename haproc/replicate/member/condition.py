@@ -1,4 +1,4 @@
-"""What is known of this member, and so its state; tasks are woken when it may have changed."""
+"""Who this member is, what is known of it, and so its state; tasks wait for changes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from haproc.failure import log_away
+from haproc.membership.peers import Member
 from haproc.membership.state import (
     HOPELESS,
     SERVING,
@@ -20,6 +22,23 @@ from haproc.membership.state import (
     beneath,
     state_of,
 )
+
+# Who this member of the ring is.
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this member is, by its configuration. ``ring_order`` holds all clusters' names."""
+
+    ring: str
+    cluster: str
+    incarnation: str
+    ring_order: tuple[str, ...]
+    founders: tuple[Member, ...] = ()
+    """The ring's members, unless the log says otherwise."""
+
+
+# What is known of this member, and so its state; tasks are woken when it may have changed.
 
 
 class News:

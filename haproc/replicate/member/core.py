@@ -22,14 +22,13 @@ from haproc.membership.peers import Peers
 from haproc.membership.state import Divergence, State, Undecided
 from haproc.replicate.log_state.members import RingMembers
 from haproc.replicate.log_state.so_far import LogState
-from haproc.replicate.member.condition import MemberCondition, News
-from haproc.replicate.member.identity import Identity
+from haproc.replicate.member.condition import Identity, MemberCondition, News
 from haproc.replicate.member.own_log import OwnLog
 from haproc.replicate.member.steps import Trace, no_trace
-from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.facts import Notes
 from haproc.replicate.queue.outcomes import Outcomes, Troubles
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import BatchLimits
 from haproc.replicate.records.progress import Progress
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from dmq import Cursor, Entry, FencedError, Log, LogUnavailableError, TrimmedErr
 from haproc.backoff import Backoff
 from haproc.config.model import Timeouts
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.member.condition import MemberCondition
-from haproc.replicate.member.identity import Identity
+from haproc.replicate.member.condition import Identity, MemberCondition
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import (
     Claim,

@@ -16,7 +16,7 @@ from haproc.audit import FIELDS
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Applied
 from haproc.replicate.queue.facts import Facts
-from haproc.replicate.records.contents import Skip
+from haproc.replicate.records.control import Skip
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ApplicationFailure
 from haproc.spark_error import Details

@@ -3,10 +3,9 @@
 Operations enter in log order. An operation may start when it conflicts with no unfinished one
 before it: no table that one of the two writes is read or written by the other. *Exclusive*
 operations (DDL, unknown tables) run alone, except beside tables that are being computed (CREATE
-TABLE AS), see `haproc.replicate.queue.turns`. A synchronous operation of another cluster waits for
-its decision, and operations that conflict with it wait behind it. A *computed* operation waits for
-its rows, and only operations on its tables wait with it. Users take turns with the operations that
-are ready, see `haproc.replicate.queue.turns`.
+TABLE AS). A synchronous operation of another cluster waits for its decision, and operations that
+conflict with it wait behind it. A *computed* operation waits for its rows, and only operations on
+its tables wait with it. Users take turns with what is ready (`haproc.replicate.queue.turns`).
 
 An operation goes through ``take`` (it runs), ``complete`` (it has run; `progress` contains this)
 and ``release`` (that progress is durable; conflicting operations may start). Exactly-once rests on
@@ -25,10 +24,17 @@ from itertools import islice, takewhile
 
 from haproc.replicate.log_state.computations import PeerSuccess
 from haproc.replicate.queue.backlog import NOT_AHEAD, CopiedAhead
-from haproc.replicate.queue.coalesce import BatchLimits, batch_key, cell_count, row_count
-from haproc.replicate.queue.composing import Composing, changes_keys, unlike
 from haproc.replicate.queue.turns import Readiness, Sharing, Turns, Unmarked
-from haproc.replicate.queue.units import MARKER, Intent, Task, TaskState, Unfinished, Unit
+from haproc.replicate.queue.units import (
+    MARKER,
+    BatchLimits,
+    Composing,
+    Intent,
+    Task,
+    TaskState,
+    Unfinished,
+    Unit,
+)
 from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 
@@ -93,14 +99,9 @@ class Schedule:
         if copied or offset in self._done or self._readiness.rejected(offset):
             self._over(offset, kept=not copied)
             return False
-        key = batch_key(op)
-        rows = 0 if key is None else row_count(op)
         before = self._tasks.get(self._turns.newest(op.writes))
-        task = self._tasks[offset] = Task(
-            *(offset, op, key, rows, cell_count(key, rows)),
-            single=offset in self._singles,
-            unlike=unlike(op, key, None if before is None else before.key),
-        )
+        task = Task.of(offset, op, before, single=offset in self._singles)
+        self._tasks[offset] = task
         self._turns.add(offset, op)
         self.sharing.came(op.user, offset)
         self._bytes += op.size_bytes
@@ -298,8 +299,7 @@ class Schedule:
 
     def _may_compose(self, task: Task) -> bool:
         awaited = task.op.origin == self._me and task.offset >= self._doubtful_below
-        counts = awaited and changes_keys(task.op)  # its request gets the number of its rows
-        return not (task.single or counts) and self.composing.may_compose(task.offset, task.op)
+        return not task.single and self.composing.may_compose(task.offset, task.op, awaited)
 
     def _on_table(self, head: Task, below: int | None = None) -> Iterator[Task]:
         """Yield all that touch the table of a head whose turn it is, from the head on.

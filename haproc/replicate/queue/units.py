@@ -1,16 +1,179 @@
-"""Operations of the queue, how far they have come, and the units in which they are run."""
+"""Operations of the queue, and the units in which they are run, some of them together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Final
+from itertools import chain, islice
+from typing import Any, Final
 
+import pyarrow as pa
+
+from haproc.classify.bounds import tokens_of
+from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
-from haproc.engine.statement import ArrowRows, SqlText
-from haproc.replicate.queue.coalesce import BatchKey, combine
+from haproc.engine.arrow import joined, rows_in, without_rows
+from haproc.engine.interface import Column, Settings
+from haproc.engine.statement import ROWS_MAX, ArrowRows, RowsInLog, SqlText
+from haproc.replicate.compose.merging import statement
+from haproc.replicate.compose.reading import change_of
+from haproc.replicate.compose.terms import Change
+from haproc.replicate.compose.window import ComposedWindow
+from haproc.replicate.log_state.computations import PeerSuccess
+from haproc.replicate.log_state.definitions import NOTHING, redefined
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
+
+# Combining consecutive INSERTs into one table into one statement.
+#
+# Only where each would mean the same alone: equal text up to the rows, equal literal types (see
+# `InsertShape`), equal settings; rows that came as Arrow only with an equal schema. What the
+# combination means if it fails is the applier's business: its halves then run, and so on.
+
+
+LEFT_FROM_BYTES: Final = 1 << 20
+"""Rows from this size on wait in the log. Chosen: to read them once more costs little beside what
+Spark takes for them; of smaller ones thousands may be one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Bounds of one combined statement: rows that came as Arrow have their own.
+
+    Such rows lie in the cluster's driver while they are written. So of all that run side by side
+    there may be twice as many bytes as of one. ``tokens_max``: of a text, as of one that a client
+    sends (`haproc.classify.bounds`): Spark's heap is exhausted by a few times as many.
+    """
+
+    operations_max: int = 10_000
+    rows_max: int = 20_000
+    bytes_max: int = 8 << 20
+    arrow_bytes_max: int = 44 << 20
+    tokens_max: int = 400_000
+
+    def exceeded(
+        self,
+        like: Operation,
+        operations: int,
+        rows: int,
+        size: int,
+        arrow_beside: int = 0,
+        cells: int = 0,
+    ) -> bool:
+        """True if a statement of operations like this one would be too large.
+
+        ``arrow_beside``: bytes of the rows in statements that run already. ``cells``: the rows'
+        values.
+        """
+        if not isinstance(like.write, ArrowRows):
+            return self.text_exceeded(operations, rows, size, cells)
+        bytes_max = min(self.arrow_bytes_max, 2 * self.arrow_bytes_max - arrow_beside)
+        return operations > self.operations_max or rows > ROWS_MAX or size > bytes_max
+
+    def text_exceeded(self, operations: int, rows: int, size: int, cells: int) -> bool:
+        """True if one text for so many operations would be too large."""
+        return (
+            operations > self.operations_max
+            or rows > self.rows_max
+            or size > self.bytes_max
+            or tokens_of(rows, cells) > self.tokens_max
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """The properties that operations must share to run as one statement.
+
+    ``head``: a digest of the text before the rows, or the rows' Arrow schema. ``signature``: the
+    types of the literals, in which NULL goes with any.
+    """
+
+    table: str
+    settings: Settings
+    head: Any
+    signature: str = ""
+
+    def joined(self, other: BatchKey | None) -> BatchKey | None:
+        """Return the key of both together; None if they have to stay apart."""
+        if other is None or other.head != self.head or other.settings != self.settings:
+            return None
+        if other.signature == self.signature:
+            return self
+        signature = combined_signature(self.signature, other.signature)
+        return None if signature is None else replace(self, signature=signature)
+
+
+def batch_key(op: Operation) -> BatchKey | None:
+    """Return the key that an operation must share with its neighbours; None: it runs alone."""
+    if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
+        return None
+    if op.reads or len(op.writes) != 1:
+        return None
+    (table,) = op.writes
+    if isinstance(op.write, ArrowRows):
+        return BatchKey(table, op.settings, _schema_of(op.write.rows))
+    if op.insert is None or op.kind is not Kind.INSERT or not isinstance(op.write, SqlText):
+        return None
+    head = op.write.sql[: op.insert.values_at].encode(errors="surrogatepass")
+    digest = hashlib.blake2b(head, digest_size=16).digest()
+    return BatchKey(table, op.settings, digest, op.insert.signature)
+
+
+def row_count(op: Operation) -> int:
+    """Return how many rows an operation adds to a batch, as far as its record tells."""
+    if isinstance(op.write, RowsInLog):
+        return op.write.count
+    if isinstance(op.write, ArrowRows):
+        return rows_in(op.write.rows)
+    return op.insert.rows if op.insert is not None else 1
+
+
+def left_in_log(op: Operation) -> Operation:
+    """Return what stands in the queue for an operation: one of large rows without them.
+
+    As many as the queue may hold would be a multiple of what a HAProc takes otherwise.
+    """
+    if not isinstance(op.write, ArrowRows) or op.size_bytes < LEFT_FROM_BYTES:
+        return op
+    schema, count = without_rows(op.write.rows), rows_in(op.write.rows)
+    write = RowsInLog(op.write.table, schema, size_bytes=op.size_bytes, count=count)
+    return replace(op, write=write)
+
+
+def cell_count(key: BatchKey | None, rows: int) -> int:
+    """Return the number of values in the rows of an operation with this key."""
+    if key is None:
+        return 0
+    return rows * (key.signature.count(",") + 1 if key.signature else len(key.head))
+
+
+def combine(operations: Sequence[Operation]) -> Write:
+    """Return the one write that does what these do one after another; their keys are equal."""
+    first = operations[0]
+    if len(operations) == 1:
+        return first.write
+    if any(isinstance(op.write, RowsInLog) for op in operations):
+        assert isinstance(first.write, ArrowRows)
+        counts, sizes = map(row_count, operations), (op.size_bytes for op in operations)
+        schema = without_rows(first.write.rows)
+        return RowsInLog(first.write.table, schema, size_bytes=sum(sizes), count=sum(counts))
+    if isinstance(first.write, ArrowRows):
+        streams = [op.write.rows for op in operations if isinstance(op.write, ArrowRows)]
+        return ArrowRows(first.write.table, joined(streams))
+    assert isinstance(first.write, SqlText)
+    parts = [first.write.sql]
+    for op in operations[1:]:
+        assert op.insert is not None and isinstance(op.write, SqlText)
+        parts.append(op.write.sql[op.insert.values_at :])
+    # A line break, because a statement may end in a comment.
+    return SqlText("\n, ".join(parts))
+
+
+def _schema_of(stream: bytes) -> Any:
+    return pa.ipc.read_schema(pa.py_buffer(stream)).remove_metadata()
+
 
 # The units that the schedule gives out to run, and its facts about the tasks that still wait.
 
@@ -106,6 +269,15 @@ class Task:
     unlike: bool = False
     """True if the operation before it on its table is no INSERT that it can be combined with."""
 
+    @classmethod
+    def of(cls, offset: int, op: Operation, before: Task | None, *, single: bool) -> Task:
+        """Return an operation that came; ``before``: the newest one on its table."""
+        key = batch_key(op)
+        rows = 0 if key is None else row_count(op)
+        differs = unlike(op, key, None if before is None else before.key)
+        cells = cell_count(key, rows)
+        return cls(offset, op, key, rows, cells, single=single, unlike=differs)
+
     def become(self, state: TaskState) -> None:
         """Note how far it has come."""
         self.state = state
@@ -118,3 +290,168 @@ class Task:
         """Take it out of a unit that failed, into the half of it that ends there."""
         self.state, self.half = TaskState.SPLIT, half
         self.single = self.single or alone
+
+
+# The operations of the queue that may run as one statement although they are not alike.
+#
+# Only operations that are known to have succeeded are composed
+# (`haproc.replicate.log_state.computations`). Otherwise a value that a later statement of the
+# composition replaces would never be tried. The table's columns must be known, too, since a
+# definition was last applied here.
+
+
+CHANGES: Final = (Kind.UPDATE, Kind.DELETE, Kind.MERGE)
+OPERATIONS_MAX: Final = 1_024
+"""Of one statement: composing so many holds the event loop for 40 ms."""
+CELLS_MAX: Final = 6_000
+"""Rows times columns, of all that a composed statement reads or writes: one takes some 10 µs, so
+composing holds the event loop for some 60 ms at most."""
+_KEYED_CHARS, _ARROW_BYTES, _INSERT_CHARS = 5, 40, 500
+"""Of changes by key, of rows that came as Arrow and of INSERTs: what is read in as long as a cell
+takes. Measured."""
+
+
+class Composing:
+    """The compositions of this queue. ``peer_success``: the operations known to have succeeded."""
+
+    def __init__(self, peer_success: PeerSuccess, limits: BatchLimits) -> None:
+        self._peer_success = peer_success
+        self._limits = limits
+        self._columns: dict[str, Sequence[Column] | None] = {}
+        self._unreadable: set[str] = set()
+        self.definitions = 0
+        """Rises whenever what is known of tables may have become wrong."""
+        self.tried = False
+        """True if texts were read to compose them since `begin`, which holds the event loop."""
+
+    def begin(self) -> None:
+        """Allow one more look at texts."""
+        self.tried = False
+
+    # -- tables ----------------------------------------------------------------------------
+
+    def describe(self, table: str, columns: Sequence[Column] | None, definitions: int) -> None:
+        """Note a table's columns; None: it does more with a row than store it.
+
+        ``definitions`` as it was before the table was looked at.
+        """
+        if definitions == self.definitions:
+            self._columns[table] = columns
+        self._unreadable.discard(table)
+
+    def failed(self, table: str) -> None:
+        """Note that a table could not be looked at, for reasons of the cluster's own."""
+        self._unreadable.add(table)
+
+    def looked_for(self, table: str) -> bool:
+        """True if a composition was tried, with any result."""
+        return self.described(table) or table in self._unreadable
+
+    def described(self, table: str) -> bool:
+        """True if the table was described since a definition was last applied."""
+        return table in self._columns
+
+    def applied(self, operations: Iterable[Operation]) -> None:
+        """Forget what these may have changed."""
+        if any(op.exclusive or redefined(op) != NOTHING for op in operations):
+            self._columns.clear()
+            self._unreadable.clear()
+            self.definitions += 1
+
+    # -- operations ------------------------------------------------------------------------
+
+    def spoken_of(self, offset: int) -> bool:
+        """True if an operation is known not to have simply succeeded on some cluster."""
+        return self._peer_success.has_control_record(offset)
+
+    def may_compose(self, offset: int, op: Operation, awaited: bool) -> bool:
+        """True if an operation may be composed with others, as far as others' success goes.
+
+        ``awaited``: a request waits for it, which gets the number of its rows.
+        """
+        if awaited and changes_keys(op):
+            return False
+        return self._peer_success.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
+
+    def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
+        """Yield as many of the tasks, which follow on each other, as one statement may hold.
+
+        Nothing unless they are more than so many. No more are read than are needed: mostly the
+        first one already shows that nothing can be composed.
+        """
+        fitting = self._fitting(tasks)
+        first = list(islice(fitting, more_than + 1))
+        return chain(first, fitting) if len(first) > more_than else iter(())
+
+    def _fitting(self, tasks: Iterable[Task]) -> Iterator[Operation]:
+        rows = size = count = cells = work = 0
+        settings = None
+        for task in tasks:
+            settings = settings or task.op.settings
+            rows, size, count = rows + task.rows, size + task.op.size_bytes, count + 1
+            cells, work = cells + task.cells, work + task.cells + _reading(task.op)
+            if (
+                count > OPERATIONS_MAX
+                or work > CELLS_MAX
+                or task.op.settings != settings
+                or self._limits.text_exceeded(count, rows, size, cells)
+            ):
+                return
+            yield task.op
+
+    def composed(
+        self, table: str, operations: Iterable[Operation], *, bounded: bool = True
+    ) -> tuple[int, str]:
+        """Return the number of these consecutive operations that run as one statement.
+
+        And the statement; 0 if there is none for at least two of them. Not ``bounded``: whatever
+        time that takes.
+        """
+        columns = self._columns.get(table)
+        if columns is None:
+            return 0, ""
+        changes: list[Change] = []
+        window = ComposedWindow(columns, CELLS_MAX if bounded else None)
+        settings = None
+        for op in operations:
+            self.tried = True
+            settings = settings or op.settings
+            change = change_of(op) if op.settings == settings else None
+            if change is None or not window.take(change):
+                break
+            changes.append(change)
+        return _stated(table, window, changes)
+
+
+def _reading(op: Operation) -> int:
+    """Return the cost of reading an operation beside its rows, in cells."""
+    if changes_keys(op):
+        return op.size_bytes // _KEYED_CHARS
+    arrow = isinstance(op.write, ArrowRows)
+    return op.size_bytes // (_ARROW_BYTES if arrow else _INSERT_CHARS)
+
+
+def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tuple[int, str]:
+    """Return the statement for as many of the changes as one takes, halving them."""
+    while len(changes) > 1:
+        if text := statement(table, window):
+            return len(changes), text
+        changes, window = changes[: len(changes) // 2], window.anew()
+        for change in changes:
+            window.take(change)
+    return 0, ""
+
+
+def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool:
+    """True if a waiting operation is no INSERT like the one ``before`` it on its table.
+
+    Only if it may be composed at all.
+    """
+    if len(op.writes) != 1 or (key is None and not changes_keys(op)):
+        return False
+    return key is None or (before is not None and before.joined(key) is None)
+
+
+def changes_keys(op: Operation) -> bool:
+    """True if an operation may be one that composing is for."""
+    return op.kind in CHANGES and isinstance(op.write, SqlText)

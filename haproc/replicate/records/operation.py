@@ -31,9 +31,20 @@ from dmq.log import Kinds
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, RowsInLog, SparkPlan, SqlText
-from haproc.replicate.records.contents import Check, Checksums, Fence, Skip, Verify
-from haproc.replicate.records.copy import Copy
-from haproc.replicate.records.members import Roster
+from haproc.replicate.records.control import (
+    Abandon,
+    Check,
+    Checksums,
+    Copy,
+    FailureVote,
+    FateMessage,
+    Fence,
+    Revoke,
+    Roster,
+    Skip,
+    Verify,
+    VoteWithdrawal,
+)
 from haproc.replicate.records.rows import (
     ApplicationFailure,
     Computed,
@@ -45,7 +56,6 @@ from haproc.replicate.records.rows import (
     SpooledRows,
     Write,
 )
-from haproc.replicate.records.votes import Abandon, FailureVote, FateMessage, Revoke, VoteWithdrawal
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
 

@@ -26,10 +26,10 @@ from haproc.engine.errors import EngineError
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SqlText
 from haproc.replicate.log_state.definitions import Definitions
-from haproc.replicate.records.contents import Fence
+from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.progress import from_cursor
-from haproc.ring.compare import contents
+from haproc.ring.holdings import contents
 from tests.fault.torture.history import (
     COLUMNS,
     Content,
