@@ -9,7 +9,7 @@ PROGRAM = """
 import threading
 import pyarrow as pa
 from pathlib import Path
-from haproc.cli import memory
+from haproc.cli import serving
 
 def resident_mib():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
@@ -24,7 +24,7 @@ def pass_through(block):
         del data, part, copies
     return kept
 
-memory.give_back_blocks()
+serving.give_back_blocks()
 before, kept = resident_mib(), []
 threads = [
     threading.Thread(target=lambda size=size: kept.append(pass_through(size << 20)))
