@@ -130,7 +130,7 @@ async def test_what_nobody_handled_is_logged_without_its_text(
         raise ValueError("Bearer ann-token")
 
     def written() -> str:
-        # PySpark sets a formatter of its own on each handler that a logger of its has, caplog's too.
+        # PySpark sets a formatter of its own on the handlers of its loggers, caplog's too.
         return "\n".join(map(logging.Formatter().format, caplog.records))
 
     loop = asyncio.get_running_loop()
