@@ -225,7 +225,7 @@ def _message_of(descriptor: Any, data: bytes) -> Any:
 
 @cache
 def _messages(descriptor: Any) -> dict[int, Any]:
-    """Return the fields of a message that are messages, by their numbers."""
+    """Return the fields of a message type that hold messages, by field number."""
     return {each.number: each for each in descriptor.fields if each.message_type}
 
 

@@ -56,7 +56,7 @@ async def end(asker: Asker, name: str) -> Standing:
 async def wait(
     asker: Asker, name: str, wanted: Callable[[Standing], bool], timeout_s: float
 ) -> Standing:
-    """Return the standing once it is as wanted, or when the time is over; raises AskError."""
+    """Return the drain status once it is as wanted, or after the time; raises AskError."""
     deadline = time.monotonic() + timeout_s
     while True:
         standing = await asker.ask(name, "GET", _PATH)

@@ -224,7 +224,7 @@ async def roll_ring(
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Who is restarted after whom; ``away``: whose HAProc does not answer, so has no clients."""
+    """The order of restarts; ``away``: the clusters whose HAProc does not answer."""
 
     order: tuple[str, ...]
     away: frozenset[str]

@@ -123,7 +123,7 @@ def unreadable(name: str, error: EngineError) -> EngineError:
 async def standing(
     remote: RemoteSession, marker: Marker, named: Sequence[Named], timeout_s: float
 ) -> str:
-    """Return a text that is another one as soon as what stands under the names has changed.
+    """Return a text that changes whenever an object under one of the names has changed.
 
     A part for each name, with slashes between. ABSENT if there is nothing; the newest commit of a
     Delta table (it has an @); a hash of the description of everything else. PRESENT for any table

@@ -150,7 +150,7 @@ class FirstRows:
 
 @dataclass(frozen=True, slots=True)
 class StagingFile:
-    """A file of a staging table, and what its rows take."""
+    """A file of a staging table, and the size of its rows."""
 
     name: str
     size_bytes: int

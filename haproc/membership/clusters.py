@@ -84,7 +84,7 @@ def _place(state: State, cursor: int | None, lag: int, lag_max: int) -> ClusterP
 
 
 def high_watermark(found: Iterable[ClusterProgress]) -> int:
-    """Return the offset that all clusters in sync have applied; 0 if none is."""
+    """Return the lowest cursor of the clusters in sync; 0 if no cluster is in sync."""
     cursors = [place.cursor for place in found if place.in_sync and place.cursor is not None]
     return min(cursors, default=0)
 

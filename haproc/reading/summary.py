@@ -142,7 +142,7 @@ def touches(reading: Reading, context: Context) -> Touches:
 
 
 def _shown(parsed: Node | None, context: Context) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the tables, or the schema, of which SHOW TABLE EXTENDED shows more than names."""
+    """Return the tables, or else the schema, that a SHOW TABLE EXTENDED describes."""
     nothing = frozenset[str]()
     if parsed is None or parsed.cls not in _SHOWING:
         return nothing, nothing

@@ -40,7 +40,7 @@ _ENOUGH = 1000
 
 
 def ports_of_servers(outgoing: Path = _OUTGOING) -> range:
-    """Return the ports below those of outgoing connections; all, if hardly any are."""
+    """Return the ports below those of outgoing connections; up to 65,535 if these are few."""
     try:
         end = int(outgoing.read_text().split()[0])
     except (OSError, ValueError):
@@ -219,7 +219,7 @@ class DetachedProcess:
         return True
 
     async def stop(self, grace_s: float) -> None:
-        """End the process: asked politely first, killed when the grace is over."""
+        """End the process: SIGTERM first, SIGKILL after ``grace_s``."""
         if self.signal(signal.SIGTERM):
             self.signal(signal.SIGCONT)  # a frozen process hears SIGTERM only once it goes on
             if not await self.wait_gone(grace_s):

@@ -391,7 +391,7 @@ async def reached(call: Awaitable[_Result]) -> _Result:
     except LogError as error:
         raise RequestError(
             FailureKind.AVAILABILITY,
-            f"the ring's keyed store cannot be reached: {message_of(error)}",
+            f"the ring's key-value store cannot be reached: {message_of(error)}",
             error_class=ErrorClass.LOG_UNAVAILABLE,
             hint="try the next HAProc, or again a little later",
         ) from error

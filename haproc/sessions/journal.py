@@ -202,7 +202,7 @@ class SessionState:
 
 
 def after(state: SessionState, entry: Entry, defaults: Settings) -> SessionState:
-    """Return the state behind an entry; ``defaults`` are what unset settings go back to."""
+    """Return the session's state after an entry; ``defaults``: the values of unset settings."""
     match entry:
         case SettingsEntry(settings):
             return SessionState(settings, state.options)

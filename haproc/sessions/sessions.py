@@ -444,7 +444,7 @@ class Sessions:
             self._leave(session)
 
     def _leave(self, session: ClientSession) -> None:
-        """Have no copy of the session here any more."""
+        """Forget this HAProc's copy of a session; its Spark session is given up when it is idle."""
         if self._here.get(session.key) is session:
             del self._here[session.key]
             self._left.append(session.spark)

@@ -335,7 +335,7 @@ def is_variant(kind: pa.DataType) -> bool:
 
 
 def holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
-    """Whether values of a type are, or have in them, some for whose type the test holds."""
+    """True if the test is true for a type, or for a type inside it."""
     inner = (kind.field(at).type for at in range(kind.num_fields))
     return test(kind) or any(holds(each, test) for each in inner)
 

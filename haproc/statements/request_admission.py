@@ -246,7 +246,7 @@ class RequestAdmission:
         self._ends.clear()
 
     async def turn_came(self, turn: asyncio.Future[None], within_s: float) -> bool:
-        """Wait for a turn; False if the time is over, RequestError if this process ends."""
+        """Return True when the turn comes, False after the time; raises RequestError at the end."""
         await self._until(turn, within_s)
         if not turn.done() and self._ending:
             raise stopped(WriteOutcome.NOT_SENT)

@@ -105,9 +105,9 @@ class Behind(Protocol):
         ...
 
     async def decide(self, request: Request) -> Fit | Answer:
-        """Return as what the sender may run a statement itself, now, in its session.
+        """Return a `Fit` if the door may run the statement in the client's own session, now.
 
-        What the ring has to run is answered, as for any other door.
+        Otherwise the ring runs the statement, and its answer is returned.
         """
         ...
 

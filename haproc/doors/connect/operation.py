@@ -44,7 +44,7 @@ _THREAD_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """Bounds on what is kept of results, in bytes, and for how long, in seconds."""
+    """The limits of kept results: their sizes, their times, their number."""
 
     hold_bytes: int = 4 << 20
     """A result is held until it is complete, or until it has this size."""

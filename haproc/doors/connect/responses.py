@@ -158,7 +158,7 @@ def tail_of(responses: Sequence[bytes]) -> bytes:
 
 
 def responses_of(tail: bytes) -> list[bytes]:
-    """Return the responses of a rest; ValueError if it is none, or holds what is no response."""
+    """Unpack what `tail_of` packed; ValueError if it is cut off, or holds another message."""
     responses, at = [], 0
     while at < len(tail):
         if at + 4 > len(tail):

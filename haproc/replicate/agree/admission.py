@@ -1,4 +1,4 @@
-"""Who the ring's members are: what the log says of it, and what operators ask to be changed.
+"""The ring's members: as the log has them, and changes that operators ask for.
 
 A change is a record in the log before it is anything else (`replicate.records.members`): it is
 appended through any HAProc that is READY, and each HAProc goes by it when it reads it. One that

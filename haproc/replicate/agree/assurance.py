@@ -19,10 +19,11 @@ from haproc.membership.state import SERVING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 
-# Whether a write may be answered: enough clusters have applied it. Values in, decisions out.
+# The decision that a write may be answered: enough clusters have applied it. Values in, decisions
+# out.
 #
-# Kafka's acknowledgements, brought to whole clusters. The write is in the log, and so durable,
-# before any of this matters: what is waited for is that clusters show it.
+# The rules are those of Kafka's acknowledgements, for whole clusters. The write is in the log, so
+# it is durable already. The wait is only for clusters that show it.
 #
 # - ``one``: the cluster that received it has applied it.
 # - ``majority``: more than half of all the ring's clusters have, be they in sync or not.
@@ -35,7 +36,7 @@ from haproc.replicate.records.operation import Operation
 
 @dataclass(frozen=True, slots=True)
 class ConcernJudgement:
-    """``waiting_for``: whose word may change it. ``possible``: with those in sync now it can be."""
+    """``waiting_for``: clusters still to apply it. ``possible``: those in sync now are enough."""
 
     fulfilled: bool
     waiting_for: frozenset[str] = frozenset()
@@ -44,7 +45,7 @@ class ConcernJudgement:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a write concern comes to on a ring of so many clusters."""
+    """A write concern on a ring of ``clusters`` clusters."""
 
     concern: WriteConcern
     clusters: int
@@ -52,7 +53,7 @@ class Requirement:
 
     @property
     def needed(self) -> int:
-        """How many clusters must have applied a write, at least."""
+        """The least number of clusters that must have applied a write."""
         match self.concern:
             case WriteConcern.ONE:
                 return 1
@@ -77,13 +78,13 @@ class Requirement:
 _UNFINISHED_MAX: Final = 1000
 """Operations named in one answer; what stands behind them counts as not applied yet."""
 _PLACES_S: Final = 0.01
-"""How old the view may be that a write is judged by: many may be judged at one moment."""
+"""The age up to which one view of the ring is used again: many writes are judged at once."""
 
 
 async def progress(core: Core, seen: str, timeout_s: float) -> PeerProgress:
-    """Tell what this cluster has applied, once that is no longer what ``seen`` stands for.
+    """Return this cluster's progress as soon as it differs from ``seen``, or after ``timeout_s``.
 
-    Says the same again after ``timeout_s``. ``seen`` is that of an earlier answer, or empty.
+    ``seen``: the field of an earlier answer; empty: answer at once.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -115,9 +116,9 @@ class Assurance:
     wait, and only while some do: `progress` answers as soon as anything was finished there. What
     their reports say counts, too, so that nothing hangs on a poll.
 
-    ``places`` tells every cluster's place in the ring.
+    ``places`` returns the progress of every cluster.
 
-    ``on_waited`` hears of each wait: the concern, whether it was fulfilled, and the seconds.
+    ``on_waited`` is called after each wait: the concern, True if it was met, and the seconds.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Assurance:
     async def fulfil(
         self, offset: int, concern: WriteConcern, deadline_s: float
     ) -> Mapping[str, str]:
-        """Wait until a write that is applied here may be answered; return who has applied it.
+        """Wait until a write that is applied here may be answered; return the clusters with it.
 
         ``deadline_s`` is a time of the loop's clock. Raises RequestError when it has passed, when
         too few clusters have been in sync for a while, and when this cluster leaves service.
@@ -204,10 +205,10 @@ class Assurance:
     async def _believable(
         self, requirement: Requirement, applied: frozenset[str], deadline_s: float
     ) -> bool:
-        """Whether those who have not applied it may be taken for gone: is it not we who are?
+        """True if the clusters that have not applied the write may be left out as not in sync.
 
-        Who is cut off hears nobody, but does not reach the log either; it answers now, or nobody
-        is done without.
+        A HAProc that is cut off also finds no other cluster in sync. It does not reach the log
+        either. So the log must answer now.
         """
         if requirement.concern is not WriteConcern.ALL or len(applied) == requirement.clusters:
             return True
@@ -255,7 +256,7 @@ class Assurance:
         return frozenset(name for name, place in self._look().items() if place.in_sync)
 
     def _applied(self, offset: int) -> frozenset[str]:
-        """Return who is known to have applied it; whoever asks has seen that this cluster has."""
+        """Return the clusters that are known to have applied it, this one included."""
         applied = {self._core.me}
         for name, place in self._look().items():
             reported = self._reported.get(name)
@@ -299,18 +300,18 @@ def _clusters(count: int) -> str:
 
 # Keeps DDL that has to wait for a table that is being computed out of the log meanwhile.
 #
-# There it would wait for that table (CREATE TABLE AS, maybe for hours) on every cluster, and all
-# that stands behind it with it. So it waits at its door, where it holds up nobody: what touches
-# more than it names for every such table, other DDL for those that touch its own. One that comes
-# into the log at the same moment as the computation waits there after all. Clusters that serve
-# nobody are not waited for.
+# In the log, this DDL would wait for the table (CREATE TABLE AS, maybe for hours) on every cluster,
+# and all operations after it would wait, too. So the DDL waits before it is appended. DDL that
+# touches more than it names waits for every such table; other DDL waits only for tables that it
+# touches. A DDL that is appended at the same moment as the computation waits in the log after all.
+# Clusters that do not serve are not waited for.
 
 
 async def nothing_computes(core: Core, timeout_s: float, ddl: Operation | None = None) -> None:
-    """Return once no cluster that serves computes a table; RequestError if that takes longer.
+    """Wait until no serving cluster computes a table; raises RequestError after ``timeout_s``.
 
-    ``ddl``: this waits; of computations that it may pass it waits for none. Nor is anything waited
-    for once this cluster takes no writes.
+    ``ddl``: wait only for computations that conflict with this DDL. The wait also ends when this
+    cluster takes no writes any more.
     """
     offset: int | None = None
     try:

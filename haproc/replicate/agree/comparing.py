@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 MARKERS_KEPT_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
-"""How often a survey, or a table, is tried before the record says that it failed."""
+"""The most attempts to list the tables, or to read one, before the record names a failure."""
 JUDGE_WAIT_S: Final = 3600.0
-"""How long clusters that are about to say what they hold are waited for."""
+"""The longest wait for the checksums of clusters that still apply the log."""
 REPLACED: Final = "the HAProc was started again before it had read its tables; verify again"
 
 
@@ -45,9 +45,9 @@ class _Marker:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the newest verification that was judged found of this cluster, and of its tables.
+    """The result of the newest verification, for this cluster and its tables.
 
-    ``at_ms``: when this cluster had come to it; None: before this process was started.
+    ``at_ms``: the time at which this cluster reached it; None: an earlier process did.
     """
 
     finding: Finding
@@ -77,8 +77,8 @@ class Verifier:
     serving and say so, until a marker names the cluster that is to be trusted. It stands in the
     log, so whoever comes later judges by it, too.
 
-    Only the newest marker counts. A cluster that comes late, or had begun and was killed, says
-    so.
+    Only the newest marker counts. If a process is killed
+    between the marker and its checksums, the next one appends an error in their place.
     """
 
     def __init__(self, core: Core, foreign: ForeignWatch) -> None:
@@ -120,7 +120,7 @@ class Verifier:
         return newest is not None and max(self._concluded, self._core.notes.born) < newest < offset
 
     async def resume(self) -> None:
-        """Say so if an earlier process passed the newest marker and did not live to tell."""
+        """Append a failed checksums record if an earlier process died behind the newest marker."""
         core, offset = self._core, self.newest
         if offset is None or not core.notes.born <= offset < core.schedule.low:
             return
@@ -132,7 +132,7 @@ class Verifier:
     # -- what this cluster holds -----------------------------------------------------------
 
     async def at(self, offset: int) -> None:
-        """The order has come to a marker: note what there is; reading it comes afterwards."""
+        """Note the versions of all tables at a verification's place; read the tables later."""
         core = self._core
         if offset != self.newest or offset < core.notes.born:
             return
@@ -206,7 +206,7 @@ class Verifier:
     # -- what follows from it --------------------------------------------------------------
 
     async def _judge(self, offset: int) -> None:
-        """Judge this cluster once all others that can have told what they hold."""
+        """Judge this cluster when every cluster that can has appended its checksums."""
         core, clock = self._core, asyncio.get_running_loop().time
         end = clock() + JUDGE_WAIT_S
         try:
@@ -272,7 +272,7 @@ class Verifier:
     # -- what operators ask ----------------------------------------------------------------
 
     async def describe(self, offset: int) -> Mapping[str, Json] | None:
-        """Tell what the verification at a marker, or a newer one, came to so far."""
+        """Return the results so far of the newest verification, if ``offset`` is a known one."""
         if offset not in self._markers or self.newest is None:
             return None
         offset = self.newest
@@ -309,7 +309,7 @@ def _told(table: str, held: Mapping[str, str]) -> str:
 REPORTS_KEPT_MAX = 1000
 """Reports on operations that this cluster has not reached yet."""
 ROUNDS_MAX = 60
-"""How often peers are asked before those that answered decide."""
+"""The most rounds of questions to peers; after them the known outcomes decide."""
 
 
 def _word(error_class: object, sqlstate: object) -> str:
@@ -336,7 +336,7 @@ class Comparison:
         self._core = core
         self._reports: OrderedDict[int, ApplicationFailure] = OrderedDict()
         self._reported: dict[int, dict[str, str]] = {}
-        """What the log said again, after a restart, of operations that are not judged yet."""
+        """Peers' outcomes, read again after a restart, of operations that are not judged yet."""
 
     def resume(self) -> None:
         """Judge what an earlier process did not live to judge."""
@@ -348,7 +348,7 @@ class Comparison:
                 core.notes.judged(offset)
 
     async def _judge_again(self, known: Known) -> None:
-        """Judge it once all is heard of it that the log held at the start."""
+        """Judge an operation of an earlier process, once the log has told its outcome again."""
         outcome = await self._core.outcomes.outcome(known)
         await self._judge(known.offset, known.facts, outcome)
 

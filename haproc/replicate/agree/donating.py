@@ -35,7 +35,7 @@ NOTES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
 READ_BYTES_MAX: Final = 16 << 20
 READS_AT_ONCE: Final = 4
-"""What this cluster is read for at a time, by all copies together. Chosen: as one copy asks."""
+"""The most reads of this cluster at once, for all copies together. Chosen: as one copy asks."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class Donor:
         if offset in self._wanted:
             now_s, roster = self._now_s(), core.members.enrolled.offset
             claims = core.log_state.claims.before(offset)
-            # Who may never be asked holds nothing up.
+            # A spare may never be asked: its notes must not hold up a DROP.
             asked_s = now_s if self._wanted[offset].donor == core.me else -LEASE_S
             self._notes[offset] = _Note(
                 uuid4().hex, inventory, claims, roster, core.notes.lineage, now_s, asked_s

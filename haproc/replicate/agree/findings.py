@@ -21,11 +21,11 @@ from haproc.replicate.records.progress import TEXT_CHARACTERS_MAX
 
 
 def right_of(votes: Iterable[str], absent: int) -> str | None:
-    """Return what is right; None where nothing proves it.
+    """Return the value that is proven right; None if no value is.
 
-    ``votes``: what each cluster that may vote has. ``absent``: how many may vote later. What all
-    have is right; where they differ, what more than half have, counting those that are absent: so
-    no later vote can turn it.
+    ``votes``: the value of each cluster that may vote. ``absent``: the number of clusters that may
+    vote later. A value is right if all votes agree, or if it has more than half of all votes, the
+    absent ones included. So no later vote can change that.
     """
     counts = Counter(votes)
     if not counts:
@@ -36,9 +36,9 @@ def right_of(votes: Iterable[str], absent: int) -> str | None:
 
 
 def is_odd(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
-    """Whether this cluster is one that is proven to differ; in a tie nobody is.
+    """True if the outcomes prove that this cluster's is wrong; False if they prove nothing.
 
-    ``outcomes`` holds a comparable word for each cluster whose outcome is known.
+    ``outcomes``: each known outcome as a text, by cluster. ``absent``: as in `right_of`.
     """
     right = right_of(outcomes.values(), absent)
     return right is not None and outcomes[me] != right
@@ -51,11 +51,10 @@ def tied(outcomes: Mapping[str, str], absent: int) -> bool:
 
 # Which clusters hold the same, judged from the checksums that they put into the log.
 #
-# Table by table, the majority is right (`right_of`); where there is none, nobody is found to
-# differ, unless an operator has said in the marker which cluster is to be trusted: then its tables
-# are right, and until it has told them nothing is decided. A cluster that is known to differ has
-# no vote while there is one that is not, and cannot be found equal without having been compared
-# with another one.
+# The majority is right, table by table (`right_of`). Without a majority no cluster is DIFFERENT. If
+# the verify record names a trusted cluster, that cluster's tables are right; nothing is decided
+# before its checksums are there. A cluster that is known to differ has no vote, unless all of them
+# are known to differ. It is EQUAL only if it was compared with another cluster.
 
 
 ABSENT = "absent"
@@ -76,10 +75,10 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``tables``: for each table, what is found of each cluster.
+    """The result of a verification. ``tables``: for each table, the finding on each cluster.
 
-    ``differing``: what each cluster has of each table that is not the same everywhere, for people.
-    ``tied``: those of them for which nothing says which is right.
+    ``differing``: for each table that differs, the content on each cluster, as text for people.
+    ``tied``: the differing tables without a majority.
     """
 
     tables: Mapping[str, Mapping[str, Finding]]
@@ -212,7 +211,7 @@ _MORE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What earlier looks have seen.
+    """The tables' commits that earlier looks have covered.
 
     ``until_ms``: the time of the newest commit, by the cluster's clock; None before the first look.
     ``versions``: of the tables that this process has looked at.
@@ -236,7 +235,7 @@ class Looked:
         return min(newest.version - seen + 1, COMMITS_MAX)
 
     def more_count(self, read: Sequence[Commit], count: int) -> int:
-        """Return how many to read instead, if those may not be all; else 0."""
+        """Return a larger count if ``read`` may lack commits; 0 if it has all of them."""
         reached = len(read) < count or read[-1].at_ms <= (self.until_ms or 0)
         return 0 if reached or count >= COMMITS_MAX else min(count * _MORE, COMMITS_MAX)
 
@@ -288,7 +287,7 @@ class Foreign:
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the table may differ from the other clusters' since."""
+        """True if the commit may make the table differ from the other clusters'."""
         return self.commit.operation not in CHANGE_NO_ROWS
 
     def verified(self, marker: int) -> Foreign:

@@ -37,7 +37,7 @@ def plain(name: str) -> str:
 
 
 def settled_by(foreign: Mapping[str, Any], marker: int) -> list[Json]:
-    """Return the foreign commits that a cluster tells of and no earlier verification has settled.
+    """Return a cluster's foreign commits that no earlier verification has settled.
 
     ``foreign``: as `ForeignWatch.json` gives it.
     """
@@ -85,7 +85,7 @@ class ForeignWatch:
     # -- looking ---------------------------------------------------------------------------
 
     async def newest(self) -> Mapping[str, Newest] | None:
-        """Return the newest commits of the tables; None if nobody looks, or it cannot be told."""
+        """Return the newest commit of each table; None if looks are off, or the cluster fails."""
         if self._what_then is OnForeignWrite.IGNORE:
             return None
         try:
@@ -167,7 +167,7 @@ class ForeignWatch:
     # -- what came of it -------------------------------------------------------------------
 
     def verified(self, marker: int) -> None:
-        """This cluster was found equal to the others: what is older does not matter any more."""
+        """Settle the foreign commits before a marker at which this cluster was found equal."""
         settled = [each.verified(marker) for each in self._found]
         self._found.clear()
         self._found.extend(settled)
@@ -183,7 +183,7 @@ class ForeignWatch:
         return tuple(self._found)
 
     def json(self) -> dict[str, Json]:
-        """Return what answers show: counts since the start, by what changed, and the newest."""
+        """Return the foreign commits as JSON: their counts since the start, and the newest ones."""
         return {
             "rows": self._counts[True],
             "nothing": self._counts[False],

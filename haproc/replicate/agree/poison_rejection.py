@@ -1,12 +1,11 @@
 """Rejects poison operations: casts this cluster's failure votes, carries out what the ring decides.
 
-`haproc.replicate.log_state.failure_votes` has the rules. A member whose word completes the others'
-gives the operation up; should it die before, the others, which wait with their words, do so a
-little later.
+The rules are in `haproc.replicate.log_state.failure_votes`. The member that finds all votes in the
+log appends the ``abandon`` record. If it dies before that, another member appends it a bit later.
 
-A wish to take an operation back is answered here at once, wherever the operation is. What is under
-way is stopped (`interruptible`), and the applier makes sure that nothing of it is left before it
-asks `may_run` again. So there the word may be given.
+A ``revoke`` record is answered at once, whatever the operation's state is. A running statement is
+stopped (`interruptible`). Then the applier makes sure that no attempt is left, and calls `may_run`,
+which votes.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ from haproc.replicate.records.rows import ApplicationFailure
 logger = logging.getLogger(__name__)
 
 REST_FACTOR: Final = 12
-"""A cluster that has said that it cannot apply an operation rests so many times longer than
-`retry_max_s` at most before it tries again: each time costs two records. Chosen: a minute."""
+"""The longest pause after a failure vote, in units of `retry_max_s`. Each new attempt costs two
+records. Chosen: a minute."""
 WISH_S: Final = 30.0
-"""How long a wish to take an operation back holds it up, where not all members say their words.
-Chosen: longer than a cluster takes to stop a statement and to look at tables."""
+"""The time after which a revocation is declined if not all members have voted. Chosen: longer than
+a cluster takes to stop a statement and to read the markers of its tables."""
 _MARKED: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE, Kind.ROWS}
 )
 
 
 def conclusive(op: Operation) -> bool:
-    """Whether a look at its tables tells whether an operation was committed."""
+    """True if the tables' transaction markers show whether the operation was committed."""
     return op.tables_known and bool(op.writes) and op.kind in _MARKED
 
 
@@ -69,7 +68,7 @@ class PoisonRejection:
         self._rests: dict[int, Backoff] = {}
         self._low_at_start = 0
         self._replaying = True
-        """Not all is heard yet that earlier processes said."""
+        """True until the votes of earlier processes are read."""
         self._under_way = UnderWay()
         self._heeding: set[int] = set()
         self._answering = asyncio.Lock()
@@ -82,10 +81,10 @@ class PoisonRejection:
         self._core.log_state.failure_votes.begin(known_from)
 
     async def replay_votes(self, end: int) -> None:
-        """Hear what the log says up to ``end``, before anything is run.
+        """Read the votes, withdrawals, revokes and abandons up to ``end``, before anything runs.
 
-        Only of operations that cannot be applied and of what their fate depends on; the rest is
-        read again at its time, and so is this.
+        Also the claims and member records on which they depend. The reader reads all records,
+        these too, again later.
         """
         core, position = self._core, self._low_at_start
         while position < end:
@@ -134,10 +133,10 @@ class PoisonRejection:
         core.log_state.decisions.see(offset, DecisionKind.REJECT, self.rejected(offset).failure)
         if core.schedule.expects(offset):
             if core.me in word.votes:
-                # It has looked: who waits for it need not wait for its turn.
+                # This cluster has checked its tables: the waiting client is answered now.
                 core.schedule.decide(offset, DecisionKind.REJECT)
                 core.outcomes.resolve(offset, self.rejected(offset))
-            # Else it is passed over then: if it was committed after all, that is seen.
+            # Otherwise the applier passes over it in its turn, and checks the tables first.
             core.schedule.isolate(offset)
             core.schedule.permit(offset)
             core.schedule.provide(offset)
@@ -150,7 +149,7 @@ class PoisonRejection:
         core.news.changed()
 
     def done_before(self, offset: int) -> None:
-        """See whether an operation that was dealt with before was given up, and what that means."""
+        """Compare a finished operation with the ring's decision to give it up, if there is one."""
         core = self._core
         word = core.log_state.failure_votes.given_up(offset)
         if word is None:
@@ -160,7 +159,7 @@ class PoisonRejection:
         ran = (
             outcome is not None and outcome.status is OutcomeStatus.APPLIED and not outcome.assumed
         )
-        # Whose tables were copied, the ring has given it up before they were.
+        # If the tables are a copy, the ring had given it up before the copy.
         copied = core.notes.was(offset)
         if not ran and (copied or core.me in word.votes or self.has_voted(offset)):
             core.outcomes.resolve(offset, self.rejected(offset))
@@ -168,7 +167,7 @@ class PoisonRejection:
             self._was_applied(offset)
 
     def applied(self, offsets: Iterable[int]) -> None:
-        """These turn out to be applied here."""
+        """Note operations that prove to be applied here although they were to be passed over."""
         for offset in filter(self.given_up, offsets):
             self._was_applied(offset)
 
@@ -198,11 +197,11 @@ class PoisonRejection:
         return self._core.log_state.failure_votes.given_up(offset) is not None
 
     def has_voted(self, offset: int) -> bool:
-        """Whether this cluster has said that it cannot apply the operation, and abides by it."""
+        """True if this cluster's failure vote on the operation stands."""
         return self._core.me in self._core.log_state.failure_votes.standing_votes(offset)
 
     async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
-        """A failed attempt is over and was not committed: say so, if that was often enough."""
+        """Vote after a failed attempt, if the operation has failed often and long enough."""
         if self._due(trouble) and not await self.ended_on(offset):
             await self.vote(offset, op, trouble.error)
 
@@ -213,12 +212,12 @@ class PoisonRejection:
         return often and failing_s >= timeouts.give_up_after_s
 
     def takes_apart(self, trouble: Trouble) -> bool:
-        """Whether what runs as one statement is to be taken apart: one of its parts is at fault."""
+        """True if a combined statement must be split because one of its operations is at fault."""
         at_fault = self._due(trouble) or any(self.wish(offset) for offset in trouble.offsets)
         return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 
     async def ended_on(self, offset: int) -> tuple[str, OutcomeStatus] | None:
-        """Return a peer that says that it has an outcome: then the ring won't give it up anyway."""
+        """Return a peer with an outcome: the ring does not give the operation up then."""
         core = self._core
         for peer in core.members.peers:
             if core.peers.given_up(peer):
@@ -233,7 +232,7 @@ class PoisonRejection:
         return None
 
     async def vote(self, offset: int, op: Operation, error: str, wish: int = -1) -> None:
-        """Put it into the log that this cluster has not committed an operation, nor will."""
+        """Append a failure vote: this cluster has not committed the operation, nor runs it now."""
         core = self._core
         logger.warning("offset %d: this cluster says that it does not apply it", offset)
         me, epoch = core.me, core.own_log.epoch
@@ -242,12 +241,14 @@ class PoisonRejection:
         await core.trace(Step.UNABLE_AFTER)
 
     async def may_run(self, offset: int, op: Operation, tried: CanTell | None = None) -> bool:
-        """Return whether an operation may be run now.
+        """Return True when the operation may run; False if it must not run any more.
 
-        Nothing of it is under way, and a look did not find it committed. If somebody wants it taken
-        back: say so, and wait what comes of that; but not of what was ``tried``, where no look can
-        tell. If this cluster has said that it cannot: rest, take that back, and see whether it came
-        too late. False once it is not to be run.
+        The caller has made sure that no attempt runs, and that none was committed.
+
+        - The operation is to be revoked: vote for that, and wait for the result. Do not vote if it
+          ran before (``tried``) and the tables cannot show whether it was committed.
+        - This cluster voted that it cannot apply the operation: pause, withdraw the vote, and check
+          whether the ring has given the operation up meanwhile.
         """
         core = self._core
         while not self._over(offset):
@@ -295,13 +296,13 @@ class PoisonRejection:
     # -- what somebody wants taken back --------------------------------------------------------
 
     def wish(self, offset: int) -> int | None:
-        """Return the offset of the wish to take an operation back that is to be answered."""
+        """Return the offset of the open ``revoke`` record on an operation."""
         found = self._core.log_state.failure_votes.wish(offset)
         rejected = self._core.log_state.decisions.get(offset) is DecisionKind.REJECT
         return None if found is None or rejected else found[0]
 
     def rejects(self, offset: int) -> bool:
-        """Whether the log has it that the operation is rejected everywhere."""
+        """True if the log says that every cluster rejects the operation."""
         return self._core.log_state.decisions.get(offset) is DecisionKind.REJECT or self.given_up(
             offset
         )
@@ -310,10 +311,11 @@ class PoisonRejection:
     async def interruptible(
         self, offsets: tuple[int, ...], op: Operation, can_tell: CanTell
     ) -> AsyncIterator[None]:
-        """Stop what runs in here when somebody wants any of it taken back; raises Interrupted.
+        """Stop the statement in this context when one of its operations is to be revoked.
 
-        Only if a look ``can_tell`` then what it has committed. One operation alone is wanted back
-        by its own time budget, too, unless somebody wanted it back before, and in vain.
+        Raises Interrupted then. A statement is stopped only if ``can_tell`` says that the tables
+        show what it has committed. A single operation is also revoked when its time budget is over,
+        unless an earlier revocation failed.
         """
         single, core = len(offsets) == 1, self._core
         if not single and any(self.wish(offset) is not None for offset in offsets):
@@ -355,7 +357,7 @@ class PoisonRejection:
             await self.wish_back(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
     async def _heed(self, offset: int) -> None:
-        """Answer a wish as soon as that can be, until it is settled; not for ever."""
+        """Answer a request to revoke an operation; decline it after WISH_S seconds."""
         clock = asyncio.get_running_loop().time
         until = clock() + WISH_S
         try:
@@ -389,13 +391,13 @@ class PoisonRejection:
         return not self._core.schedule.expects(offset)
 
     def _may_speak(self, offset: int) -> bool:
-        """Whether it is known without a look that it has not begun here; others look themselves."""
+        """True if it surely has not begun here. Otherwise the applier checks the tables."""
         return self.has_voted(offset) or self._core.schedule.untouched(offset)
 
     async def _answer(self, offset: int, op: Operation) -> None:
-        """Say that an operation is not committed here, nor runs; take it back if all have said so.
+        """Vote to revoke an operation; revoke it if all members have voted.
 
-        Of what its origin is yet to decide, that one's word is enough.
+        The origin of an undecided synchronous operation rejects it alone.
         """
         core = self._core
         async with self._answering:
@@ -435,13 +437,13 @@ class PoisonRejection:
         core, heard = self._core, self._core.log_state
         members, never = await self._members(offset)
         if members is None:
-            return frozenset({core.me})  # who the members are stands farther on in the log
+            return frozenset({core.me})  # a later record names the members
         read_to, without = core.watermarks.heard_to, {**never, **(absent or {})}
         me = (core.me, core.own_log.epoch)
         word = heard.failure_votes.abandon(offset, op.id, me, read_to, members, without)
         if word is None or self.given_up(offset):
             return heard.failure_votes.uncovered(offset, members, without)
-        # What no look at tables could tell is to be compared.
+        # Tables cannot show whether it was committed: so all clusters compare their tables.
         records: list[Message] = [word] if conclusive(op) else [word, Verify(core.me)]
         await core.trace(Step.ABANDON_BEFORE)
         await core.watermarks.heard(await core.own_log.append(*records) + 1)

@@ -87,7 +87,7 @@ async def ask_for(core: Core, request: CopyRequest) -> None:
                 cursor = await core.own_log.unless_replaced()
                 known = Progress() if cursor is None else from_cursor(cursor)
                 if known.copying is not None and not request.source:
-                    # What a copy has begun with is not left as it is, if this one is withdrawn.
+                    # An earlier copy may have touched tables: so this one cannot be withdrawn.
                     request = replace(request, first=known.copying.first)
                 await core.own_log.commit(lambda: replace(known, copying=request))
     except (LogError, TimeoutError) as error:

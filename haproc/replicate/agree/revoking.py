@@ -17,14 +17,14 @@ from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.operation import DecisionKind, Operation
 from haproc.replicate.records.rows import ApplicationFailure, Rows
 
-# Whether an operation that was rejected here is rejected on every cluster, now and later.
+# When a rejection is final: no cluster applies the operation, now or later.
 #
-# That is so where the log says it: a *reject*, an error in place of the rows, an *abandon*. An
-# application error is only this cluster's own outcome: the others may not have come so far, and
-# succeed. It is final once every member has met one, durably. By the log alone: each member's
-# stored cursor is beyond the operation, and the process that stored it has reported the error, and
-# is the newest of its cluster. A report of an earlier one is not enough: that process may have
-# died before it stored its progress, and the next one may have succeeded where it failed.
+# A rejection by the log is final: a *reject*, an error in place of the rows, an *abandon*. An
+# application error is the outcome of one cluster; another one may be behind, and succeed. It is
+# final when every member has met an error and has stored that. The log shows it: each member's
+# cursor is beyond the operation, and the process that stored the cursor reported the error and is
+# the newest process of its cluster. A report of an earlier process is not enough: it may have died
+# before it stored its cursor, and the next process may have succeeded.
 
 
 async def is_final(core: Core, offset: int, within_s: float) -> bool:
@@ -58,7 +58,7 @@ _ENDED: Final = frozenset({OutcomeStatus.APPLIED, OutcomeStatus.FAILED})
 
 
 class Revoking:
-    """Takes an operation back for whoever wants that: its sender, an operator, its time budget.
+    """Revokes an operation, for its client, an operator or its time budget.
 
     Nobody can take back what a cluster has committed. So what came of it is one of three
     answers.
@@ -105,7 +105,7 @@ class Revoking:
         )
 
     async def _until_ended(self, offset: int) -> None:
-        """Where a cluster has run it to its end, wait until it is told how that ended."""
+        """If a cluster has an outcome of the operation, wait until that outcome is known here."""
         core = self._core
         while core.log_state.failure_votes.done(offset) and self.fate(offset) is None:
             if await self._elsewhere(offset) is not None:

@@ -1,4 +1,4 @@
-"""The statements that run here, and how one is stopped: because somebody wants it taken back."""
+"""The running statements, each of which a revocation can stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 CanTell: TypeAlias = Callable[[], Awaitable[bool]]
-"""Says whether a look would find what a unit that was stopped has committed."""
+"""Returns True if the tables would show whether a stopped unit was committed."""
 
 
 class Interrupted(Exception):
@@ -35,7 +35,7 @@ class UnderWay:
 
     @contextlib.asynccontextmanager
     async def runs(self, offsets: tuple[int, ...], can_tell: CanTell) -> AsyncIterator[None]:
-        """What is in here may be stopped; raises Interrupted then."""
+        """Let the statement in this context be stopped; raises Interrupted if it was."""
         limit = asyncio.timeout(None)
         mine = _Statement(offsets, limit, can_tell)
         self._statements.append(mine)

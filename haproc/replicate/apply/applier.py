@@ -1,9 +1,9 @@
 """Applies what the schedule gives out, on the lanes of this cluster.
 
-For each unit: write down its intent if it has one, run it (again and again while the environment
-fails it), tell who waits, store the progress, release what waits for it. A unit whose combined
-statement meets an application error is taken apart: its halves run as one statement each, and so on
-down to the operation that fails, so that each has its own outcome.
+For each unit: store its intent if it has one; run it, again after each environment or availability
+error; give its outcome to the waiting request; store the progress; release the units behind it. If
+a combined statement has an application error, it is split: each half runs as one statement, and so
+on, down to the operation that fails. So each operation has its own outcome.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class Applier:
             self._poison_rejection.applied(unit.offsets)
         if unit.intent is Intent.ALONE:
             core.watermarks.applied_exclusive()
-            # What a lane's session has looked up is its own affair; what it answers must not be.
-            # One that ran the statement itself knows of it, but for what it did not name: a schema
-            # that is dropped leaves the session its functions.
+            # A Spark session keeps what it has looked up, so the lanes get new sessions after DDL.
+            # The lane that ran the DDL knows its effect, except on objects that the DDL did not
+            # name: after DROP SCHEMA the session still has the schema's functions.
             for each in self._all_lanes:
                 if each is not lane or not unit.operations[0].named:
                     each.renew()
@@ -222,8 +222,9 @@ class Applier:
         """Run the unit until it has a deterministic outcome; None: take it apart."""
         core, op = self._core, unit.operations[0]
         doubt, can_tell = unit.in_doubt, partial(self.doubts.can_tell, unit)
-        # Nothing else than INSERTs is slower for being guarded, and what comes after a failure is
-        # worth it; the first attempt of INSERTs, one or many, relies on fence and look alone.
+        # Guarded: Delta itself skips a write that the table has already. Only INSERTs become
+        # slower by it. So the first attempt of INSERTs is not guarded: fences and the tables'
+        # transaction markers are enough.
         insert = op.kind in (Kind.INSERT, Kind.ROWS) and not unit.composed
         plain = insert and unit.intent is not Intent.ALONE and not core.guard_always
         pauses = core.backoff()
@@ -321,8 +322,8 @@ class Applier:
     async def _judged(self, unit: Unit, error: EngineError) -> OperationOutcome | EngineError:
         """Return what an application error comes to, or why it may be none of the statement's.
 
-        It does not say that nothing was committed: what fails behind the commit is told as the
-        statement's error, too.
+        A statement can fail after its commit, so an application error does not prove that nothing
+        was committed.
         """
         try:
             if (refuted := await self._refuted(unit)) is not None:
@@ -353,8 +354,8 @@ class Applier:
     async def _note(self, unit: Unit) -> None:
         """Write down what stands under a unit's names, unless it is to be passed over.
 
-        Nothing has run as long as that cannot be told; so this, too, is given up if no cluster can.
-        What is to be passed over stays so: without an intent nothing is run.
+        Nothing runs before this has succeeded. If no cluster succeeds, the ring gives the operation
+        up, as after failed attempts. A unit that is to be passed over is not run: it has no intent.
         """
         core, op, pauses = self._core, unit.operations[0], self._core.backoff()
         while not self._passed_over(unit):

@@ -1,13 +1,13 @@
-"""Computes the rows of operations whose turn has come, and puts them into the log.
+"""Computes the rows of operations, and appends them to the log.
 
-`replicate.records.rows` says what the log holds of it. The cluster that is responsible (the
-operation's origin, as long as it can) runs the query as soon as the operation's turn has come
-here: what stands before it is applied, and what stands behind it waits, so the query sees exactly
-what it is to see. That it runs again, on another cluster or after a restart, does no harm: it
-only reads, and of what it gives the first in the log counts.
+The responsible cluster runs the query: the operation's origin, or the next cluster if that failed.
+It does so when the operation's turn has come: all conflicting operations before it are applied, and
+those after it wait. So the query reads exactly the tables as of its place. The query may run
+again, on another cluster or after a restart. It only reads, and the first ``rows`` record counts.
 
-An error that the statement is to blame for rejects the operation everywhere. Where the cluster is
-to blame, the next one tries; when all that can have tried often enough, the query is to blame.
+An error of the statement rejects the operation everywhere. After an error of the cluster the next
+cluster tries. When every cluster has failed often enough, the query counts as the cause. The
+records are in `replicate.records.rows`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Computing:
         return True
 
     async def refuse(self, offset: int, op: Operation) -> None:
-        """Reject an operation whose rows no cluster may compute, so that its queue goes on."""
+        """Reject an operation because every cluster is DIVERGED, so that the queue goes on."""
         why = "every cluster is DIVERGED: what its query finds on one must not become everybody's"
         await self._core.own_log.append(
             self._rejected(offset, op, ApplicationFailure(ErrorClass.NO_ROWS, "", why))

@@ -1,4 +1,4 @@
-"""What is known of a statement without a mark (DDL), before it runs and after a first attempt."""
+"""Finds out, after a failed attempt, whether a statement was committed: by marker or by name."""
 
 from __future__ import annotations
 
@@ -151,16 +151,20 @@ def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
 
 
 class Doubts:
-    """What is known of a statement without a mark (DDL) that an earlier attempt may have run.
+    """Finds out whether a unit in doubt was committed.
 
-    Nothing that names what it is about runs beside it. Before its first attempt it is written
-    down, durably, what stood under these names, and nothing else changes that until it has an
-    outcome. So whoever finds the statement in doubt looks again. What stands there is another
-    thing now: the statement did that. It is still the same: the statement did nothing that
-    counts, and runs again as for the first time, with the answer that it would have had then
-    ("already exists" is no success). Only what an interrupted CREATE TABLE leaves behind has to
-    be taken away before that: files at the table's place, for which there is no table in the
-    catalog, or a table that is not complete.
+    A statement with a transaction marker: its tables hold the marker.
+
+    DDL has no marker. Before its first attempt this cluster stores a fingerprint of the objects
+    that the DDL names. No other operation changes these objects until the DDL has an outcome. So a
+    later attempt compares:
+
+    - The objects have changed: the DDL was committed.
+    - They have not changed: the DDL did nothing that counts, and runs again. Its answer is that of
+      a first run: "already exists" is an error.
+
+    An interrupted CREATE TABLE can leave files, or an incomplete table. These are removed before
+    the DDL runs again.
     """
 
     def __init__(self, core: Core) -> None:

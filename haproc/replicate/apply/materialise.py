@@ -307,7 +307,7 @@ async def _run(
 
 @contextlib.contextmanager
 def _no_word_on_the_query() -> Iterator[None]:
-    """Raise errors as the cluster's: of another statement than the query."""
+    """Turn application errors into environment errors: HAProc's own statement failed."""
     try:
         yield
     except EngineError as error:

@@ -1,15 +1,14 @@
 """Collects the rows of a write, which came in parts, in a staging table of this cluster.
 
-One statement has to put them into the write's target, so that they become visible in one commit
-with one mark. So they are put together first, part after part as the log holds them, in a table
-that nobody else reads and whose name was never used before. Whatever goes wrong, the next attempt
-begins anew with another one: what an earlier attempt may yet append, it appends to a table that no
-statement will ever read. So nothing that is gathered here needs a mark, or a look at what is there.
+One statement must insert all rows into the write's target: in one commit, with one transaction
+marker. So the parts are first collected in a staging table, in the order of the log. Each attempt
+makes a staging table with a new name. An earlier attempt may still append to its own table, which
+no statement ever reads. So staging tables need no transaction marker and no check.
 
-Where the rows were computed they are in such a table already, which `materialise` read them from.
-That is taken if it is its parts that count.
+The cluster that computed the rows has them in a staging table already (`materialise`). It uses that
+table if the parts made of it are those that count.
 
-Tables are dropped behind the write. What a crash leaves, whoever takes over the cluster drops.
+A staging table is dropped after the write. The next process of the cluster drops what a crash left.
 """
 
 from __future__ import annotations
@@ -53,8 +52,9 @@ class StagingTables:
     async def clean(self) -> None:
         """Drop all staging tables of earlier processes, of which nothing runs any more.
 
-        In a lane, so that a process that was replaced meanwhile cannot; nothing is gathered before
-        it is over, whatever came of it: one whose end is not known is stopped before the next.
+        A lane runs this, so a process that was replaced cannot do it. No rows are collected before
+        this has ended, even if it failed: a lane stops a statement whose end is not known before
+        it runs the next one.
         """
         core, pauses = self._core, self._core.backoff()
         lane = core.engine.lane(LANES_MAX - 1, core.own_log.still_mine)

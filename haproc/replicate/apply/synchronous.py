@@ -44,7 +44,7 @@ async def computing(core: Core, peer: str) -> frozenset[int]:
 
 
 async def _status(core: Core, peer: str) -> PeerStatus | None:
-    """Ask a peer directly, unless it is long known dead; None if it does not answer."""
+    """Return a peer's status; None if the peer is silent for too long, or does not answer."""
     if core.peers.given_up(peer):
         return None
     try:

@@ -78,13 +78,14 @@ class PeerSuccessWatch:
 
 
 class Takeover:
-    """Does what another cluster owes the others: a decision, or the rows of an operation.
+    """Takes over work of a silent cluster: a decision, or the rows of an operation.
 
-    A decision is owed by the operation's origin, for as long as it goes on at all. Rows are owed
-    by whoever is responsible for them; that it lags is reason enough to do it in its place,
-    since a query changes nothing. Whoever waits, at that place in the order, may take over: that
-    several do, or that the other one wakes up, does no harm, because of what they put into the
-    log the first counts.
+    The origin of a synchronous operation appends its decision. Another cluster appends it only if
+    the origin does not run operations any more. The responsible cluster computes rows. Another
+    cluster computes them already if the responsible one lags, because a query changes nothing.
+
+    Every cluster that waits at that operation may take over. Several may do so at once, and the
+    silent one may wake up: only the first record in the log counts.
     """
 
     def __init__(self, core: Core, computing: Computing) -> None:

@@ -290,5 +290,5 @@ class Account:
         self.fates.forget(self.begin)
 
     def stands_at(self, offset: int) -> bool:
-        """Whether it can go on from there: nothing that would be told lies up to its position."""
+        """True if reading can go on at ``offset``: all is read to there, none told from there."""
         return self.last_told < offset <= self.position

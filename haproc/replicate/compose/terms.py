@@ -245,13 +245,14 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Each row of a source changes the table's rows of its key, or comes where there are none.
+    """A MERGE by key: a source row changes the table's rows of its key, or is inserted.
 
-    ``columns``: the table's that make up the key, in order of their names; ``on``: the source's
-    that they are held against. ``source``: its columns, each with its type as SQL has it, which is
-    empty where all is NULL; ``rows``: their literals. ``sets``: what the rows there get, None: they
-    go, empty: they stay as they are. ``row``: what the row that comes has, empty: none comes.
-    ``whole``: the statement says ``*``, and means all columns of the table.
+    ``columns``: the table's key columns, in order of their names. ``on``: the source columns that
+    they are compared with. ``source``: the source's columns, each with its SQL type; the type is
+    empty if all values are NULL. ``rows``: the source's rows, as literals. ``sets``: the new values
+    of matching rows; None deletes these rows, empty leaves them as they are. ``row``: the values of
+    an inserted row; empty: nothing is inserted. ``whole``: the statement says ``*``, which means
+    all columns of the table.
     """
 
     columns: tuple[str, ...]

@@ -77,7 +77,7 @@ class RowsLocation:
 
 @dataclass(slots=True)
 class Passes:
-    """The clusters that passed a computation on, by the offsets of their records."""
+    """The ``passed`` records of an operation, by offset: each cluster that could not compute."""
 
     by_place: dict[int, Passed] = field(default_factory=dict)
 

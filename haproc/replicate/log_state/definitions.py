@@ -172,9 +172,9 @@ class Definitions:
                 del self._newest[name]
 
     def stale(self, offset: int, op: Operation) -> bool | None:
-        """True if the definitions of the operation may have changed before its place, ``offset``.
+        """True if a definition that the operation rests on may have changed since its analysis.
 
-        None if that cannot be known here, because the log was not read from far enough back.
+        ``offset``: the operation's place. None if this HAProc has not read enough of the log.
         """
         if op.analyzed_to is None:
             return False

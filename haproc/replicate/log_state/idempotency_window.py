@@ -53,7 +53,7 @@ class Past:
             self._forgotten = True
 
     def note(self, offset: int, created_ms: int) -> None:
-        """The record at this offset was made at this time; offsets rise from call to call."""
+        """Note the time at which a record was made. Offsets must rise from call to call."""
         self._noted_to = offset + 1
         if self._made_ms and created_ms < self._made_ms[-1] + _STEP_MS:
             return

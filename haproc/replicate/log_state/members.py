@@ -84,7 +84,7 @@ class Claims:
         self.restore(newest)
 
     def restore(self, newest: Iterable[tuple[str, int]]) -> None:
-        """Begin with what the stored progress remembers, and nothing else."""
+        """Replace all claims by those of the stored progress."""
         self._offsets = {cluster: [offset] for cluster, offset in newest}
 
     @property

@@ -214,7 +214,7 @@ class OwnLog:
         await self.append(Decision(offset, operation_id, verdict, me, self._epoch, failure))
 
     async def report(self, offset: int, failure: ApplicationFailure) -> None:
-        """Append that an operation met an application error here."""
+        """Append an ``outcome`` record: the operation met an application error here."""
         await self.append(FailureReport(offset, self._identity.cluster, self._epoch, failure))
 
     async def commit(self, progress: Callable[[], Progress]) -> None:

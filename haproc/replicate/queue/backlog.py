@@ -215,10 +215,10 @@ class Backlog:
         self._hindrance = self._hindrance or why
 
     def chosen(self, sizes: Mapping[str, int], replay_s: float) -> frozenset[str]:
-        """Return the tables that are copied sooner than their part of the replay takes.
+        """Return the tables whose copy takes less time than their part of the replay, by FACTOR.
 
-        ``sizes``: bytes of what can be copied, by full name; ``replay_s``: what the whole replay
-        takes.
+        ``sizes``: the bytes of each table that can be copied, by full name. ``replay_s``: the
+        expected time of the whole replay.
         """
         total, found = sum(self._work.values()), frozenset[str]()
         for table in self._work:

@@ -87,7 +87,7 @@ class BatchKey:
     """The properties that operations must share to run as one statement.
 
     ``head``: a digest of the text before the rows, or the rows' Arrow schema. ``signature``: the
-    types of the literals, in which NULL goes with any.
+    types of the literals, where NULL fits any type.
     """
 
     table: str
