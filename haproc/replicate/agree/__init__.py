@@ -1,1 +1,1 @@
-"""What the clusters agree on: who is a member, who holds the same, what is given up."""
+"""Agreement between the clusters: members, equal tables, given-up and revoked operations."""

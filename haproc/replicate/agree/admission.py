@@ -1,9 +1,8 @@
 """The ring's members: as the log has them, and changes that operators ask for.
 
-A change is a record in the log before it is anything else (`replicate.records.members`): it is
-appended through any HAProc that is READY, and each HAProc goes by it when it reads it. One that
-reads that it is not a member any more applies nothing and serves nobody (REMOVED), but reads on: it
-may be taken back.
+A change is a `Roster` record (`replicate.records.control`). Any READY HAProc can append it, and
+each HAProc follows it when it reads it. If the record removes its cluster, the HAProc applies
+nothing and serves nobody (REMOVED). It still reads the log: the cluster may be added again.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from haproc.replicate.records.operation import from_record
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5
-"""How often a change is made anew when another one came in between."""
+"""The most attempts to append a change while other changes come in between."""
 CLUSTERS_MAX: Final = 64
 
 
 class Admission:
-    """See the module. ``on_members`` is told the members whenever the log changes them.
+    """Follows and appends changes. ``on_members`` is called when the log changes the members.
 
-    ``on_wanted_copy``: this cluster has become one, and is to copy another one first.
+    ``on_wanted_copy`` is called if this cluster is a member and must copy another one first.
     """
 
     def __init__(
@@ -47,17 +46,17 @@ class Admission:
         self._on_members = on_members
         self._on_wanted_copy = on_wanted_copy
 
-    # -- what the log says -----------------------------------------------------------------
+    # -- records of the log ----------------------------------------------------------------
 
     async def restore(self, offset: int) -> None:
-        """Go by the record that an earlier process knew; nothing if it knew none (-1)."""
+        """Follow the members' record that an earlier process knew; -1: it knew none."""
         core = self._core
         if offset < 0:
             return
         try:
             entries = await core.own_log.reaching(lambda: core.log.read(offset, records_max=1))
         except TrimmedError:
-            # Then a newer one stands in what is read from here on, and names this one.
+            # The record is trimmed. A newer one, which is read later, replaces it by its offset.
             core.members.enrol(Enrolled(offset))
             return
         message = from_record(entries[0].record) if entries else None
@@ -65,7 +64,7 @@ class Admission:
             self._enrol(Enrolled(offset, message.members))
 
     def heard(self, offset: int, message: Roster) -> None:
-        """Take in a record; hearing of it again changes nothing."""
+        """Follow a record; a repeated one changes nothing."""
         before = self._core.members.enrolled
         after = enrolled_after(before, offset, message)
         if after != before:
@@ -86,17 +85,17 @@ class Admission:
         self._on_members(members)
 
     async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
-        """Return whether all that the log says below an offset is known, or is within the time."""
+        """Wait until the log is read up to an offset; False if the time is over before that."""
         core = self._core
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await core.news.until(lambda: core.schedule.read_to >= offset)
         return core.schedule.read_to >= offset
 
-    # -- what operators ask ----------------------------------------------------------------
+    # -- requests of operators -------------------------------------------------------------
 
     def describe(self) -> Mapping[str, Json]:
-        """Tell who the members are, since when, and whether the configuration says the same."""
+        """Return the members, the offset of their record, and how the configuration differs."""
         core = self._core
         since = core.members.enrolled.offset
         return {
@@ -108,7 +107,7 @@ class Admission:
         }
 
     async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
-        """Make a cluster a member; one that is one already stays it. Raises RequestError."""
+        """Make a cluster a member, if it is not one already; raises RequestError."""
         member = Member(name, peer, client_url)
         for _ in range(ATTEMPTS_MAX):
             await self._up_to_date()
@@ -129,7 +128,7 @@ class Admission:
         raise _refused("others change the members at the same time", "try again")
 
     async def leave(self, name: str) -> Mapping[str, Json]:
-        """Have the ring do without a cluster for good. Raises RequestError."""
+        """Remove a cluster from the ring for good; raises RequestError."""
         for _ in range(ATTEMPTS_MAX):
             await self._up_to_date()
             base, members = self._core.members.enrolled, self._members()
@@ -152,7 +151,7 @@ class Admission:
         return core.identity.founders if said is None else said
 
     async def _up_to_date(self) -> None:
-        """Return once this HAProc knows the members as the log has them now."""
+        """Wait until the members are known as the log has them now; raises RequestError."""
         core = self._core
         if core.condition.state is not State.READY:
             raise _refused(
@@ -168,7 +167,7 @@ class Admission:
             raise _refused(f"cluster {core.me} has not read the log to its end", "try again")
 
     async def _strangers(self) -> frozenset[str]:
-        """Return who took part so far and is not named in the configuration."""
+        """Return the clusters that took part so far and are not known as members."""
         core = self._core
         named = {each.name for each in self._members()}
         try:
@@ -177,7 +176,7 @@ class Admission:
             raise _unavailable(error) from error
 
     async def _no_strangers(self, joining: str) -> None:
-        """The first record must not leave out a cluster that this HAProc's file does not name."""
+        """Raise RequestError if the first record would leave out a cluster that took part."""
         if self._core.members.enrolled.offset >= 0:
             return
         if strangers := sorted(await self._strangers() - {joining}):
@@ -188,7 +187,7 @@ class Admission:
             )
 
     async def _say(self, roster: Roster) -> None:
-        """Append a record and wait until it was read; whether it counts is to be seen."""
+        """Append a record and wait until it is read; the caller checks if it counts."""
         core = self._core
         try:
             offset = await core.own_log.append_once(roster)

@@ -1,4 +1,4 @@
-"""Waits until enough clusters have applied a write, and keeps DDL that has to wait for a table."""
+"""Waits until enough clusters have applied a write; keeps DDL back that must wait for a table."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from haproc.replicate.records.operation import Operation
 # it is durable already. The wait is only for clusters that show it.
 #
 # - ``one``: the cluster that received it has applied it.
-# - ``majority``: more than half of all the ring's clusters have, be they in sync or not.
-# - ``all``: every cluster that is in sync at this moment has. One that drops out meanwhile no
-#   longer counts; one that comes in does.
+# - ``majority``: more than half of the ring's clusters have applied it, in sync or not.
+# - ``all``: every cluster that is in sync now has applied it. A cluster that leaves the in-sync set
+#   during the wait does not count any more; one that enters it counts.
 #
-# ``min_insync`` bounds both from below: a write is refused before it is appended while fewer
-# clusters are in sync than it needs, and never answered before as many have applied it.
+# ``min_insync`` is the least number for both: a write is refused before it is appended while fewer
+# clusters than it needs are in sync, and is answered only when as many have applied it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Requirement:
                 return self.min_insync
 
     def permits(self, in_sync: Set[str]) -> bool:
-        """Return whether a write may be appended while these are in sync."""
+        """True if a write may be appended while these clusters are in sync."""
         return self.concern is WriteConcern.ONE or len(in_sync) >= self.needed
 
     def judge(self, in_sync: Set[str], applied: Set[str]) -> ConcernJudgement:
@@ -76,7 +76,7 @@ class Requirement:
 
 
 _UNFINISHED_MAX: Final = 1000
-"""Operations named in one answer; what stands behind them counts as not applied yet."""
+"""The most operations named in one answer; those after them count as not applied yet."""
 _PLACES_S: Final = 0.01
 """The age up to which one view of the ring is used again: many writes are judged at once."""
 
@@ -112,9 +112,9 @@ class _Wait:
 class Assurance:
     """Waits until the clusters that a write concern asks for have applied a write.
 
-    Peers are asked for their progress by long polls, one under way per peer however many writes
-    wait, and only while some do: `progress` answers as soon as anything was finished there. What
-    their reports say counts, too, so that nothing hangs on a poll.
+    While writes wait, each peer is asked for its progress by one long poll at a time: `progress`
+    answers as soon as the peer has finished an operation. The progress in ``places`` counts, too:
+    a lost poll holds no write up.
 
     ``places`` returns the progress of every cluster.
 
@@ -219,7 +219,7 @@ class Assurance:
         return False
 
     async def _next(self, until_s: float) -> None:
-        """Wait for news, but not for ever: peers come and go without any."""
+        """Wait for news, at most until a time: peers come and go without news."""
         self._news.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
@@ -239,7 +239,7 @@ class Assurance:
                     await asyncio.sleep(self._interval_s)
                     continue
                 self._news.set()
-                await asyncio.sleep(0)  # the writes look first whether they still wait
+                await asyncio.sleep(0)  # first the writes check if they still wait
         finally:
             self._asking.discard(peer)
 
@@ -298,7 +298,7 @@ def _clusters(count: int) -> str:
     return f"{count} cluster" + ("s" if count != 1 else "")
 
 
-# Keeps DDL that has to wait for a table that is being computed out of the log meanwhile.
+# Keeps DDL out of the log while it has to wait for a table that is being computed.
 #
 # In the log, this DDL would wait for the table (CREATE TABLE AS, maybe for hours) on every cluster,
 # and all operations after it would wait, too. So the DDL waits before it is appended. DDL that

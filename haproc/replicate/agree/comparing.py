@@ -1,4 +1,4 @@
-"""Compares this cluster's tables and outcomes with the others', at one place in the order."""
+"""Compares this cluster's tables (`Verifier`) and outcomes (`Comparison`) with the others'."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A cluster's state, and why it is in it; what others wrote into its tables."""
+    """A cluster's state, its reason, and the foreign commits in its tables."""
 
     applying: bool
     state: str
@@ -68,17 +68,17 @@ class _Standing:
 class Verifier:
     """Compares the clusters' tables at one place in the order.
 
-    A *verify* record is a marker in the log. Every cluster reaches it with everything before it
-    applied and nothing after it; there it notes its tables' versions, which is short, and reads
-    them while it goes on applying. Only DDL waits meanwhile, since it could take the tables
-    away. What each cluster found goes into the log (*checksums*), and each judges itself by
-    `haproc.replicate.agree.findings`: one that is proven wrong goes out of service, one that was
-    known to differ and does not any more returns. Where nothing proves who is wrong, all go on
-    serving and say so, until a marker names the cluster that is to be trusted. It stands in the
-    log, so whoever comes later judges by it, too.
+    The offset of a *verify* record is a verification point (``marker``). Every cluster reaches it
+    with everything before it applied and nothing after it. It notes its tables' versions there,
+    which is quick, and reads the tables while it goes on applying. Only DDL waits, because it
+    could remove tables. Each cluster appends a *checksums* record, and judges itself by
+    `haproc.replicate.agree.findings`: a cluster that is proven wrong goes out of service; one that
+    differed before and is equal now returns. Without a proof all clusters go on serving and report
+    the difference, until a verify record names a trusted cluster. The log has that record, so a
+    late cluster judges by it, too.
 
-    Only the newest marker counts. If a process is killed
-    between the marker and its checksums, the next one appends an error in their place.
+    Only the newest point counts. If a process is killed between the point and its checksums, the
+    next one appends an error in their place.
     """
 
     def __init__(self, core: Core, foreign: ForeignWatch) -> None:
@@ -86,15 +86,15 @@ class Verifier:
         self._foreign = foreign
         self.judged: Judged | None = None
         self._came_to: tuple[int, int] | None = None
-        """The newest marker that this process came to, and when."""
+        """The newest verification point that this process reached, and the Unix time in ms."""
         self._markers: OrderedDict[int, _Marker] = OrderedDict()
         self._judging: set[int] = set()
         self._concluded = -1
 
-    # -- what the log says -----------------------------------------------------------------
+    # -- records of the log ----------------------------------------------------------------
 
     def read(self, offset: int, message: Verify | Checksums) -> None:
-        """Take in a record; hearing of it again changes nothing."""
+        """Process a record; a repeated one changes nothing."""
         if isinstance(message, Verify):
             self._markers.setdefault(offset, _Marker(message.by, message.trusted))
             if len(self._markers) > MARKERS_KEPT_MAX:
@@ -111,11 +111,11 @@ class Verifier:
 
     @property
     def newest(self) -> int | None:
-        """The newest marker read so far."""
+        """The newest verification point read so far."""
         return max(self._markers, default=None)
 
     def pending(self, offset: int) -> bool:
-        """Return whether a verification before an offset is not judged here yet."""
+        """True if the newest verification is before an offset and not judged here yet."""
         newest = self.newest
         return newest is not None and max(self._concluded, self._core.notes.born) < newest < offset
 
@@ -129,7 +129,7 @@ class Verifier:
                 Checksums(offset, core.me, core.own_log.epoch, {}, error=REPLACED)
             )
 
-    # -- what this cluster holds -----------------------------------------------------------
+    # -- checksums of this cluster ---------------------------------------------------------
 
     async def at(self, offset: int) -> None:
         """Note the versions of all tables at a verification's place; read the tables later."""
@@ -138,7 +138,7 @@ class Verifier:
             return
         self._came_to = offset, core.unix_ms()
         marked = core.condition.now.diverged is not None
-        newest = await self._foreign.newest()  # no later than what is compared
+        newest = await self._foreign.newest()  # first: so the compared versions contain these
         try:
             states = await self._survey()
         except EngineError as error:
@@ -178,7 +178,7 @@ class Verifier:
                 await self._foreign.look(newest, offset)
             for state in states:
                 if offset != self.newest:
-                    return  # only that one counts, and reads them all again
+                    return  # only the newest counts, and it reads all tables again
                 tables[plain(state.name)] = await self._checksum(state)
         finally:
             core.schedule.hold(held=False)
@@ -186,7 +186,7 @@ class Verifier:
         await self._tell(Checksums(offset, core.me, core.own_log.epoch, tables, marked))
 
     async def _checksum(self, state: TableState) -> str:
-        """Return a table's checksum; empty where it cannot be read."""
+        """Return a table's checksum; empty if it cannot be read."""
         core = self._core
         for _ in range(ATTEMPTS_MAX):
             await core.condition.allowed()
@@ -203,7 +203,7 @@ class Verifier:
     async def _tell(self, checksums: Checksums) -> None:
         await self._core.own_log.append(checksums)
 
-    # -- what follows from it --------------------------------------------------------------
+    # -- judging ---------------------------------------------------------------------------
 
     async def _judge(self, offset: int) -> None:
         """Judge this cluster when every cluster that can has appended its checksums."""
@@ -222,7 +222,7 @@ class Verifier:
             await self._conclude(offset)
 
     async def _awaited(self, offset: int) -> list[str]:
-        """Return the clusters whose checksums are still to come."""
+        """Return the clusters that have yet to append their checksums, and can."""
         marker = self._markers.get(offset)
         if marker is None:
             return []
@@ -269,7 +269,7 @@ class Verifier:
         if mine is Finding.EQUAL and diverged is not None and diverged.offset <= offset:
             core.condition.mended(core.notes.diverged)
 
-    # -- what operators ask ----------------------------------------------------------------
+    # -- requests of operators -------------------------------------------------------------
 
     async def describe(self, offset: int) -> Mapping[str, Json] | None:
         """Return the results so far of the newest verification, if ``offset`` is a known one."""
@@ -307,7 +307,7 @@ def _told(table: str, held: Mapping[str, str]) -> str:
 
 
 REPORTS_KEPT_MAX = 1000
-"""Reports on operations that this cluster has not reached yet."""
+"""The most kept reports on operations that this cluster has not finished yet."""
 ROUNDS_MAX = 60
 """The most rounds of questions to peers; after them the known outcomes decide."""
 
@@ -323,13 +323,13 @@ def _mine(outcome: OperationOutcome) -> str:
 
 
 class Comparison:
-    """Compares this cluster's outcomes with the others', and takes it out of service if it is odd.
+    """Compares this cluster's outcomes with the others'; takes it out of service if one is wrong.
 
-    A difference shows itself in two ways: another cluster reports an application error on an
+    A difference is noticed in two ways: another cluster reports an application error on an
     operation that succeeded here, or an operation failed here. In both cases the peers are asked
-    for their outcomes, and `haproc.replicate.agree.findings` decides which cluster is the odd
-    one. Each cluster judges only itself. Without a majority nobody is odd: that clusters differ
-    is told instead.
+    for their outcomes, and `haproc.replicate.agree.findings` decides which cluster is wrong. Each
+    cluster judges only itself. Without a majority no cluster is wrong, and the difference is
+    reported.
     """
 
     def __init__(self, core: Core) -> None:
@@ -339,7 +339,7 @@ class Comparison:
         """Peers' outcomes, read again after a restart, of operations that are not judged yet."""
 
     def resume(self) -> None:
-        """Judge what an earlier process did not live to judge."""
+        """Judge the operations that an earlier process left unjudged."""
         core = self._core
         for offset in core.notes.judging:
             if (known := core.outcomes.at(offset)) is not None:
@@ -353,7 +353,7 @@ class Comparison:
         await self._judge(known.offset, known.facts, outcome)
 
     def reported(self, report: FailureReport) -> None:
-        """Another cluster failed an operation."""
+        """Keep another cluster's report of an error, or compare it with the outcome here."""
         if not self._core.condition.now.started and report.offset in self._core.notes.judging:
             word = _word(report.failure.error_class, report.failure.sqlstate)
             self._reported.setdefault(report.offset, {})[report.cluster] = word
@@ -366,7 +366,7 @@ class Comparison:
         self._compare(report.offset, known.facts, known.outcome, report.failure)
 
     def ran(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
-        """This cluster ran an operation."""
+        """Compare this cluster's new outcome with a kept report; judge it if it is an error."""
         theirs = self._reports.pop(offset, None)
         if theirs is not None:
             self._compare(offset, Facts.of(operation), outcome, theirs)
@@ -407,7 +407,7 @@ class Comparison:
         core = self._core
         core.notes.judged(offset)
         if offset < core.watermarks.verified_below:
-            pass  # the tables were found equal since
+            pass  # the tables were found equal after it
         elif is_odd(core.me, words, absent):
             logger.error(
                 "offset %d: outcomes differ: %s; this cluster is the odd one", offset, words
@@ -420,13 +420,13 @@ class Comparison:
         await core.store()
 
     async def _outcome_of(self, peer: str, offset: int, facts: Facts) -> str | None:
-        """Return a peer's outcome; None if it is not known yet, empty if it never will be."""
+        """Return a peer's outcome; None if it is not known yet, empty if the peer skipped it."""
         try:
             told = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
         if told.assumed and facts.unmarked:
-            return None  # DDL in doubt that "already exists" may have failed before, too
+            return None  # not proven: DDL that was in doubt may have failed ("already exists")
         match told.status:
             case OutcomeStatus.APPLIED.value:
                 return OutcomeStatus.APPLIED.value

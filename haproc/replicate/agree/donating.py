@@ -1,8 +1,8 @@
-"""What this cluster gives to another one that copies it.
+"""The donor's side of a copy: this cluster gives its tables to another one.
 
-At the place of a `Copy` record this cluster notes what it holds: definitions, and each table's
-version. Then it goes on. The other cluster asks for the notes, and for the files of those versions.
-As long as it does, what would take files away waits here (`HELD`), for `HOLD_S` in all.
+At a `Copy` record this cluster takes a snapshot: the definitions, and each table's version. Then
+it goes on applying. The other cluster asks for the snapshot, and for the files of those versions.
+Meanwhile operations that delete files wait here (`HELD`), for `HOLD_S` at most.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from haproc.replicate.records.operation import Operation
 logger = logging.getLogger(__name__)
 
 HELD: Final = frozenset({Kind.DROP_TABLE, Kind.DROP_NAMESPACE, Kind.VACUUM})
-"""Operations that delete the files of a version that may be read still."""
+"""Operations that delete files which a copy may still read."""
 HOLD_S: Final = 6 * 3600.0
-"""How long these wait for a copy, at most. Chosen: a TiB at 50 MiB/s."""
+"""The longest wait of these operations for a copy. Chosen: a TiB at 50 MiB/s."""
 LEASE_S: Final = 120.0
-"""A copy that has asked for nothing for so long counts as over."""
+"""The time without a question after which a copy counts as ended."""
 NOTES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
 READ_BYTES_MAX: Final = 16 << 20
@@ -41,7 +41,7 @@ READS_AT_ONCE: Final = 4
 @dataclass(slots=True)
 class _Note:
     id: str
-    """A number of tables and versions holds for these notes only, not for later ones."""
+    """Names this snapshot in questions: they name tables by their number in it."""
     inventory: Inventory
     claims: tuple[tuple[str, int], ...]
     roster: int
@@ -51,10 +51,10 @@ class _Note:
 
 
 class Donor:
-    """See the module."""
+    """Takes snapshots of this cluster, and answers the questions of copies."""
 
     def __init__(self, core: Core, unverified: Callable[[int], bool]) -> None:
-        """``unverified``: whether a verification before an offset is not judged yet."""
+        """``unverified``: True if a verification before an offset is not judged yet."""
         self._core = core
         self._unverified = unverified
         self._wanted: dict[int, Copy] = {}
@@ -62,13 +62,13 @@ class Donor:
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
 
     def read(self, offset: int, copy: Copy) -> bool:
-        """Take in a record; returns whether this cluster is to note what it holds there."""
+        """Note a record; True if this cluster is to take a snapshot there."""
         claims = self._core.log_state.claims
         void = claims.void(offset, copy.cluster, copy.epoch)  # of a process that was replaced
         mine = self._core.me in (copy.donor, copy.spare) and not void
         if mine:
             self._wanted[offset] = copy
-            # A cluster that copies all anew does not need what was noted for it before.
+            # A cluster that copies all tables again does not need its earlier snapshots.
             for other, each in list(self._wanted.items()):
                 if not copy.tables and other < offset and each.cluster == copy.cluster:
                     self.forget(other)
@@ -77,19 +77,19 @@ class Donor:
         return mine
 
     def forget(self, marker: int) -> None:
-        """Keep no notes of a record any more."""
+        """Drop the snapshot of a record."""
         self._wanted.pop(marker, None)
         if self._notes.pop(marker, None) is not None:
             self._core.news.changed()
 
     def wants(self, offset: int) -> bool:
-        """Return whether a place in the order is that of such a record."""
+        """True if this cluster is to take a snapshot at an offset."""
         return offset in self._wanted
 
     async def at(self, offset: int) -> None:
-        """The order has come to the record: note what this cluster holds.
+        """Take the snapshot at a record, with everything before it applied.
 
-        Nothing is noted if some tables are not as of this place, but ahead of it.
+        There is none if this cluster is to copy tables itself, or has tables ahead of the record.
         """
         core, pauses = self._core, self._core.backoff()
         if not core.notes.idle(offset):
@@ -111,21 +111,21 @@ class Donor:
         if offset in self._wanted:
             now_s, roster = self._now_s(), core.members.enrolled.offset
             claims = core.log_state.claims.before(offset)
-            # A spare may never be asked: its notes must not hold up a DROP.
+            # A spare may never be asked: its snapshot must not hold up a DROP.
             asked_s = now_s if self._wanted[offset].donor == core.me else -LEASE_S
             self._notes[offset] = _Note(
                 uuid4().hex, inventory, claims, roster, core.notes.lineage, now_s, asked_s
             )
 
     async def free(self, operation: Operation) -> None:
-        """Return once an operation may take files away."""
+        """Wait until an operation may delete files."""
         if self.holds(operation):
             logger.info("%s waits for a copy of this cluster", operation.kind.value)
-        while self.holds(operation):  # noqa: ASYNC110 - that ends with the time, too
+        while self.holds(operation):  # noqa: ASYNC110 - a hold also ends by time
             await asyncio.sleep(self._core.timeouts.probe_interval_s)
 
     def holds(self, operation: Operation) -> bool:
-        """Return whether an operation would take files away that are to be copied."""
+        """True if an operation would delete files that are to be copied."""
         now_s = self._now_s()
         return operation.kind in HELD and any(
             now_s - note.asked_s < LEASE_S and now_s - note.began_s < HOLD_S
@@ -135,12 +135,12 @@ class Donor:
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    # -- what the other cluster asks -------------------------------------------------------
+    # -- questions of the other cluster ----------------------------------------------------
 
     async def answer(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
         """Answer a question of a copy: ``do`` is inventory, note, state, files, read or end.
 
-        Errors of Spark are a part of the answer. Raises ValueError for what is no question.
+        Spark's errors are a part of the answer. Raises ValueError for another ``do`` or table.
         """
         if question.do == "inventory":
             return await self._inventory(), b""
@@ -151,7 +151,7 @@ class Donor:
             return CopyAnswer("gone"), b""
         note.asked_s = self._now_s()
         if asks and self._unverified(question.marker):
-            return CopyAnswer("pending"), b""  # it may turn out that these tables are wrong
+            return CopyAnswer("pending"), b""  # these tables may still be found wrong
         try:
             async with self._reads:
                 return await self._answer(question, note)
@@ -165,14 +165,14 @@ class Donor:
             return failed, b""
 
     async def _inventory(self) -> CopyAnswer:
-        """Return what this cluster holds now."""
+        """Return the inventory of this cluster as of now."""
         try:
             return CopyAnswer("ok", inventory=await self._core.engine.copies().inventory())
         except EngineError as error:
             return CopyAnswer("failed", message=error.message)
 
     def _without_notes(self, marker: int) -> CopyAnswer:
-        """Return whether there will be notes; the message says why they take long."""
+        """Return "pending" if a snapshot will come, with the reason of a delay; else "gone"."""
         core = self._core
         state, reason = core.condition.state, core.condition.reason
         if state in HOPELESS or not (marker in self._wanted or marker >= core.schedule.read_to):
@@ -180,7 +180,7 @@ class Donor:
         return CopyAnswer("pending", message="" if self._moves() else f"{state} {reason}")
 
     def _moves(self) -> bool:
-        """Return whether the order goes on here: a cluster that copies itself stands still."""
+        """True if this cluster goes on applying; one that copies tables itself does not."""
         condition = self._core.condition
         return condition.applying and not condition.now.copying
 

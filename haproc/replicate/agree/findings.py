@@ -1,4 +1,4 @@
-"""Which clusters' tables are wrong, by checksums, and which commits somebody made past HAProc."""
+"""Finds the clusters with wrong tables, by checksums, and the commits made past HAProc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from haproc.membership.state import time_text
 from haproc.replicate.records.control import Checksums
 from haproc.replicate.records.progress import TEXT_CHARACTERS_MAX
 
-# Which clusters are wrong when some of them differ: only a majority proves it.
+# The wrong clusters, when some of them differ: only a majority proves it.
 
 
 def right_of(votes: Iterable[str], absent: int) -> str | None:
@@ -45,11 +45,11 @@ def is_odd(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
 
 
 def tied(outcomes: Mapping[str, str], absent: int) -> bool:
-    """Whether outcomes differ and nothing proves which of them is right."""
+    """True if outcomes differ and nothing proves which of them is right."""
     return right_of(outcomes.values(), absent) is None
 
 
-# Which clusters hold the same, judged from the checksums that they put into the log.
+# The clusters with equal tables, judged by the checksums that they appended to the log.
 #
 # The majority is right, table by table (`right_of`). Without a majority no cluster is DIFFERENT. If
 # the verify record names a trusted cluster, that cluster's tables are right; nothing is decided
@@ -58,19 +58,19 @@ def tied(outcomes: Mapping[str, str], absent: int) -> bool:
 
 
 ABSENT = "absent"
-"""Stands for the checksum of a table that a cluster does not have."""
+"""The checksum of a table that a cluster does not have."""
 _PARTS_OF_A_TABLE: Final = 3
 
 
 class Finding(StrEnum):
-    """What a verification says of a cluster, or of a table on it."""
+    """The result of a verification for a cluster, or for a table on it."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
     UNDECIDED = "undecided"
-    """It could not be read or compared, or clusters differ and nothing says which is right."""
+    """It could not be read or compared, or clusters differ and none is proven right."""
     UNAVAILABLE = "unavailable"
-    """The cluster said nothing."""
+    """There are no checksums of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +87,18 @@ class Findings:
     tied: tuple[str, ...] = ()
 
     def different(self, cluster: str) -> list[str]:
-        """Return the tables that a cluster has wrong."""
+        """Return the tables that are wrong on a cluster."""
         found = self.tables.items()
         return sorted(table for table, by in found if by[cluster] is Finding.DIFFERENT)
 
     def counted(self, cluster: str) -> dict[str, int]:
-        """Return how many of the tables are found so on a cluster, by finding."""
+        """Return the number of tables on a cluster by finding."""
         counts = Counter(by[cluster] for by in self.tables.values())
         return {finding.value: counts[finding] for finding in Finding}
 
 
 def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str = "") -> Findings:
-    """Judge all clusters of the ring by the records that there are.
+    """Judge all clusters of the ring by the checksums that are there.
 
     ``trusted``: the cluster whose tables are right; empty: the majority's are.
     """
@@ -128,7 +128,7 @@ def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str 
 
 
 def contents(checksum: str) -> str:
-    """Return what a checksum says, for people."""
+    """Return a checksum as text for people."""
     if not checksum:
         return "cannot be read"
     parts = checksum.split(":")
@@ -138,7 +138,7 @@ def contents(checksum: str) -> str:
 
 
 def listed_names(names: Sequence[str]) -> str:
-    """Return the names, or as many of them as there is room for beside a cursor."""
+    """Return the names as one text, shortened to the room beside a cursor."""
     text = ""
     for count, name in enumerate(names):
         longer = f"{text}, {name}" if text else name
@@ -175,17 +175,17 @@ def _cluster(
     return Finding.EQUAL if compared else Finding.UNDECIDED
 
 
-# Which commits of a table somebody made past HAProc.
+# Foreign commits of a table: those that were made past HAProc.
 #
-# Every commit that the ring makes carries its note (`haproc.engine.confs.user_metadata`): rows,
-# DDL, and what Delta adds by itself, such as compaction or an upgrade of the table. A commit
-# without it is *foreign*. One that changed rows, or the table's definition, makes this cluster
-# differ from the others; one that only tidies up does not.
+# Every commit of the ring carries the ring's note (`haproc.engine.confs.user_metadata`), also a
+# commit that Delta adds by itself, such as compaction or an upgrade of the table. A commit without
+# the note is *foreign*. If it changed rows, or the table's definition, this cluster differs from
+# the others; maintenance changes neither.
 #
-# What stood in the tables before the first look is not foreign: the tables may be older than the
-# ring. From then on a commit is looked at once. In one process its version says whether it is new;
-# across restarts, and for a table that is new or was made anew, its time does: the time of the
-# newest commit at the last look is stored.
+# Commits before the first scan are not foreign: the tables may be older than the ring. Each later
+# commit is examined once. Within one process its version shows that it is new. After a restart, and
+# for a table that is new or was made again, its time shows that: each scan stores the time of the
+# newest commit.
 
 
 CHANGE_NO_ROWS: Final = frozenset(
@@ -202,26 +202,26 @@ CHANGE_NO_ROWS: Final = frozenset(
         "ROW TRACKING BACKFILL",
     }
 )
-"""Delta 4.4's operations after which a query gives what it gave before."""
+"""Delta 4.4's operations that do not change the result of any query."""
 COMMITS_MAX: Final = 1000
-"""Of more commits of one table since the last look only the newest are read. Chosen."""
+"""The most commits of one table that a scan reads, the newest ones. Chosen."""
 _FIRST: Final = 16
 _MORE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The tables' commits that earlier looks have covered.
+    """The tables' commits that earlier scans have covered.
 
-    ``until_ms``: the time of the newest commit, by the cluster's clock; None before the first look.
-    ``versions``: of the tables that this process has looked at.
+    ``until_ms``: the time of the newest commit, by the cluster's clock; None before the first scan.
+    ``versions``: the newest covered version of each table that this process has scanned.
     """
 
     until_ms: int | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
 
     def is_due(self, table: str, newest: Newest) -> bool:
-        """Whether a table has commits that nobody has looked at."""
+        """True if a table has commits that no scan has covered."""
         if self.until_ms is None:
             return False
         seen = self.versions.get(table)
@@ -244,8 +244,7 @@ class Looked:
     ) -> list[Commit]:
         """Return the foreign commits up to a table's newest one, the oldest first.
 
-        ``read``: the table's commits, the newest first. ``application``: as the ring's notes have
-        it.
+        ``read``: the table's commits, the newest first. ``application``: the ring's application id.
         """
         seen, until_ms = self.versions.get(table), self.until_ms or 0
         copied = any(each.version == 1 and each.operation == COPY for each in read)
@@ -259,7 +258,7 @@ class Looked:
         ]
 
     def after(self, newest: Mapping[str, Newest], unread: Sequence[str] = ()) -> Looked:
-        """Return what has been seen after a look at these; some could not be read."""
+        """Return the coverage after a scan up to ``newest``; ``unread``: failed tables."""
         until_ms = max([self.until_ms or 0, *(each.at_ms for each in newest.values())])
         versions = {
             name: self.versions.get(name, each.version)
@@ -275,9 +274,9 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A foreign commit. ``found_at``: an offset of the log; all below it was read by then.
+    """A foreign commit. ``found_at``: the offset up to which the log had been read then.
 
-    ``verified_at``: the verification behind it that found this cluster equal to the others.
+    ``verified_at``: the first verification after it that found this cluster equal to the others.
     """
 
     table: str
@@ -291,12 +290,12 @@ class Foreign:
         return self.commit.operation not in CHANGE_NO_ROWS
 
     def verified(self, marker: int) -> Foreign:
-        """Return it after this cluster was found equal at a marker."""
+        """Return the commit after a verification at ``marker`` found this cluster equal."""
         known = self.verified_at is not None or self.found_at > marker
         return self if known else replace(self, verified_at=marker)
 
     def json(self) -> dict[str, Json]:
-        """Return it as answers show it."""
+        """Return the commit as JSON."""
         return {
             "table": self.table,
             "version": self.commit.version,
@@ -309,7 +308,7 @@ class Foreign:
         }
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return the commit as text for people."""
         commit = self.commit
         by = commit.user or commit.engine or "an unknown user"
         return f"{self.table} version {commit.version}, {commit.operation} by {by}, {self._at}"

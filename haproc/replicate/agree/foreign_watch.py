@@ -1,7 +1,7 @@
-"""Looks now and then for commits that somebody made past HAProc: see `findings`.
+"""Scans the tables now and then for foreign commits: those made past HAProc, see `findings`.
 
-One look asks for the newest commit of every table, which Spark's driver tells without a task, and
-reads the histories of those tables that have a new one, one after another.
+A scan asks for the newest commit of every table, which Spark's driver answers without a task. Then
+it reads the histories of those tables that have a new commit, one after another.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from haproc.replicate.member.core import Core
 logger = logging.getLogger(__name__)
 
 KEPT_MAX: Final = 1000
-"""Foreign commits that are remembered for answers. Chosen."""
+"""The most foreign commits that are kept for answers. Chosen."""
 SHOWN_MAX: Final = 20
-"""Foreign commits in an answer, and in the log at one look. Chosen."""
+"""The most foreign commits in an answer, and in the log messages of one scan. Chosen."""
 _PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
 
 
@@ -45,7 +45,7 @@ def settled_by(foreign: Mapping[str, Any], marker: int) -> list[Json]:
 
 
 class ForeignWatch:
-    """See the module."""
+    """Finds, keeps and reports the foreign commits on this cluster."""
 
     def __init__(self, core: Core, store: KeyValueStore, on_foreign_write: OnForeignWrite) -> None:
         self._core = core
@@ -60,7 +60,7 @@ class ForeignWatch:
         self._taken = Counter[bool]()
 
     async def run(self) -> None:
-        """Look at the start, and then again and again while the cluster is READY."""
+        """Scan at the start, then regularly while the cluster is READY; not if scans are off."""
         core = self._core
         while self._what_then is not OnForeignWrite.IGNORE:
             await core.news.until(self._ready)
@@ -82,10 +82,10 @@ class ForeignWatch:
         if newest is not None:
             await self.look(newest, self._core.schedule.read_to)
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- scanning --------------------------------------------------------------------------
 
     async def newest(self) -> Mapping[str, Newest] | None:
-        """Return the newest commit of each table; None if looks are off, or the cluster fails."""
+        """Return the newest commit of each table; None if scans are off, or the cluster fails."""
         if self._what_then is OnForeignWrite.IGNORE:
             return None
         try:
@@ -95,9 +95,9 @@ class ForeignWatch:
             return None
 
     async def look(self, newest: Mapping[str, Newest], offset: int) -> None:
-        """Find the foreign commits among those up to the newest ones.
+        """Find the foreign commits up to the newest commit of each table.
 
-        ``offset``: a verification at or behind it settles what is found.
+        ``offset``: a verification at or after it settles them.
         """
         async with self._one_at_a_time:
             try:
@@ -164,7 +164,7 @@ class ForeignWatch:
             core.diverge(Divergence(at, Cause.TABLES, applies=True, tables=tables))
             await core.store()
 
-    # -- what came of it -------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------
 
     def verified(self, marker: int) -> None:
         """Settle the foreign commits before a marker at which this cluster was found equal."""
@@ -173,7 +173,7 @@ class ForeignWatch:
         self._found.extend(settled)
 
     def take_counts(self) -> Mapping[str, int]:
-        """Return how many were found since the last call, by what they changed."""
+        """Return the number of commits found since the last call, by their effect."""
         more, self._taken = self._counts - self._taken, self._counts.copy()
         return {"rows": more[True], "nothing": more[False]}
 

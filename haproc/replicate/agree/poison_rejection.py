@@ -1,4 +1,4 @@
-"""Rejects poison operations: casts this cluster's failure votes, carries out what the ring decides.
+"""Rejects poison operations: casts this cluster's failure votes, obeys the ring's decisions.
 
 The rules are in `haproc.replicate.log_state.failure_votes`. The member that finds all votes in the
 log appends the ``abandon`` record. If it dies before that, another member appends it a bit later.
@@ -61,7 +61,7 @@ def conclusive(op: Operation) -> bool:
 
 
 class PoisonRejection:
-    """See the module."""
+    """Casts the failure votes of this cluster, and answers requests to revoke operations."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -73,10 +73,10 @@ class PoisonRejection:
         self._heeding: set[int] = set()
         self._answering = asyncio.Lock()
 
-    # -- what the log says -----------------------------------------------------------------
+    # -- records of the log ----------------------------------------------------------------
 
     def begin(self, low: int, known_from: int) -> None:
-        """Begin from a stored progress; what lies below ``known_from`` is not read again."""
+        """Begin from a stored progress; votes on operations below ``known_from`` do not count."""
         self._low_at_start = low
         self._core.log_state.failure_votes.begin(known_from)
 
@@ -112,12 +112,12 @@ class PoisonRejection:
             self._take_notice(offset)
 
     def members_changed(self, offset: int, roster: Roster) -> None:
-        """Note that the ring's members may be others from here on."""
+        """Note a change of the ring's members."""
         leaves = roster.cluster if roster.change is Change.LEAVE else ""
         self._core.log_state.failure_votes.members_changed(offset, leaves)
 
     def read(self, at: int, word: FateMessage) -> None:
-        """Take in a record; hearing of it again changes nothing."""
+        """Process a record; a repeated one changes nothing."""
         core = self._core
         if isinstance(word, FailureVote) and word.cluster == core.me:
             core.schedule.isolate(word.offset)
@@ -167,12 +167,12 @@ class PoisonRejection:
             self._was_applied(offset)
 
     def applied(self, offsets: Iterable[int]) -> None:
-        """Note operations that prove to be applied here although they were to be passed over."""
+        """Mark the cluster as DIVERGED if one of these applied operations is given up."""
         for offset in filter(self.given_up, offsets):
             self._was_applied(offset)
 
     def _was_applied(self, offset: int) -> None:
-        """This cluster has applied what the ring gives up: from here on it differs."""
+        """Mark the cluster as DIVERGED: it has applied an operation that the ring gave up."""
         core = self._core
         known = core.outcomes.at(offset)
         if known is not None and known.outcome and known.outcome.status is OutcomeStatus.FAILED:
@@ -190,14 +190,14 @@ class PoisonRejection:
             OutcomeStatus.REJECTED, failure=ApplicationFailure(given_up_as(word), state, word.error)
         )
 
-    # -- what this cluster says ------------------------------------------------------------
+    # -- votes of this cluster -------------------------------------------------------------
 
     def given_up(self, offset: int) -> bool:
-        """Whether the ring has given the operation up, as far as was heard."""
+        """True if the ring has given the operation up, as far as the log was read."""
         return self._core.log_state.failure_votes.given_up(offset) is not None
 
     def has_voted(self, offset: int) -> bool:
-        """True if this cluster's failure vote on the operation stands."""
+        """True if this cluster has a valid failure vote on the operation."""
         return self._core.me in self._core.log_state.failure_votes.standing_votes(offset)
 
     async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
@@ -217,7 +217,7 @@ class PoisonRejection:
         return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 
     async def ended_on(self, offset: int) -> tuple[str, OutcomeStatus] | None:
-        """Return a peer with an outcome: the ring does not give the operation up then."""
+        """Return a peer with an outcome, and the outcome: the operation is not given up then."""
         core = self._core
         for peer in core.members.peers:
             if core.peers.given_up(peer):
@@ -280,7 +280,7 @@ class PoisonRejection:
         return self.rejects(offset) or self._core.troubles.skip_wanted((offset,))
 
     async def _rest(self, offset: int, op: Operation, trouble: Trouble) -> None:
-        """Wait before the operation is tried again; give it up as soon as all are covered."""
+        """Pause before the next attempt; meanwhile give the operation up if all have voted."""
         core, clock = self._core, asyncio.get_running_loop().time
         first, longest = core.timeouts.retry_max_s, REST_FACTOR * core.timeouts.retry_max_s
         until = clock() + self._rests.setdefault(offset, Backoff(first, longest)).pause_s()
@@ -289,11 +289,11 @@ class PoisonRejection:
             if self._over(offset):
                 break
             if await trouble.pause(min(core.timeouts.takeover_s, max(0.0, until - clock()))):
-                return  # an operator wants it tried, or somebody wants it taken back
+                return  # an operator asked for an attempt, or a revoke record came
         if self._over(offset):
             self._rests.pop(offset, None)
 
-    # -- what somebody wants taken back --------------------------------------------------------
+    # -- revocation ----------------------------------------------------------------------------
 
     def wish(self, offset: int) -> int | None:
         """Return the offset of the open ``revoke`` record on an operation."""
@@ -333,7 +333,7 @@ class PoisonRejection:
                 timer.cancel()
 
     def _take_notice(self, offset: int) -> None:
-        """Something was heard of an operation that may be wanted back."""
+        """Begin to answer the open ``revoke`` record on an operation, if there is one."""
         core = self._core
         if self.wish(offset) is not None:
             if trouble := core.troubles.of(offset):
@@ -344,7 +344,7 @@ class PoisonRejection:
         core.news.changed()
 
     async def wish_back(self, offset: int, operation_id: str, who: str) -> int:
-        """Put into the log that somebody wants an operation taken back; return that place."""
+        """Append a ``revoke`` record on behalf of ``who``; return its offset."""
         core = self._core
         wish = Revoke(offset, operation_id, core.me, core.own_log.epoch, who[:ERROR_CHARACTERS_MAX])
         at = await core.own_log.append(wish)
@@ -387,11 +387,11 @@ class PoisonRejection:
                 await core.news.until(news)
 
     def _is_done(self, offset: int) -> bool:
-        """Whether this cluster has an outcome of an operation that the ring does not reject."""
+        """True if this cluster has an outcome of an operation that the ring does not reject."""
         return not self._core.schedule.expects(offset)
 
     def _may_speak(self, offset: int) -> bool:
-        """True if it surely has not begun here. Otherwise the applier checks the tables."""
+        """True if this cluster has voted or surely not begun; else the applier checks first."""
         return self.has_voted(offset) or self._core.schedule.untouched(offset)
 
     async def _answer(self, offset: int, op: Operation) -> None:
@@ -416,7 +416,7 @@ class PoisonRejection:
             await self.decide(offset, op)
 
     async def operation(self, offset: int) -> Operation | None:
-        """Return the operation at an offset; None if there is none, or not any more."""
+        """Return the operation at an offset; None if there is none, or it is trimmed."""
         try:
             entries = await self._core.own_log.read(offset, records_max=1)
         except TrimmedError:
@@ -430,9 +430,9 @@ class PoisonRejection:
     async def decide(
         self, offset: int, op: Operation, absent: Mapping[str, int] | None = None
     ) -> frozenset[str]:
-        """Give the operation up if all members are covered; return those that are not.
+        """Give the operation up if all members have voted; return those whose votes are missing.
 
-        ``absent``: those that an operator vouches for, each with its newest claim.
+        ``absent``: members that an operator vouches for, each with its newest claim.
         """
         core, heard = self._core, self._core.log_state
         members, never = await self._members(offset)
@@ -450,7 +450,7 @@ class PoisonRejection:
         return frozenset()
 
     async def _members(self, offset: int) -> tuple[frozenset[str] | None, dict[str, int]]:
-        """Return all members since an operation, if they are known, and who never took part."""
+        """Return all members since an operation (None: not known), and those that never began."""
         core, heard = self._core, self._core.log_state
         cursors = await core.own_log.reaching(core.log.cursors)
         enrolled = core.members.enrolled
@@ -463,7 +463,7 @@ class PoisonRejection:
         return members, {n: -1 for n in members if n not in claims and n not in cursors}
 
     async def silent(self, offset: int, absent: Mapping[str, int]) -> frozenset[str]:
-        """Return the members that have said nothing of an operation, and are not heard now."""
+        """Return the silent members that have not voted on an operation."""
         core = self._core
         members, never = await self._members(offset)
         if members is None:

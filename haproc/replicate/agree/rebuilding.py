@@ -1,4 +1,4 @@
-"""An operator has this cluster's tables replaced with another cluster's."""
+"""Replaces this cluster's tables with another cluster's: all (rebuild) or some (repair)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 async def rebuild(core: Core, wanted: str, way: CopyWay | None = None) -> None:
-    """Have this cluster become a copy of another one, once its HAProc begins anew.
+    """Request that this cluster becomes a copy of another one when its HAProc begins again.
 
-    ``wanted``: of which; empty: of any. ``way``: None for the configured one. Raises RequestError
-    if there is none that could be copied.
+    ``wanted``: the cluster to copy; empty: any. ``way``: None: the configured one. Raises
+    RequestError if no cluster can be copied.
     """
     check_running(core)
     donor = await _donor(core, wanted)
@@ -47,18 +47,18 @@ async def rebuild(core: Core, wanted: str, way: CopyWay | None = None) -> None:
 
 
 def way_of(core: Core, donor: str, wanted: CopyWay | None) -> CopyWay:
-    """Return how a donor's files come here: as wanted, else as configured."""
+    """Return the way for a donor's files: the wanted one, else the configured one."""
     configured = CopyWay.STORAGE if donor in core.storage else CopyWay.STREAM
     return wanted or configured
 
 
 def samples(tables: Iterable[CopyTable]) -> list[CopyTable]:
-    """Return one table of each schema: if it can be read, so can the rest, as far as is asked."""
+    """Return one table of each schema: the check of a way reads only these."""
     return list({table.schema: table for table in tables}.values())
 
 
 def unread(me: str, donor: str, place: str, why: str) -> str:
-    """Return that a donor's table cannot be read where it should be, and what to do, for people."""
+    """Return the error message for a donor's table that cannot be read at ``place``."""
     return (
         f"{me}'s Spark does not read {donor}'s table at {place}: {why}. Correct storage of cluster "
         f"{donor} in the configuration of {me}'s HAProc, or what Spark knows of that place; or run "
@@ -67,7 +67,7 @@ def unread(me: str, donor: str, place: str, why: str) -> str:
 
 
 def check_running(core: Core) -> None:
-    """Raise RequestError unless this process may speak for its cluster."""
+    """Raise RequestError unless this process has claimed its cluster and runs."""
     if core.condition.state in (State.STOPPED, State.FENCED) or core.own_log.epoch < 0:
         raise refused(
             ErrorClass.NOT_NOW,
@@ -77,7 +77,7 @@ def check_running(core: Core) -> None:
 
 
 async def ask_for(core: Core, request: CopyRequest) -> None:
-    """Store that this cluster's tables are to be made anew; raises RequestError."""
+    """Store a request to copy this cluster's tables from another one; raises RequestError."""
     core.notes.copy(request)
     try:
         async with asyncio.timeout(core.timeouts.append_s):
@@ -96,11 +96,11 @@ async def ask_for(core: Core, request: CopyRequest) -> None:
 
 
 MEND_AFTER_S: Final = 30.0
-"""How long a cluster stays DIVERGED first: an operator sees it, and others judge themselves."""
+"""The time that a cluster stays DIVERGED first: operators see it, and others judge themselves."""
 
 
 class Mender:
-    """Has this cluster rebuilt when it differs from the others, if the configuration says so."""
+    """Rebuilds this cluster when it is DIVERGED, if the configuration says so."""
 
     def __init__(self, core: Core, rebuilds: Callable[[], None], on: OnDivergence) -> None:
         self._core = core
@@ -108,14 +108,14 @@ class Mender:
         self._on = on
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check the state again and again, until cancelled."""
         core = self._core
         while True:
             await core.news.until(self._differs)
             await asyncio.sleep(MEND_AFTER_S)
             if self._differs() and await self._may():
                 logger.warning("%s differs from the others, and is rebuilt", core.me)
-                with suppress(RequestError):  # at the next look, perhaps
+                with suppress(RequestError):  # the next check tries again
                     await rebuild(core, "")
                     self._rebuilds()
 
@@ -124,7 +124,7 @@ class Mender:
         return wanted and self._core.condition.state is State.DIVERGED
 
     async def _may(self) -> bool:
-        """Return whether most of the others serve and agree, and no other cluster is mended now."""
+        """True if most peers are READY and agree, none copies, and no DIVERGED one comes first."""
         core, states = self._core, dict[str, str]()
         for name in core.members.peers:
             try:
@@ -135,7 +135,7 @@ class Mender:
             states[name] = status.state.value if agrees else ""
         good = sum(state == State.READY.value for state in states.values())
         mended = any(state == State.COPYING.value for state in states.values())
-        # Of several that differ the first by name begins.
+        # Of several DIVERGED clusters the first by name begins.
         first = all(
             core.me < name for name, state in states.items() if state == State.DIVERGED.value
         )
@@ -143,7 +143,7 @@ class Mender:
 
 
 async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[str]]:
-    """Have tables replaced by another cluster's; returns the offset at which they are, and which.
+    """Replace tables by another cluster's; return the offset of the copy, and the tables.
 
     ``pattern``: `schema.table`, where ``*`` and ``?`` stand for any characters. Raises
     RequestError.
@@ -171,7 +171,7 @@ async def repair(core: Core, pattern: str, wanted: str) -> tuple[int, Sequence[s
 
 
 async def held(core: Core, donor: str) -> Inventory:
-    """Return what a donor holds now; RequestError if it does not answer."""
+    """Return a donor's inventory as of now; raises RequestError if it does not answer."""
     try:
         question = CopyQuestion("inventory", -1)
         answer, _ = await core.peers.copy(donor, question, core.timeouts.apply_s)
@@ -183,7 +183,7 @@ async def held(core: Core, donor: str) -> Inventory:
 
 
 def uncopied(donor: str, others: Sequence[tuple[str, str]]) -> str:
-    """Return what a cluster has that cannot be copied, and what to do, for people."""
+    """Return the error message for objects of a cluster that cannot be copied."""
     listed = "; ".join(f"{name}: {why}" for name, why in others[:20])
     return (
         f"{donor} holds what cannot be copied ({len(others)}: {listed}). "
@@ -192,7 +192,7 @@ def uncopied(donor: str, others: Sequence[tuple[str, str]]) -> str:
 
 
 async def _donor(core: Core, wanted: str) -> str:
-    """Return a cluster that can be copied; RequestError if there is none."""
+    """Return a cluster that can be copied; raises RequestError if there is none."""
     if wanted and wanted not in core.members.peers:
         raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {wanted}")
     found = []

@@ -1,4 +1,4 @@
-"""Takes an operation back, and tells whether a rejection holds on every cluster."""
+"""Revokes operations, and finds out if a rejection is final on every cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from haproc.replicate.records.rows import ApplicationFailure, Rows
 
 
 async def is_final(core: Core, offset: int, within_s: float) -> bool:
-    """Return whether it is certain that no cluster applies it; False where that is not known."""
+    """True if certainly no cluster applies the operation; False if that is not known in time."""
     known = core.outcomes.at(offset)
     outcome = known.outcome if known is not None else None
     if outcome is None or outcome.status is not OutcomeStatus.FAILED:
@@ -53,22 +53,21 @@ async def is_final(core: Core, offset: int, within_s: float) -> bool:
 
 
 WITHIN_S: Final = WISH_S + 5.0
-"""How long an answer is waited for: a wish is settled before that, where the log can be reached."""
+"""The longest wait for an answer. If the log can be reached, a revocation ends before that."""
 _ENDED: Final = frozenset({OutcomeStatus.APPLIED, OutcomeStatus.FAILED})
 
 
 class Revoking:
     """Revokes an operation, for its client, an operator or its time budget.
 
-    Nobody can take back what a cluster has committed. So what came of it is one of three
-    answers.
+    An operation that a cluster has committed cannot be revoked.
 
-    - Where nobody can have committed it yet, because its rows are still to be computed, an error
-      in place of them is enough: the first one in the log counts.
-    - Else a wish in the log is answered by every member (`replicate.agree.poison_rejection`), or
-      by its origin alone, if that is yet to decide about it. A member that is not heard cannot
-      answer, and may have applied it. So nothing is stopped for a wish that cannot be fulfilled:
-      it is refused.
+    - If its rows are still to be computed, no cluster can have committed it. Then an error in place
+      of the rows is enough: the first record counts.
+    - Otherwise a ``revoke`` record asks every member for its vote
+      (`replicate.agree.poison_rejection`). If the origin has not decided yet, it rejects alone. A
+      silent member cannot vote, and may have applied the operation. So a revocation that cannot
+      succeed is refused, and no statement is stopped for it.
     """
 
     def __init__(self, core: Core, poison_rejection: PoisonRejection) -> None:
@@ -78,7 +77,7 @@ class Revoking:
     async def revoke(
         self, offset: int, who: str, absent: Mapping[str, int] | None = None
     ) -> Revoked:
-        """Take back the operation at an offset that was read here; raises RequestError.
+        """Revoke the operation at an offset that was read here; raises RequestError.
 
         ``absent``: members that an operator vouches for, each with its newest claim.
         """
@@ -115,7 +114,7 @@ class Revoking:
                     await core.news.until(lambda: self.fate(offset) is not None)
 
     async def _elsewhere(self, offset: int) -> Revoked | None:
-        """Return what a peer says has become of an operation there: it stands."""
+        """Return the fate by a peer's outcome of the operation; None if no peer has one."""
         found = await self._poison_rejection.ended_on(offset)
         return None if found is None else Revoked(offset, *_ended(*found))
 
@@ -150,7 +149,7 @@ class Revoking:
                     await core.news.until(lambda: poison_rejection.wish(offset) is None)
 
     def fate(self, offset: int) -> Revoked | None:
-        """Return what is known to have become of an operation, as far as that is final."""
+        """Return the final fate of an operation; None if none is known here."""
         core = self._core
         if (word := core.log_state.failure_votes.given_up(offset)) is not None:
             return Revoked(offset, Fate.REVOKED if word.revoked else Fate.REJECTED, word.error)

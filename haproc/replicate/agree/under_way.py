@@ -13,7 +13,7 @@ CanTell: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Interrupted(Exception):
-    """A statement was stopped: somebody wants it taken back."""
+    """A statement was stopped, because its operation is to be revoked."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,7 @@ class _Statement:
 
 
 class UnderWay:
-    """See the module."""
+    """The statements that run now."""
 
     def __init__(self) -> None:
         self._statements: list[_Statement] = []
@@ -50,7 +50,7 @@ class UnderWay:
             self._statements.remove(mine)
 
     async def stop(self, offset: int) -> None:
-        """Stop what runs of an operation, if a look can tell then what it has committed."""
+        """Stop an operation's statements if the tables then show whether they were committed."""
         for each in [each for each in self._statements if offset in each.offsets]:
             if await each.can_tell() and each in self._statements:
                 each.stop()
