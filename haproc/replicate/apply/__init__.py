@@ -1,1 +1,1 @@
-"""Applying the log to this cluster, exactly once."""
+"""Applies the log's operations on this cluster, exactly once."""

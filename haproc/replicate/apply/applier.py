@@ -1,4 +1,4 @@
-"""Applies what the schedule gives out, on the lanes of this cluster.
+"""Applies the units that the schedule gives out, on the lanes of this cluster.
 
 For each unit: store its intent if it has one; run it, again after each environment or availability
 error; give its outcome to the waiting request; store the progress; release the units behind it. If
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 class Applier:
-    """See the module. ``on_outcome`` hears of every operation that was run here.
+    """Runs the units. ``on_outcome`` is called for every operation that was run here.
 
-    ``on_marker`` is awaited where the order has a marker, with nothing running beside it;
-    ``donor`` knows which files other clusters copy.
+    ``on_marker`` is awaited at the place of a `MARKER`, with nothing running beside it; ``donor``
+    knows the files that other clusters copy.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class Applier:
 
     @property
     def idle(self) -> bool:
-        """Whether no statement is under way."""
+        """True if no statement runs."""
         return len(self._lanes) == len(self._all_lanes)
 
     @property
     def stopping(self) -> bool:
-        """Whether nothing more is started."""
+        """True if no more units are started."""
         return self._stopping
 
     async def stop(self) -> None:
-        """Start nothing more, and return once nothing is under way."""
+        """Start no more units, and wait until no statement runs."""
         self._stopping = True
         await self._core.news.until(lambda: self.idle)
 
@@ -126,7 +126,7 @@ class Applier:
         if outcome is None or apart:
             how = "one by one" if outcome is None else "in halves"
             logger.info("offsets %d..%d run %s", unit.offsets[0], unit.offsets[-1], how)
-            # An error of the cluster's own, or what is to be passed over, is one operation's.
+            # Without an outcome one operation is to be passed over or at fault: so each runs alone.
             core.schedule.split(unit, singles=outcome is None)
             await core.store()  # without the intent
             core.schedule.split_stored(unit)
@@ -158,8 +158,8 @@ class Applier:
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             self._on_outcome(offset, op, outcome)
         if unit.intent is Intent.ALONE:
-            # No look at tables might tell a later process that it was applied. So nobody is told
-            # before that is durable: what is in doubt after a crash was not acknowledged here.
+            # The tables may not show a later process that it was applied. So clients are answered
+            # when the progress is durable: what is in doubt after a crash was not acknowledged.
             await self._done(unit)
             self._tell(unit, outcome, follow_up)
         else:
@@ -167,7 +167,7 @@ class Applier:
             await self._done(unit)
 
     def _tell(self, unit: Unit, outcome: OperationOutcome, follow_up: FollowUp | None) -> None:
-        """Answer who waits for the outcome, at once or when the peers were asked."""
+        """Give the outcome to the waiting requests: at once, or after the peers were asked."""
         if follow_up is not None:
             self._core.tasks.spawn(_task(follow_up))
             return
@@ -183,15 +183,15 @@ class Applier:
             self._core.outcomes.resolve(offset, share)
 
     async def _done(self, unit: Unit) -> None:
-        """Make it durable that the unit needs no more running; what waits for it may start."""
+        """Store that the unit is done; then operations that wait for it may start."""
         self._core.schedule.complete(unit)
-        self._core.news.moved()  # who waits for it to be visible here needs no stored progress
+        self._core.news.moved()  # a query that waits to see it needs no stored progress
         await self._core.store()
         self._core.schedule.release(unit)
         await self._core.trace(Step.CURSOR_AFTER)
 
     async def _skipped(self, unit: Unit) -> None:
-        """An operator has the operation passed over: from here on this cluster differs."""
+        """Mark the cluster as DIVERGED: an operator had it skip the operation."""
         core, offset = self._core, unit.offsets[0]
         logger.warning("offset %d is skipped here", offset)
         core.diverge(Divergence(offset, Cause.SKIPPED, applies=True))
@@ -211,7 +211,7 @@ class Applier:
         await self._core.own_log.report(offset, outcome.failure)
 
     async def _wait_for_copies(self, unit: Unit) -> None:
-        """Wait until no copy needs the files that the unit takes away; the others do not wait."""
+        """Wait until no copy needs the files that the unit deletes; other clusters do not wait."""
         offset, op = unit.offsets[0], unit.operations[0]
         if self._donor.holds(op):
             if self._decides(unit):
@@ -219,7 +219,7 @@ class Applier:
             await self._donor.free(op)
 
     async def _execute(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
-        """Run the unit until it has a deterministic outcome; None: take it apart."""
+        """Run the unit until it has a deterministic outcome; None: it must be split."""
         core, op = self._core, unit.operations[0]
         doubt, can_tell = unit.in_doubt, partial(self.doubts.can_tell, unit)
         # Guarded: Delta itself skips a write that the table has already. Only INSERTs become
@@ -241,7 +241,7 @@ class Applier:
             if not may_run or not core.condition.may_apply:
                 continue
             if op.insert is None and not isinstance(op.write, ArrowRows):
-                await can_tell()  # once it runs long, a cluster may answer nothing
+                await can_tell()  # asked early: during a long statement a cluster may not answer
             marker = TransactionMarker(
                 core.own_log.application, unit.version, guarded=doubt or not plain
             )
@@ -279,19 +279,19 @@ class Applier:
         return await self._pass_over(unit, lane)
 
     def _passed_over(self, unit: Unit) -> bool:
-        """Whether the unit, or a part of it, is not to be run any more."""
+        """True if the unit, or a part of it, is not to be run any more."""
         rejected = any(self._poison_rejection.rejects(offset) for offset in unit.offsets)
         return rejected or self._core.troubles.skip_wanted(unit.offsets)
 
     async def _pass_over(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
-        """Return the outcome of what is not to be run any more; None: take it apart."""
+        """Return the outcome of a unit that is not to be run any more; None: it must be split."""
         offset, op = unit.version, unit.operations[0]
-        # What is said of one operation says nothing of others that an earlier process ran with it.
+        # A record on one operation says nothing about others in the statement of an earlier process.
         single, given_up = len(unit.operations) == 1, self._poison_rejection.given_up(offset)
         if single and given_up and self._poison_rejection.has_voted(offset):
-            return self._poison_rejection.rejected(offset)  # it looked before it said so
+            return self._poison_rejection.rejected(offset)  # tables were checked before the vote
         if single and self._poison_rejection.rejects(offset) and not given_up:
-            # This cluster is its origin, and looked before it decided so.
+            # This cluster is its origin, and checked its tables before it decided.
             return OperationOutcome(
                 OutcomeStatus.REJECTED, failure=self._core.log_state.decisions.failure(offset)
             )
@@ -301,7 +301,7 @@ class Applier:
             return None
         if not self._poison_rejection.given_up(offset):
             return OperationOutcome(OutcomeStatus.SKIPPED)
-        # So that a later process knows that it passed over it.
+        # The vote tells a later process that this one passed over the operation.
         await self._poison_rejection.vote(offset, op, "it was given up before it was run here")
         return self._poison_rejection.rejected(offset)
 
@@ -320,7 +320,7 @@ class Applier:
             self._core.tell_stuck()
 
     async def _judged(self, unit: Unit, error: EngineError) -> OperationOutcome | EngineError:
-        """Return what an application error comes to, or why it may be none of the statement's.
+        """Return the outcome after an application error, or an error that makes it doubtful.
 
         A statement can fail after its commit, so an application error does not prove that nothing
         was committed.
@@ -336,11 +336,11 @@ class Applier:
         return OperationOutcome(OutcomeStatus.FAILED, failure=ApplicationFailure.of(error))
 
     async def _refuted(self, unit: Unit) -> EngineError | None:
-        """Return why an application error may be none of the statement's, if it may be so.
+        """Return an error of the cluster that may be behind an application error, if there is one.
 
-        Storage that is away looks like tables that do not exist, or that are empty. So such an
-        error counts only where the storage is there, and every table that the catalog knows can
-        be read. A combined statement's counts for nothing anyway.
+        If the storage is away, tables seem to be missing or empty. So an application error counts
+        only if the storage is there, and every table that the catalog knows can be read. A combined
+        statement is not checked: it is split anyway.
         """
         op = unit.operations[0]
         if len(unit.operations) > 1:
@@ -352,7 +352,7 @@ class Applier:
         return await self._computing.vanished(unit)
 
     async def _note(self, unit: Unit) -> None:
-        """Write down what stands under a unit's names, unless it is to be passed over.
+        """Note a fingerprint of the objects that a unit names, unless it is to be passed over.
 
         Nothing runs before this has succeeded. If no cluster succeeds, the ring gives the operation
         up, as after failed attempts. A unit that is to be passed over is not run: it has no intent.
@@ -378,7 +378,7 @@ class Applier:
             await self._poison_rejection.consider(unit.version, op, trouble)
 
     async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
-        """Make sure that earlier attempts are over, and find out whether one of them committed."""
+        """Make sure that earlier attempts are over; return True if one of them committed."""
         core, pauses = self._core, self._core.backoff()
         while True:
             await core.condition.allowed()
@@ -390,7 +390,7 @@ class Applier:
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 trouble = self._failed(unit, error, counts=not away)
-                # It will not run here again, so what the tables would say can wait.
+                # It will be skipped, and it does not run: so the check of the tables is not needed.
                 if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
                     return False
             await trouble.pause(pauses.pause_s())

@@ -69,12 +69,12 @@ logger = logging.getLogger(__name__)
 
 Rebuild: TypeAlias = Callable[[SessionRef], Awaitable[Session]]
 TOLD_MAX: Final = 1000
-"""Operations named to a peer that asks; of the others it may take over some for nothing."""
+"""The most operations named to a peer. It may take over some of the others needlessly."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AttachedSession:
-    """A client's session, in its ``epoch`` at that time: later ones lack what it held."""
+    """A client's session, and its ``epoch`` then: a later epoch has lost the content."""
 
     session: Session
     epoch: int
@@ -82,17 +82,17 @@ class _AttachedSession:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was made, and Spark has not lost it since."""
+        """True if Spark has the session with its content."""
         return self.session.epoch == self.epoch and self.session.stands
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether it is there, and no statement of its client has begun to change it."""
+        """True if it is there, and no statement of its client has begun to change it."""
         return self.is_there and self.unchanged()
 
 
 class Computing:
-    """See the module."""
+    """Computes the rows of operations, and completes the units that need them."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -102,13 +102,13 @@ class Computing:
         self._sessions: OrderedDict[tuple[str, str], _AttachedSession] = OrderedDict()
         self._attached_rows: dict[tuple[str, str], RowsSource] = {}
         self._observed: dict[int, tuple[bytes, ...]] = {}
-        """What observations found, of the operations that are run here now."""
+        """The results of observations, for the operations that are run here now."""
         self._sessions_made = 0
         self.rebuild: Rebuild = no_sessions
-        """Makes a session anew for whoever computes in the place of its HAProc, or after it lost
-        it; raises RefusedError (`session_gone`) if it is no more, and EngineError."""
+        """Makes a client's session again, if this HAProc does not have it or has lost it. Raises
+        EngineError, and RefusedError (`session_gone`) if the session does not exist any more."""
 
-    # -- what others ask for ---------------------------------------------------------------
+    # -- calls of other modules -------------------------------------------------------------
 
     def attach_session(
         self,
@@ -118,17 +118,17 @@ class Computing:
     ) -> None:
         """Let an operation's query run in the session of the client that sent it, as it is now.
 
-        ``unchanged``: whether its client has not begun to change it since.
+        ``unchanged``: returns True until its client begins to change it.
         """
         if (attached := self._sessions.get(key)) and attached.session is session:
-            return  # it may have lost meanwhile what it held
+            return  # its first epoch counts: it may have lost its content since
         self._sessions[key] = _AttachedSession(session, session.epoch, unchanged)
         limits = self._core.limits
         if len(self._sessions) > limits.statements_max + limits.writes_waiting_max:
-            self._sessions.popitem(last=False)  # of one that nobody waits for any more
+            self._sessions.popitem(last=False)  # no request waits for the oldest any more
 
     def detach_session(self, key: tuple[str, str]) -> None:
-        """Forget it: whoever lent it says when it is needed no more."""
+        """Forget the session that was attached to an operation."""
         self._sessions.pop(key, None)
 
     def attach_rows(self, key: tuple[str, str], rows: RowsSource) -> None:
@@ -136,11 +136,11 @@ class Computing:
         self._attached_rows[key] = rows
 
     def detach_rows(self, key: tuple[str, str]) -> None:
-        """Forget them: whoever lent them says when they are needed no more."""
+        """Forget the rows that were attached to an operation."""
         self._attached_rows.pop(key, None)
 
     def look(self) -> None:
-        """Begin with what is this cluster's to compute now."""
+        """Begin the computations that this cluster is responsible for now."""
         for offset, op in self._core.schedule.uncomputed():
             if self.responsible(offset, op) == self._core.me:
                 self.begin(offset, op)
@@ -148,7 +148,7 @@ class Computing:
     def responsible(self, offset: int, op: Operation) -> str:
         """Return the cluster that is to compute an operation's rows.
 
-        Where the query rests on a session, no other one can, however often its origin passed.
+        If the query needs the client's own session, only the origin can, however often it failed.
         """
         core = self._core
         if of_one_session(op):
@@ -158,10 +158,10 @@ class Computing:
         )
 
     def begin(self, offset: int, op: Operation) -> bool:
-        """Compute the rows of an operation whose turn has come here, unless that is under way.
+        """Begin to compute an operation's rows in its turn; False if this cluster must not.
 
-        A cluster that is known to differ from the others must not make its rows theirs. One that
-        has no rows to be computed waited for a decision that has come meanwhile.
+        It must not if it computes them already, or is DIVERGED: the others would get wrong rows.
+        It also must not if the operation has no rows to compute.
         """
         if not op.computed:
             return False
@@ -180,20 +180,20 @@ class Computing:
 
     @property
     def told(self) -> list[int]:
-        """The operations whose rows this cluster is at, the first ones."""
+        """The operations that this cluster is computing rows for, the first TOLD_MAX."""
         return sorted(self._under_way)[:TOLD_MAX] if self._core.condition.applying else []
 
     async def clean(self) -> None:
-        """Take away what earlier processes left of running operations."""
+        """Drop the staging tables that earlier processes left."""
         await self._staging_tables.clean()
 
     async def write(self, unit: Unit, lane: Lane) -> Statement:
         """Return the statement to run for a unit, with its rows if they were computed.
 
-        Raises EngineError if they could not be gathered here, which says nothing about the unit.
+        Raises EngineError if this cluster cannot collect the rows: the unit is not at fault.
         """
         core = self._core
-        # Thousands of small streams of rows are put together message by message.
+        # Joining thousands of small streams of rows takes long.
         write = await by_size(sum(op.size_bytes for op in unit.operations[1:]), unit.write)
         if isinstance(write, RowsInLog):
             return structs.replace(write, fetch=partial(self._streams, unit))
@@ -215,7 +215,7 @@ class Computing:
         return SparkPlan(with_table(filling.plan, table))
 
     async def _streams(self, unit: Unit) -> AsyncGenerator[bytes, None]:
-        """Yield the rows of a unit's operations, those that wait in the log from there."""
+        """Yield the rows of a unit's operations; large ones are read from the log again."""
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             if isinstance(op.write, RowsInLog):
                 op = await self._core.own_log.operation(offset)
@@ -223,18 +223,18 @@ class Computing:
             yield op.write.rows
 
     async def vanished(self, unit: Unit) -> EngineError | None:
-        """Return why an application error may be none of the unit's: its rows are gone."""
+        """Return an error if the unit's staging table is gone, so that its own does not count."""
         return await self._staging_tables.vanished(unit.version)
 
     async def over(self, unit: Unit, lane: Lane) -> None:
-        """Take away what was made to run a unit that needs no more running."""
+        """Drop the staging tables and observations of a unit that is done."""
         self._observed.pop(unit.version, None)
         await self._staging_tables.drop(unit.version, lane)
 
     def counted(self, unit: Unit, outcome: OperationOutcome) -> OperationOutcome:
-        """Return an outcome that tells what Spark, which met nothing but the rows, does not.
+        """Return the outcome with the number of added rows, and with the query's observations.
 
-        How many were added, and what observations of the query found.
+        Spark reports neither, because it ran only the statement with the computed rows.
         """
         found = self._core.log_state.computations.found(unit.version)
         if found is None:
@@ -266,7 +266,7 @@ class Computing:
             self._core.news.changed()
 
     async def _known(self, offset: int) -> None:
-        """Wait until the operation needs nobody's rows any more."""
+        """Wait until the operation's rows are in the log, or it is done here."""
         core = self._core
         found, expects = core.log_state.computations.found, core.schedule.expects
         await core.news.until(lambda: found(offset) is not None or not expects(offset))
@@ -277,11 +277,11 @@ class Computing:
         await asyncio.sleep(self._pause_s(passes))
         async with self._places:
             await core.condition.allowed()
-            # Somebody may have computed them already, before this process began.
+            # The log may have the rows already: then the end of `_known` cancels this.
             await core.watermarks.heard(await core.own_log.reaching(core.log.end))
             message = await self._message(offset, op)
         if core.condition.now.diverged is not None:
-            return  # found only now: another one is to compute them
+            return  # found only now: another cluster must compute them
         try:
             place = await core.own_log.append(message)
         except RecordTooLargeError as error:
@@ -300,7 +300,7 @@ class Computing:
         await core.trace(Step.ROWS_BEFORE)
         try:
             filling, count = await in_budget(op, self._rows(offset, op))
-            # Tables whose storage is away may look empty, which would become so everywhere.
+            # If the storage is away, tables may seem empty: no cluster must get such a result.
             await core.engine.check_tables(())
         except RefusedError as error:
             state = QUERY_CANCELED if error.error_class == ErrorClass.REVOKED else ""
@@ -317,7 +317,7 @@ class Computing:
             logger.warning("offset %d: its rows: %s: %s", offset, doubt.kind, doubt.message)
             if doubt.kind is ErrorKind.AVAILABILITY:
                 core.health.suspect(doubt.message)
-        except Exception as error:  # a fault of this process, be it memory, is no word on the query
+        except Exception as error:  # a fault of this process, such as memory: not of the query
             logger.exception("offset %d: its rows cannot be written", offset)
             failure = ApplicationFailure(
                 ErrorClass.CANNOT_MATERIALISE, "", f"the rows cannot be written: {error!r}"
@@ -330,7 +330,7 @@ class Computing:
         return Passed(offset, op.id, core.me, core.own_log.epoch, failure)
 
     async def _refuted(self, op: Operation) -> EngineError | None:
-        """Return why an application error may be none of the query's, if it may be so."""
+        """Return an error of the cluster that may have caused the query's, if there is one."""
         try:
             await self._core.engine.check_tables(sorted(op.reads))
         except EngineError as error:
@@ -341,17 +341,17 @@ class Computing:
         return Rows(offset, op.id, self._core.me, self._core.own_log.epoch, failure=failure)
 
     async def _rows(self, offset: int, op: Operation) -> tuple[Filling, int]:
-        """Run the query; raises EngineError, and RefusedError if its rows cannot be had."""
+        """Return the query's rows in their plan, and their number; raises as `materialise`."""
         found = await self._found(offset, op)
         return filling_of(op, found), found.count
 
     async def _found(self, offset: int, op: Operation) -> ComputedRows:
-        """Run the query where it has to run."""
+        """Run the query in the session that it needs."""
         query, attached = query_of(op), self._sessions.get(op.key)
         if isinstance(op.write, SpooledRows):
             return await self._found_in_request(offset, op, query)
         only_there = of_one_session(op)
-        # One that its client has changed is made anew as it was, but for what can't be.
+        # A session that its client has changed is made again as it was, if it can be.
         if attached is not None and (attached.is_there if only_there else attached.is_as_it_was):
             try:
                 found = await self._run_in_attached_session(
@@ -372,7 +372,7 @@ class Computing:
             await session.aclose()
 
     async def _found_in_request(self, offset: int, op: Operation, query: Statement) -> ComputedRows:
-        """Take the rows that a request brought."""
+        """Take the rows from the request that brought them."""
         rows = self._attached_rows.get(op.key)
         if rows is None:
             raise rows_gone(op.origin)
@@ -386,9 +386,9 @@ class Computing:
     async def _run_in_attached_session(
         self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
     ) -> ComputedRows:
-        """Run the query in its client's session, as that was when it was lent.
+        """Run the query in its client's session, as it was when it was attached.
 
-        Making it anew would wait for what is in the log, so for this very operation.
+        The session is not made again: that would wait for the log, so for this very operation.
         """
         try:
             found = await self._materialise(offset, op, query, session.as_it_is())
@@ -402,16 +402,16 @@ class Computing:
         return found
 
     async def _own_session(self, op: Operation) -> Session:
-        """Return a session for this query alone: others remember what files a table had."""
+        """Return a new session for this query: a used one remembers a table's old files."""
         if isinstance(op.write, QueryWrite | ComputedPlan) and op.write.session is not None:
             session = await self.rebuild(op.write.session)
         else:
             session = self._new_session(op.user)
-        # Of settings a journal keeps the newest only, which may be later than the operation.
+        # The journal keeps only the newest settings, which may be later than the operation.
         return await _configured(session, settings_of_query(op))
 
     def _new_session(self, user: str) -> Session:
-        """Return a session that nobody had before, for a user's write."""
+        """Return a new session for a user's write."""
         self._sessions_made += 1
         key = f"rows/{self._core.own_log.epoch}/{self._sessions_made}"
         return self._core.engine.session(key, pool=pool_of_rows(user))
@@ -427,7 +427,7 @@ class Computing:
         return found
 
     def _keeping(self, offset: int, op: Operation) -> Keep:
-        """Return what puts an operation's parts into the log."""
+        """Return the function that appends an operation's parts to the log."""
         core = self._core
 
         async def keep(number: int, rows: bytes) -> int:
@@ -442,7 +442,7 @@ class Computing:
 
     @contextlib.asynccontextmanager
     async def _stage(self, offset: int, user: str) -> AsyncIterator[tuple[str, Session]]:
-        """Give a staging table's name, and a session of its own to read it in."""
+        """Yield a new staging table's name, and a session of its own to read it in."""
         table, session = await self._staging_tables.new(offset), self._new_session(user)
         try:
             yield table, await _configured(session, Settings())
@@ -453,7 +453,7 @@ class Computing:
             await session.aclose()
 
     async def _hopeless(self, offset: int, op: Operation) -> bool:
-        """Whether all clusters that can have now failed so often that another try is no use."""
+        """True if all clusters that can compute have failed so often that none tries again."""
         core = self._core
         passes = dict(core.log_state.computations.passes(offset))
         passes[core.me] = passes.get(core.me, 0) + 1
@@ -471,7 +471,7 @@ class Computing:
 
 
 async def _configured(session: Session, settings: Settings) -> Session:
-    """Give a session, which is closed if that fails, its settings."""
+    """Configure a session and return it; close it if that fails."""
     try:
         await session.configure(settings)
     except BaseException:
@@ -481,7 +481,7 @@ async def _configured(session: Session, settings: Settings) -> Session:
 
 
 def session_gone(origin: str) -> RefusedError:
-    """Return why a write is rejected that rests on what is no more; it may be sent again."""
+    """Return the error of a write that needs a session which is gone; it may be sent again."""
     return RefusedError(
         ErrorClass.SESSION_GONE,
         "the query rests on the session of the client that sent it (temporary views, variables), "
@@ -491,7 +491,7 @@ def session_gone(origin: str) -> RefusedError:
 
 
 async def no_sessions(ref: SessionRef) -> Session:
-    """Rebuild no session: where there are none."""
+    """Raise RefusedError, in place of a `Rebuild`: there are no sessions."""
     raise session_gone("(its origin)")
 
 

@@ -24,9 +24,9 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
 LOOKS_MAX: Final = 16
-"""Kept at a time; one more takes the place of the oldest, whose statement then looks itself."""
+"""The most early lookups kept. One more replaces the oldest, which is then done again later."""
 AGE_MS_MAX: Final = 5_000
-"""Later the storage may be another one. Chosen: longer than an analysis takes on a busy machine."""
+"""The age up to which a lookup counts: the storage may change. Chosen: longer than an analysis."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,12 +39,11 @@ class _Look:
 
 
 class Foreseen:
-    """What stands under the names that DDL is about, looked up while it is still being analyzed.
+    """Looks up the fingerprints of objects early: while the DDL about them is still analyzed.
 
-    Neither needs the other, and each takes about as long as the statement itself. Such a look
-    counts only where nothing was finished on this cluster since before it began: whatever
-    changed something under these names meanwhile would have had to end before DDL about them
-    starts.
+    Lookup and analysis each take about as long as the statement itself. A lookup counts only if no
+    operation has finished on this cluster since before it began. An operation that changes these
+    objects must finish before the DDL starts, so the lookup does not count then.
     """
 
     def __init__(self, core: Core) -> None:
@@ -52,7 +51,7 @@ class Foreseen:
         self._looks: OrderedDict[tuple[Named, ...], _Look] = OrderedDict()
 
     def look(self, named: tuple[Named, ...]) -> None:
-        """Begin to look, for a statement that is about to be written to the log."""
+        """Begin a lookup for a statement that is about to be appended."""
         if not named:
             return
         core = self._core
@@ -66,13 +65,13 @@ class Foreseen:
         try:
             look.found = await self._core.engine.standing(named)
         except EngineError:
-            pass  # whoever needs it looks again, and is told
+            pass  # `standing` asks again, and raises the error
         finally:
             look.over = True
             self._core.news.moved()
 
     async def standing(self, named: tuple[Named, ...]) -> str:
-        """Return what stands there now; raises EngineError. Nothing about it runs here."""
+        """Return the objects' fingerprint as of now; raises EngineError. No DDL on them runs."""
         look = self._looks.pop(named, None)
         if look is not None and self._counts(look):
             await self._core.news.until(lambda: look.over)
@@ -87,9 +86,9 @@ class Foreseen:
 
 
 TABLES_KNOWN_MAX: Final = 10_000
-"""Chosen: a megabyte."""
+"""The most tables that are remembered. Chosen: a megabyte."""
 BEFORE_CHARACTERS_MAX: Final = 24
-"""What is longer is replaced by a hash, so that it fits beside the cursor, several times."""
+"""A longer fingerprint is replaced by its hash, so that several fit beside the cursor."""
 _CREATES_TABLE: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 _ABOUT_TABLES: Final = _CREATES_TABLE | {
     Kind.ALTER_TABLE,
@@ -114,7 +113,7 @@ _ABOUT_OTHERS: Final = frozenset(
 
 
 def about(op: Operation) -> tuple[Named, ...]:
-    """Return what a statement without a mark changes; empty for others, or if it is not told."""
+    """Return the objects that DDL changes; empty for other statements, or if none is known."""
     if (
         isinstance(op.write, ArrowRows | SpooledRows)
         or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS
@@ -137,7 +136,7 @@ def about(op: Operation) -> tuple[Named, ...]:
 
 
 def _drops_one(op: Operation) -> bool:
-    """Whether all that it does is that there is nothing afterwards under its only name."""
+    """True if the operation only drops one table or view."""
     return op.kind in (Kind.DROP_TABLE, Kind.DROP_VIEW) and len(op.writes) == 1
 
 
@@ -170,15 +169,15 @@ class Doubts:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._kept: OrderedDict[str, bool] = OrderedDict()
-        """By table whether it keeps marks, as long as it is not defined anew."""
+        """By table: True if it keeps transaction markers; removed when it is redefined."""
         self._foreseen = Foreseen(core)
 
     def foresee(self, op: Operation) -> None:
-        """Begin to look what stands there: the operation is about to be written to the log."""
+        """Begin an early lookup: the operation is about to be appended."""
         self._foreseen.look(about(op))
 
     async def note(self, unit: Unit) -> None:
-        """Write down what stands there before the first attempt; raises EngineError."""
+        """Note the fingerprint before the first attempt, to be stored; raises EngineError."""
         named = about(unit.operations[0])
         before = _short(await self._foreseen.standing(named)) if named else ""
         self._core.schedule.unmarked.stood(unit.offsets[0], before)
@@ -187,9 +186,9 @@ class Doubts:
         return self._core.schedule.unmarked.before(unit.offsets[0])
 
     async def can_tell(self, unit: Unit) -> bool:
-        """Whether a look at its tables tells for certain whether a unit was committed.
+        """True if the tables show for certain whether a unit was committed.
 
-        So it is of what changes no rows: whatever it has done makes no difference.
+        True also for a statement that changes no rows: a second run makes no difference.
         """
         op = unit.operations[0]
         if op.kind in _CHANGES_NO_ROWS or (about(op) and self._before(unit)):
@@ -207,15 +206,15 @@ class Doubts:
         return self._kept[table]
 
     def redefined(self, op: Operation) -> None:
-        """Forget what the tables are that this operation may have defined anew."""
+        """Forget the facts about tables that this operation may have redefined."""
         tables = redefined(op)
         for table in list(self._kept if tables is None else tables):
             self._kept.pop(table, None)
 
     async def settled(self, unit: Unit, lane: Lane) -> bool:
-        """Whether the unit was applied; if not, it may run as if for the first time.
+        """True if the unit was applied; if not, remove its remains: it may run as a first time.
 
-        Asked once nothing of an earlier attempt runs any more. Raises EngineError.
+        The caller has made sure that no earlier attempt runs. Raises EngineError.
         """
         if await self.committed(unit):
             return True
@@ -226,7 +225,7 @@ class Doubts:
         return False
 
     async def committed(self, unit: Unit) -> bool:
-        """Whether tables show that the unit was applied; changes nothing. Raises EngineError."""
+        """True if the tables show that the unit was applied; raises EngineError."""
         core, op = self._core, unit.operations[0]
         before, named = self._before(unit), about(op)
         if not before or not named:
@@ -245,11 +244,11 @@ class Doubts:
         return changed
 
     async def _take_away(self, table: str, now: str, unit: Unit, lane: Lane) -> None:
-        """Bring back what was before an interrupted CREATE TABLE: nothing under this name.
+        """Remove the table and the files that an interrupted CREATE TABLE left.
 
-        A schema that is dropped takes all files at its place along: so Spark, which has no
-        statement that removes files, removes those at the table's place. The lane runs it, which
-        a process that was replaced meanwhile cannot.
+        Spark has no statement that removes files, but DROP SCHEMA removes all files at its place:
+        so a schema is made at the table's place, and dropped. A lane runs the statements, so a
+        process that was replaced cannot.
         """
         core = self._core
         sqls = [] if now == ABSENT else [f"DROP TABLE IF EXISTS {quoted_name(table)}"]
@@ -272,10 +271,10 @@ def _short(text: str) -> str:
 
 
 def _complete(kind: Kind, now: str) -> bool:
-    """Whether a table that was not there before is all that the statement makes.
+    """True if a table that was not there before is complete.
 
-    A Delta table is put into the catalog last; so is any table without rows of its own. Others
-    may be there before all of their partitions are.
+    A Delta table enters the catalog last; so does any table that is created without rows. Others
+    may be in the catalog before all of their partitions are.
     """
     if now in (ABSENT, UNREADABLE):
         return False

@@ -27,16 +27,14 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 
 Keep: TypeAlias = Callable[[int, bytes], Awaitable[int]]
-"""Makes a part durable, given its number, and returns where it is."""
+"""Appends a part to the log, given its number and rows; returns its offset."""
 
 
 class Keeping:
-    """Puts parts into the log, each while the next one is gathered.
+    """Appends parts to the log, each while the next one is collected.
 
-    They get there one after another, and whoever asks where they are waits for the last: what
-    names them is written behind them all.
-
-    Used as a context, at whose end nothing is under way any more."""
+    The parts are appended one after another. `places` waits for the last: the record that names
+    them must come after them all. At the end of this context no append runs."""
 
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
@@ -58,16 +56,16 @@ class Keeping:
 
     @property
     def empty(self) -> bool:
-        """Whether there was no part so far."""
+        """True if there was no part so far."""
         return not self._places and self._under_way is None
 
     async def add(self, part: bytes) -> None:
-        """Begin with a part once the one before is durable; raises what that came to."""
+        """Begin to append a part once the one before is durable; raises an error of that one."""
         await self._settle()
         self._under_way = asyncio.ensure_future(self._keep(len(self._places), part))
 
     async def places(self) -> tuple[int, ...]:
-        """Return where the parts are, once all of them are durable; raises what that came to."""
+        """Return the offsets of the parts, once all of them are durable; raises their error."""
         await self._settle()
         return tuple(self._places)
 
@@ -78,7 +76,7 @@ class Keeping:
             self._places.append(place)
 
 
-# The query that gives an operation's rows: what it is, where it can run, and for how long.
+# The query that gives an operation's rows: its statement, its session and its time budget.
 
 
 T = TypeVar("T")
@@ -95,7 +93,7 @@ def query_of(op: Operation) -> Statement:
 
 
 def settings_of_query(op: Operation) -> Settings:
-    """Return the settings under which that query runs: also those of its client's session alone."""
+    """Return the query's settings: the operation's, and those of its client's session alone."""
     if not isinstance(op.write, QueryWrite | ComputedPlan):
         return op.settings
     confs = {**dict(op.settings.confs), **dict(op.write.confs)}
@@ -103,9 +101,9 @@ def settings_of_query(op: Operation) -> Settings:
 
 
 def of_one_session(op: Operation) -> bool:
-    """Whether the query can run in the client's own session only, as its origin has it.
+    """True if only the origin can compute the rows: the query needs the client's own session.
 
-    Likewise rows that came with the request.
+    Also for rows that came with the request: only the origin has them.
     """
     if isinstance(op.write, SpooledRows):
         return True
@@ -115,7 +113,7 @@ def of_one_session(op: Operation) -> bool:
 
 
 async def in_budget(op: Operation, work: Coroutine[Any, Any, T]) -> T:
-    """Return what the work gives; raises RefusedError if it takes longer than the operation may."""
+    """Return the work's result; raises RefusedError if the operation's time budget is over."""
     budget = asyncio.timeout(op.apply_budget_s)
     try:
         async with budget:
@@ -129,20 +127,20 @@ async def in_budget(op: Operation, work: Coroutine[Any, Any, T]) -> T:
 
 # Rows that came with a client's request and are too many for one record.
 #
-# Their operation is in the log first; then, at its turn, they follow in parts, like those that a
-# query gives. Until they are there only the operation's origin has them, from the request: whoever
-# acts in its place cannot but reject the operation, with a class that says that the same request,
-# sent again, brings them again.
+# The operation is appended first. In its turn the rows follow in parts, like the rows of a query.
+# Until then only the operation's origin has them, from the request. A cluster that computes in the
+# origin's place can only reject the operation. The error's class says that the client can send the
+# request again, with its rows.
 
 
 class RowsSource(Protocol):
-    """Rows in Spark's plain form; each time it is iterated, all of them from the beginning."""
+    """Rows in Spark's plain form; each iteration begins with the first row again."""
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
 
 async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits) -> ComputedRows:
-    """Return the rows in parts, no more than two of which are in memory at a time."""
+    """Return the rows in parts; no more than two parts are in memory at a time."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept, aclosing(aiter(rows)) as chunks:
         async for chunk in chunks:
@@ -156,7 +154,7 @@ async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits)
 
 
 def rows_gone(origin: str) -> RefusedError:
-    """Return why a write is rejected whose rows never came into the log; it may be sent again."""
+    """Return the error of a write without its rows in the log; it may be sent again."""
     return RefusedError(
         ErrorClass.ROWS_GONE,
         f"cluster {origin} had the rows of the request and lost them before they were in the log",
@@ -166,17 +164,17 @@ def rows_gone(origin: str) -> RefusedError:
 
 # Runs the query of a write, and puts its rows into parts.
 #
-# What the query gives may be more than its cluster's driver has room for, which collects a result
-# as fast as it is made. So only the first rows are asked for, as many as a driver bears. Where
-# those are not all, or do not come soon, Spark puts the rows into a staging table, from which they
-# are read in pieces. So a query may run twice: what it gave the first time is forgotten.
+# The result may be larger than the memory of the cluster's driver, which collects it as fast as it
+# is made. So first only as many rows are asked for as a driver can hold. If there are more, or they
+# do not come soon, Spark writes the rows to a staging table, from which they are read in pieces. So
+# a query may run twice; its first result is dropped then.
 
 
 ATTEMPT_S: Final = 3.0
-"""What asking for the first rows costs at most. Chosen: several times what a staging table does."""
+"""The longest wait for the first rows. Chosen: several times the cost of a staging table."""
 Stage: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[str, Session]]]
-"""Gives a staging table's name that was never used, and a session to read it in, which has no
-client's settings. Whoever gives it has the table dropped."""
+"""Yields a new staging table's name, and a session to read it in, without a client's settings. It
+also has the table dropped."""
 
 
 async def materialise(
@@ -187,9 +185,9 @@ async def materialise(
     limits: Limits,
     timeout_s: float,
 ) -> ComputedRows:
-    """Return what the query gives; raises EngineError, and RefusedError if that is too much.
+    """Return the query's rows; raises EngineError, and RefusedError if they cannot be replicated.
 
-    No more of it than two parts is in memory at a time.
+    No more than two parts are in memory at a time.
     """
     schema = await session.schema(query)
     found = await _first(query, session, schema, limits, timeout_s)
@@ -210,7 +208,7 @@ async def materialise(
 async def _first(
     query: Statement, session: Queries, schema: bytes, limits: Limits, timeout_s: float
 ) -> ComputedRows | None:
-    """Return what the query gives if that is one part, and soon known."""
+    """Return the query's rows if they are one part and come within ATTEMPT_S; else None."""
     attempt = pieces.attempt(query, schema, limits.part_rows_max)
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     observed: list[bytes] = []
@@ -227,7 +225,7 @@ async def _first(
 async def _fits(
     attempt: pieces.FirstRows, session: Queries, parts: Parts, timeout_s: float, observed: Observed
 ) -> bool:
-    """Put all rows of a query into one part, if they fit in and the driver bears them."""
+    """Add all rows of a query to one part; False if they do not fit it or the driver."""
     async with contextlib.aclosing(_batches(session, attempt.plan, timeout_s, observed)) as batches:
         async for schema, batch in batches:
             columns = range(len(schema) - 1)
@@ -243,7 +241,7 @@ async def _fits(
 async def _read(
     table: str, reading: Queries, schema: bytes, keep: Keep, limits: Limits, timeout_s: float
 ) -> ComputedRows:
-    """Read a staging table, piece by piece."""
+    """Read a staging table piece by piece; return its rows in parts."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept:
         async for piece in _pieces(reading, table, schema, timeout_s):
@@ -265,7 +263,7 @@ async def _read(
 async def _pieces(
     reading: Queries, table: str, schema: bytes, timeout_s: float
 ) -> AsyncIterator[pieces.RowsPiece]:
-    """Yield what of a staging table is to be read at a time, which is all of it together."""
+    """Yield the pieces of a staging table that are each read at once: all its rows together."""
     found = await _rows(reading, pieces.sizes(table, schema), timeout_s)
     files = [pieces.StagingFile(row["name"], row["bytes"]) for row in found]
     for each in pieces.whole(files):
@@ -287,7 +285,7 @@ async def _rows(session: Queries, query: Statement, timeout_s: float) -> list[di
 async def _batches(
     session: Queries, statement: Statement, timeout_s: float, observed: Observed | None = None
 ) -> AsyncGenerator[tuple[pa.Schema, pa.RecordBatch | None], None]:
-    """Yield what a statement gives, with its columns, which come first without any rows."""
+    """Yield a statement's batches, each with the columns; first the columns without rows."""
     stream = await session.query(statement, timeout_s=timeout_s, observed=observed)
     async with contextlib.aclosing(stream):
         async for chunk in stream:

@@ -1,4 +1,4 @@
-"""A write's rows: put together into parts, and run everywhere as a plan with a hole for them."""
+"""A write's rows: they are put together into parts, and fill the placeholder of a plan."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from haproc.engine.placeholder import append_template, plan_with_rows, sql_with_
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, Filling, QueryWrite, SpooledRows
 
-# What is run everywhere for a write whose rows are there now: a plan with a hole, and the rows.
+# The statement that all clusters run for computed rows: a plan with a placeholder, and the rows.
 
 
 logger = logging.getLogger(__name__)
 
 OBSERVED_BYTES_MAX: Final = 64 << 10
-"""What observations of a write may have found, a row each, to stand in a record. Chosen."""
+"""The most bytes of observations' results that a record holds, a row each. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedRows:
-    """What a query gave: its ``rows`` where they make one part, else the places of the parts.
+    """A query's result: its ``rows`` if they are one part, else the offsets of its ``parts``.
 
-    ``table``: the staging table that holds them, too, if there is one. ``observed``: what
-    observations of the run that gave the rows found.
+    ``table``: the staging table that holds the rows, too, if there is one. ``observed``: the
+    results of the observations in that run.
     """
 
     schema: bytes
@@ -40,7 +40,7 @@ class ComputedRows:
 
 
 def filling_of(op: Operation, found: ComputedRows) -> Filling:
-    """Return what fills the operation with the rows that were found."""
+    """Return the plan of an operation for the rows that were found, and the rows."""
     match op.write:
         case QueryWrite():
             plan = sql_with_rows(op.write.head, found.schema)
@@ -63,12 +63,11 @@ def _bounded(observed: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 class Parts:
-    """Puts the pieces of a result together into parts of a size that records and Sparks bear.
+    """Puts the pieces of a result together into parts of a size that records and Sparks can hold.
 
-    A part is one Arrow IPC stream. Types are passed on as they came, whatever they are: nothing
-    here looks at values.
+    A part is one Arrow IPC stream. Types are passed on as they came: values are not read.
 
-    ``rows`` and ``size_bytes`` count what was given out and what is left.
+    ``rows`` and ``size_bytes`` count all rows that were taken in.
 
     A part has no more than ``bytes_max`` and ``rows_max``, unless a single row is larger.
     """
@@ -81,19 +80,19 @@ class Parts:
         self.rows = self.size_bytes = 0
 
     def add(self, chunk: bytes) -> Iterator[bytes]:
-        """Take in an Arrow IPC stream; yield each part that is full by it."""
+        """Take in an Arrow IPC stream; yield each part that becomes full."""
         with pa.ipc.open_stream(chunk) as reader:
             self.of(reader.schema)
             for batch in reader:
                 yield from self.take(batch)
 
     def of(self, schema: pa.Schema) -> None:
-        """Say what columns there are, which is known even where there are no rows."""
+        """Set the columns, unless they are known: a result without rows has them, too."""
         if self._schema is None:
             self._schema = schema
 
     def take(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """Take in rows of these columns; yield each part that is full by them."""
+        """Take in rows of these columns; yield each part that becomes full."""
         self.rows += batch.num_rows
         self.size_bytes += batch.nbytes
         rows_max = self._rows_of_a_part(batch)
@@ -109,7 +108,7 @@ class Parts:
             self._rows += piece.num_rows
 
     def rest(self) -> bytes:
-        """Return what is left as a part, perhaps without rows; begin the next one."""
+        """Return the remaining rows as a part, perhaps an empty one; begin the next part."""
         assert self._schema is not None
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._schema) as writer:
@@ -120,6 +119,6 @@ class Parts:
         return bytes(sink.getvalue().to_pybytes())
 
     def _rows_of_a_part(self, batch: pa.RecordBatch) -> int:
-        """Return how many of a batch's rows go into one part, if they are alike."""
+        """Return the number of a batch's rows that fit one part, if all are of one size."""
         pieces = -(-batch.nbytes // self._bytes_max) or 1
         return max(1, min(self._rows_max, -(-int(batch.num_rows) // int(pieces))))

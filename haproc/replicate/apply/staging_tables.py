@@ -32,25 +32,25 @@ from haproc.replicate.records.rows import Filling, Part, Rows
 logger = logging.getLogger(__name__)
 
 DROP_S: Final = 60.0
-"""Chosen: a lane waits for it; what is not dropped by then is dropped later."""
+"""The timeout of a drop, for which a lane waits; later another one is tried. Chosen."""
 
 
 class StagingTables:
-    """See the module."""
+    """Makes, fills and drops the staging tables of this cluster."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._attempts = 0
         self._cleaned = asyncio.Event()
         self._in_use: dict[int, list[str]] = {}
-        """Tables by the operation that they were made for; of several the last is read."""
+        """The tables that were made for an operation, by its offset; the last one is read."""
         self._computed: dict[int, tuple[str, tuple[int, ...]]] = {}
-        """By operation: the table that its rows were computed in, and the parts made of it."""
+        """By operation: the table in which its rows were computed, and the parts made of it."""
         self.over: list[str] = []
-        """Tables that are to be dropped."""
+        """The tables to be dropped."""
 
     async def clean(self) -> None:
-        """Drop all staging tables of earlier processes, of which nothing runs any more.
+        """Drop all staging tables of earlier processes; none of their statements runs any more.
 
         A lane runs this, so a process that was replaced cannot do it. No rows are collected before
         this has ended, even if it failed: a lane stops a statement whose end is not known before
@@ -73,7 +73,7 @@ class StagingTables:
     async def stage(self, rows: Rows, filling: Filling, lane: Lane) -> str:
         """Return a new table that holds all rows of an operation; raises EngineError.
 
-        No error of it says anything about the operation: each cluster has the same rows.
+        An error here is not the operation's fault: it concerns this cluster's staging table.
         """
         table, parts = self._computed.get(rows.offset, ("", ()))
         if table and parts == filling.parts:
@@ -101,17 +101,17 @@ class StagingTables:
         return pieces.staging_name(offset, self._core.own_log.epoch, self._attempts)
 
     def computed(self, offset: int, table: str, parts: tuple[int, ...]) -> None:
-        """Take over a table that holds all rows of an operation, if these parts count."""
+        """Keep a table that holds an operation's rows; it is used if these parts count."""
         self.not_needed(offset)
         self._computed[offset] = table, parts
 
     def not_needed(self, offset: int) -> None:
-        """Give up the table that an operation's rows were computed in."""
+        """Have the table dropped in which an operation's rows were computed, if there is one."""
         if offset in self._computed:
             self.over.append(self._computed.pop(offset)[0])
 
     async def vanished(self, offset: int) -> EngineError | None:
-        """Return why an application error may be none of the statement's: its rows are gone."""
+        """Return an error if the staging table of an operation is gone: its own does not count."""
         tables = list(self._in_use.get(offset, ()))
         if offset in self._computed:
             tables.append(self._computed[offset][0])
@@ -130,7 +130,7 @@ class StagingTables:
         )
 
     async def drop(self, offset: int, lane: Lane) -> None:
-        """Drop what was gathered for an operation, and what could not be dropped before."""
+        """Drop the staging tables of an operation, and those that could not be dropped before."""
         self.not_needed(offset)
         self.over += self._in_use.pop(offset, [])
         if not self.over:
@@ -162,7 +162,7 @@ class StagingTables:
 
 
 def of_environment(error: EngineError) -> EngineError:
-    """Return the error of a statement that concerns nobody's but this cluster's staging tables."""
+    """Turn an application error on a staging table into an environment error of this cluster."""
     if error.kind is not ErrorKind.APPLICATION:
         return error
     return EngineError(

@@ -1,4 +1,4 @@
-"""Synchronous operations: tried on the origin, then taken to the others while these go on."""
+"""Runs synchronous operations: first on the origin, then on the other clusters that go on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import DecisionKind, Operation
 
-# Whether another cluster goes on with what is its to do.
+# Checks that another cluster goes on with its part of the work.
 
 
 NONE: Final[frozenset[int]] = frozenset()
 
 
 async def progressing(core: Core, peer: str) -> bool:
-    """Whether a peer will run its operations."""
+    """True if a peer will run its operations."""
     status = await _status(core, peer)
     if status is None:
         return False
@@ -32,13 +32,13 @@ async def progressing(core: Core, peer: str) -> bool:
 
 
 async def diverged(core: Core, peer: str) -> bool:
-    """Whether a peer says that it differs from the others."""
+    """True if a peer reports that it is DIVERGED."""
     status = await _status(core, peer)
     return status is not None and status.state is State.DIVERGED
 
 
 async def computing(core: Core, peer: str) -> frozenset[int]:
-    """Return the operations whose rows a peer is at: their turn has come there, and it can."""
+    """Return the operations that a peer is computing rows for, by offset."""
     status = await _status(core, peer)
     return NONE if status is None else frozenset(status.computing)
 
@@ -60,13 +60,13 @@ FollowUp: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Synchronous:
-    """Synchronous operations: tried on the origin, then taken to the others one after another.
+    """Runs synchronous operations: first on the origin, then on the peers.
 
-    The origin runs the operation when its turn comes. An application error there is a *reject*
-    in the log, and no other cluster runs it. Success takes it to each available peer in ring
-    order, and a *commit* in the log releases it for the rest. A peer that waits for an origin
-    gone silent appends the commit itself (`takeover`). The first decision in the log counts for
-    all, the origin included.
+    The origin runs the operation when its turn comes. After an application error it appends a
+    *reject*, and no other cluster runs the operation. After a success it asks the available peers,
+    one after another in ring order, to run it (not if the fan-out is parallel). Then it appends a
+    *commit*, and all others run it. If the origin is silent, a waiting peer appends the commit
+    (`takeover`). The first decision in the log counts for all, the origin included.
     """
 
     def __init__(self, core: Core) -> None:
@@ -75,10 +75,10 @@ class Synchronous:
     async def concluded(
         self, offset: int, op: Operation, outcome: OperationOutcome
     ) -> tuple[OperationOutcome, FollowUp | None]:
-        """The origin has run its operation: decide, or say what is left to do to decide.
+        """Decide about an operation of this origin that has run here.
 
-        Returns the outcome by the first decision in the log, and for a success the pass over the
-        peers, to be run once this cluster's own progress is durable.
+        Returns the outcome by the first decision in the log. After a success the decision is still
+        to be made: by the returned fan-out, to be run once this cluster's progress is durable.
         """
         core = self._core
         if outcome.status is OutcomeStatus.APPLIED:
@@ -93,13 +93,13 @@ class Synchronous:
         return outcome, None
 
     async def hand_over(self, offset: int, op: Operation) -> None:
-        """This cluster failed under the operation: let the others run it."""
+        """Append a commit before the operation has succeeded here: the others need not wait."""
         core = self._core
         if core.log_state.decisions.get(offset) is None:
             await core.own_log.decide(offset, op.id, DecisionKind.COMMIT)
 
     async def resume(self, unfinished: Mapping[int, str]) -> None:
-        """Commit what an earlier incarnation ran here and did not live to decide."""
+        """Append the commits for operations that an earlier incarnation ran and left undecided."""
         core = self._core
         for offset, operation_id in unfinished.items():
             if offset < core.schedule.low and core.log_state.decisions.get(offset) is None:
@@ -107,7 +107,7 @@ class Synchronous:
                 await core.own_log.decide(offset, operation_id, DecisionKind.COMMIT)
 
     def ran_before(self, offset: int, op: Operation) -> None:
-        """Commit one that an earlier incarnation ran here, as `resume` does."""
+        """Append the commit for an operation of an earlier incarnation, as `resume` does."""
         self._core.tasks.spawn(self.hand_over(offset, op))
 
     async def _fan_out(self, offset: int, op: Operation, outcome: OperationOutcome) -> None:
@@ -126,9 +126,9 @@ class Synchronous:
         core.outcomes.resolve(offset, replace(outcome, clusters=clusters))
 
     async def _ask(self, peer: str, offset: int, operation_id: str) -> str:
-        """Have a peer run the operation now; what it answered, or that it has it in its queue.
+        """Ask a peer to run the operation now; return its answer as text, or QUEUED.
 
-        Watches the peer meanwhile: one that froze must not hold up the others.
+        The peer's status is polled meanwhile: a frozen peer must not hold up the others.
         """
         core = self._core
         if core.peers.given_up(peer):
@@ -151,7 +151,7 @@ class Synchronous:
             await asyncio.gather(call, return_exceptions=True)
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
-        """A peer asks to run its operation before the decision; returns this cluster's outcome."""
+        """Run a peer's operation before its decision, as the peer asks; return the outcome."""
         core = self._core
         if core.condition.state is not State.READY:
             return PeerOutcome(QUEUED, message=core.condition.state.value)

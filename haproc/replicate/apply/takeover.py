@@ -1,4 +1,4 @@
-"""Looks after other clusters' work: what has succeeded there, and what they owe the others."""
+"""Watches the other clusters: learns of their successes, takes over work that they do not do."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ from haproc.replicate.records.operation import DecisionKind
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.5
-"""Chosen: an UPDATE takes longer."""
+"""Seconds between checks. Chosen: an UPDATE takes longer."""
 
 
 TABLES_AT_ONCE: Final = 4
-"""Asked for their columns. Chosen."""
+"""The most tables that Spark is asked about at once. Chosen."""
 
 
 class PeerSuccessWatch:
-    """Looks which waiting operations have succeeded on other clusters, so that they can be
-    composed.
+    """Finds the waiting operations that have succeeded on other clusters: they can be composed.
 
-    It does so while statements wait that might be composed. The other clusters' stored cursors
-    and the log's control records say what has succeeded. It also asks Spark for the columns of
-    the tables.
+    It works while statements wait that might be composed. The other clusters' stored cursors and
+    the log's control records show the successes. It also asks Spark for the tables' columns.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check again and again, until cancelled."""
         core = self._core
         while True:
             await core.news.until(lambda: core.schedule.composable and core.condition.may_apply)
@@ -92,10 +90,10 @@ class Takeover:
         self._core = core
         self._computing = computing
         self._silent_since: dict[tuple[str, int], float] = {}
-        """Since when who owes something on an operation does not do it, by its name and offset."""
+        """When a cluster was first found not to do its part; by cluster and operation's offset."""
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._core.timeouts.takeover_s / 4)
             await self._look()
@@ -128,12 +126,12 @@ class Takeover:
                 await self._computing.refuse(offset, op)
 
     async def _all_differ(self) -> bool:
-        """Whether no cluster is left whose rows might become everybody's."""
+        """True if all peers are DIVERGED, so that no cluster may compute rows for the others."""
         core = self._core
         return all([await diverged(core, peer) for peer in core.members.peers])
 
     def _too_long(self, before: Mapping[tuple[str, int], float], name: str, offset: int) -> bool:
-        """Note that a cluster was found not to do what it owes; whether it was for long now."""
+        """Note that a cluster does not do its part; True if that has lasted ``takeover_s``."""
         now = asyncio.get_running_loop().time()
         since = self._silent_since[name, offset] = before.get((name, offset), now)
         return now - since >= self._core.timeouts.takeover_s
