@@ -100,7 +100,7 @@ class Findings:
 def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str = "") -> Findings:
     """Judge all clusters of the ring by the checksums that are there.
 
-    ``trusted``: the cluster whose tables are right; empty: the majority's are.
+    ``trusted``: the cluster with the right tables; empty: the majority has them.
     """
     names = list(ring)
     told = {name: records[name] for name in names if name in records and not records[name].error}

@@ -122,7 +122,7 @@ class ForeignWatch:
     async def _read(
         self, looked: Looked, newest: Mapping[str, Newest], offset: int
     ) -> tuple[list[Foreign], list[str]]:
-        """Return the foreign commits, and the tables whose histories cannot be read."""
+        """Return the foreign commits, and the tables with unreadable histories."""
         application = self._core.own_log.application
         found: list[Foreign] = []
         unread: list[str] = []

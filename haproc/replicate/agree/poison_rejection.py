@@ -430,7 +430,7 @@ class PoisonRejection:
     async def decide(
         self, offset: int, op: Operation, absent: Mapping[str, int] | None = None
     ) -> frozenset[str]:
-        """Give the operation up if all members have voted; return those whose votes are missing.
+        """Give the operation up if all members have voted; return those that have not.
 
         ``absent``: members that an operator vouches for, each with its newest claim.
         """

@@ -286,7 +286,7 @@ class Applier:
     async def _pass_over(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
         """Return the outcome of a unit that is not to be run any more; None: it must be split."""
         offset, op = unit.version, unit.operations[0]
-        # A record on one operation says nothing about others in the statement of an earlier process.
+        # A record on one operation says nothing about others that an earlier process ran with it.
         single, given_up = len(unit.operations) == 1, self._poison_rejection.given_up(offset)
         if single and given_up and self._poison_rejection.has_voted(offset):
             return self._poison_rejection.rejected(offset)  # tables were checked before the vote

@@ -108,7 +108,7 @@ class Computing:
         """Makes a client's session again, if this HAProc does not have it or has lost it. Raises
         EngineError, and RefusedError (`session_gone`) if the session does not exist any more."""
 
-    # -- calls of other modules -------------------------------------------------------------
+    # -- calls of other modules ------------------------------------------------------------
 
     def attach_session(
         self,
