@@ -1,1 +1,1 @@
-"""What the parts of a ring's member share."""
+"""The objects that the parts of a ring's member share."""

@@ -1,4 +1,4 @@
-"""Who this member is, what is known of it, and so its state; tasks wait for changes."""
+"""The identity of this member, the facts known of it, and its state; tasks wait for changes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from haproc.membership.state import (
     state_of,
 )
 
-# Who this member of the ring is.
+# The identity of this member of the ring.
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this member is, by its configuration. ``ring_order`` holds all clusters' names."""
+    """The identity of this member by its configuration. ``ring_order``: all clusters' names."""
 
     ring: str
     cluster: str
@@ -38,33 +38,33 @@ class Identity:
     """The ring's members, unless the log says otherwise."""
 
 
-# What is known of this member, and so its state; tasks are woken when it may have changed.
+# The facts known of this member, and its state; tasks are woken when they may have changed.
 
 
 class News:
-    """Wakes the tasks of one member when what they wait for may have become true."""
+    """Wakes the tasks of one member when their conditions may have become true."""
 
     def __init__(self) -> None:
         self._moved = asyncio.Event()
         self._startable = asyncio.Event()
 
     def moved(self) -> None:
-        """Say that something that is waited for may be true now."""
+        """Wake the tasks that wait in `until`."""
         self._moved.set()
 
     def changed(self) -> None:
-        """Say so, and that something in the queue may be ready to start."""
+        """Wake the tasks that wait in `until`, and the one in `startable`."""
         self._moved.set()
         self._startable.set()
 
     async def until(self, predicate: Callable[[], object]) -> None:
-        """Return once the predicate holds; it is asked again whenever there are news."""
+        """Wait until the predicate is true; it is tested again after each news."""
         while not predicate():
             self._moved.clear()
             await self._moved.wait()
 
     async def startable(self) -> None:
-        """Wait until something may be ready to start; for one task alone."""
+        """Wait until a unit may be ready to start; only one task may wait here."""
         await self._startable.wait()
         self._startable.clear()
 
@@ -75,17 +75,15 @@ _OUT_OF_SERVICE: Final = HOPELESS | {State.DOWN, State.STUCK, State.ISOLATED, St
 
 
 class OutOfServiceError(Exception):
-    """What was waited for will not come soon."""
+    """This member is out of service: the awaited event will not come soon."""
 
 
 class MemberCondition:
-    """What is known of this member, and so its state: each method is one thing that can happen to
-    it.
+    """The facts known of this member, and its state: each event has a method that notes it.
 
-    Nothing else changes the condition, and the state follows from it
-    (`haproc.membership.state`).
+    Nothing else changes the facts. The state follows from them (`haproc.membership.state`).
 
-    ``on_state`` hears of each new state, and why."""
+    ``on_state`` is called with each new state and its reason."""
 
     def __init__(self, me: str, news: News, on_state: Callable[[State, str], None]) -> None:
         self._me = me
@@ -99,31 +97,31 @@ class MemberCondition:
         self._departures = 0
         self.on_departure: Callable[[], None] = lambda: None
 
-    # -- what is known ---------------------------------------------------------------------
+    # -- facts -----------------------------------------------------------------------------
 
     @property
     def now(self) -> Condition:
-        """All that is known."""
+        """The known facts."""
         return self._now
 
     @property
     def state(self) -> State:
-        """The state that follows from it."""
+        """The state that follows from the facts."""
         return self._state[0]
 
     @property
     def reason(self) -> str:
-        """Why, for people."""
+        """The reason of the state, for people."""
         return self._state[1]
 
     @property
     def takes_writes(self) -> bool:
-        """Whether a write that was let in may be appended: a drain does not stop it half-way."""
+        """True if an accepted write may be appended: a drain does not stop it half-way."""
         return self._beneath() is State.READY
 
     @property
     def may_apply(self) -> bool:
-        """Whether new statements may be started on the cluster."""
+        """True if new statements may be started on the cluster."""
         c = self._now
         differs = c.diverged is not None and not c.diverged.applies
         blocked = c.stopped or c.fenced_by or c.removed or c.behind or differs
@@ -131,17 +129,17 @@ class MemberCondition:
 
     @property
     def applying(self) -> bool:
-        """Whether the queue goes on, as far as is known."""
+        """True if this cluster applies its queue and is not stuck."""
         return self.may_apply and self._now.stuck_at is None
 
     @property
     def out_of_service(self) -> bool:
-        """Whether what is under way here will not be finished soon."""
+        """True if running work will not be finished soon here."""
         return self._out_of_service
 
     @property
     def departures(self) -> int:
-        """How often it has left service: its tables may have been mended by hand since."""
+        """The number of times that it left service: its tables may have been repaired since."""
         return self._departures
 
     async def allowed(self) -> None:
@@ -150,7 +148,7 @@ class MemberCondition:
 
     @asynccontextmanager
     async def in_service(self, timeout_s: float | None = None) -> AsyncIterator[None]:
-        """Wait for something for so long at most, and only while this member is in service.
+        """Limit the wait in this context: to the time, and to the service of this member.
 
         Raises TimeoutError, or OutOfServiceError.
         """
@@ -173,95 +171,95 @@ class MemberCondition:
     # -- the process -----------------------------------------------------------------------
 
     def started(self) -> None:
-        """It knows what earlier processes left behind, and may go on."""
+        """Note that the start is over: the remains of earlier processes are known."""
         self._update(started=True)
 
     def caught_up(self) -> None:
-        """It has applied all that others wrote meanwhile."""
+        """Note that this cluster has applied all writes that it missed."""
         self._update(caught_up=True)
 
     def stopping(self) -> None:
-        """The process ends once what is under way has."""
+        """Note that the process ends when its accepted requests have ended."""
         self._update(draining=True)
 
     def stopped(self) -> None:
-        """Nothing is under way any more."""
+        """Note that no work runs any more."""
         self._update(stopped=True)
 
     def drain(self, *, drained: bool) -> None:
-        """An operator takes this cluster from its clients, or gives it back.
+        """Note that an operator drains this cluster, or ends its drain.
 
-        Given back, it first makes sure that it has applied what the others wrote.
+        After a drain it catches up before it serves again.
         """
         if drained != self._now.drained:
             self._update(drained=drained, caught_up=self._now.caught_up and drained)
 
     def replaced(self, by: str) -> None:
-        """Another incarnation has taken over the cluster."""
+        """Note that another incarnation has taken over the cluster."""
         self._update(fenced_by=by)
 
     # -- the cluster -----------------------------------------------------------------------
 
     def cluster_answers(self, up: bool, error: str) -> None:
-        """The cluster answers, or does not any more.
+        """Note that the cluster answers its probes, or does not any more.
 
-        What others wrote meanwhile comes first, before it serves again.
+        It catches up before it serves again.
         """
         self._update(cluster_up=up, cluster_error=error, caught_up=False)
 
     def stuck(self, at: int | None, error: str = "") -> None:
-        """One operation keeps failing; None: none does any more."""
+        """Note the operation that keeps failing; None: none does any more."""
         if at is not None or self._now.stuck_at is not None:
             self._update(stuck_at=at, cluster_error=error)
 
     def differs(self, divergence: Divergence | None) -> None:
-        """The cluster is known to differ from the others; None: it was not before."""
+        """Note that the cluster differs from the others; None: nothing is known of that."""
         self._update(diverged=divergence)
 
     def mended(self, divergence: Divergence | None) -> None:
-        """The cluster was found equal to the others; what is left of its divergence."""
+        """Note that the cluster was found equal to the others; a later divergence may remain."""
         self._update(diverged=divergence, caught_up=False)
 
     def undecided(self, undecided: Undecided | None) -> None:
-        """Clusters differ, and nothing proves which of them is wrong; None: not any more."""
+        """Note that clusters differ and none is proven wrong; None: that is over."""
         if undecided != self._now.undecided:
             self._update(undecided=undecided)
 
     # -- the ring and its log --------------------------------------------------------------
 
     def fell_behind(self, why: str) -> None:
-        """The log cannot bring this cluster up to date."""
+        """Note that the log cannot bring this cluster up to date."""
         self._update(behind=why)
 
     def copying(self, how_far: str) -> None:
-        """The cluster takes tables from another one; empty: it does not any more.
+        """Note that the cluster copies tables, and how far it is; empty: it does not any more.
 
-        What others wrote meanwhile comes first, before it serves again.
+        It catches up before it serves again.
         """
         self._update(copying=how_far, caught_up=False)
 
     def isolate(self, why: str) -> None:
-        """This HAProc is cut off (why), or is not any more (empty); then it catches up first."""
+        """Note why this HAProc is cut off; empty: it is not any more, and catches up first."""
         self._update(isolated=why, caught_up=False)
 
     def removed(self, why: str) -> None:
-        """The ring does not have this cluster (why), or has it (empty).
+        """Note why the ring does not have this cluster; empty: the ring has it.
 
-        One that is taken back applies what it missed before it serves again.
+        A cluster that is added again catches up before it serves again.
         """
         if why != self._now.removed:
             self._update(removed=why, caught_up=False)
 
     def log_answered(self) -> None:
-        """The log took a write."""
+        """Note that the log took a write."""
         if not self._now.log_up:
             self._update(log_up=True, log_error="")
 
     def log_failed(self, error: Exception) -> None:
-        """The log is away."""
+        """Note that the log cannot be reached."""
         self._update(log_up=False, log_error=log_away(error))
 
-    # -- what follows ----------------------------------------------------------------------
+    # -- the state -------------------------------------------------------------------------
 
     def _update(self, **changes: Any) -> None:
         self._now = dataclasses.replace(self._now, **changes)

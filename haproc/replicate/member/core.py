@@ -1,4 +1,4 @@
-"""What the parts of one member share: progress, its store, tasks, each with one owner."""
+"""The objects that the parts of one member share: progress, its store, tasks."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 class Watermarks:
-    """How far this member has come, beyond what its schedule says.
+    """The progress of this member, beside its schedule.
 
-    All are offsets, but the two counts; none ever falls."""
+    Offsets, two counts, and the lag; only the lag can fall."""
 
     def __init__(self, schedule: Schedule, news: News) -> None:
         self._schedule = schedule
@@ -52,14 +52,14 @@ class Watermarks:
         return max(self._log_end, self._schedule.read_to)
 
     def log_ends(self, end: int) -> None:
-        """The log was asked for its end."""
+        """Note the log's end."""
         self._log_end = max(self._log_end, end)
 
     @property
     def lag(self) -> int:
-        """How many records are not applied here: all unread ones, and what waits of the others.
+        """The number of records that are not applied here: unread ones, and unfinished operations.
 
-        What is applied already behind one that takes long does not count.
+        Operations that are applied already, ahead of one that takes long, do not count.
         """
         unread = max(0, self.log_end - self._schedule.read_to)
         return min(unread + self._schedule.pending, self.log_end - self._schedule.low)
@@ -70,7 +70,7 @@ class Watermarks:
         return max(self._schedule.read_to, self._looked_ahead_to)
 
     def looked_ahead(self, to: int) -> None:
-        """The log was read so far for its control records alone, see `replicate.reader`."""
+        """Note how far `replicate.reader` has read the log for its control records alone."""
         self._looked_ahead_to = to
 
     async def heard(self, to: int) -> None:
@@ -79,38 +79,38 @@ class Watermarks:
 
     @property
     def verified_below(self) -> int:
-        """A verification found this cluster's tables equal to the others' here."""
+        """The newest offset at which a verification found this cluster's tables to be equal."""
         return self._verified_below
 
     def verified(self, marker: int) -> None:
-        """One did so at a marker."""
+        """Note that a verification at ``marker`` found this cluster's tables to be equal."""
         self._verified_below = max(self._verified_below, marker)
 
     @property
     def exclusive_applied(self) -> int:
-        """How many exclusive operations (DDL) this process has applied; dates sessions."""
+        """The number of exclusive operations (DDL) applied by this process; dates sessions."""
         return self._exclusive_applied
 
     @property
     def definitions_applied(self) -> int:
-        """These, and what may define something anew beside others; dates what is remembered of
+        """The number of applied operations that may have redefined something; dates remembered
         definitions."""
         return self._definitions_applied
 
     def defined(self) -> None:
-        """Something was applied that may have defined something anew."""
+        """Count an applied operation that may have redefined something."""
         self._definitions_applied += 1
 
     def applied_exclusive(self) -> None:
-        """An exclusive operation was applied."""
+        """Count an applied exclusive operation."""
         self._exclusive_applied += 1
 
 
-# Stores progress durably; those who ask while a commit is under way share the next one.
+# Stores progress durably; all requests during a commit share the next one.
 
 
 class Committer:
-    """Runs ``commit`` whenever somebody waits for it, one at a time.
+    """Runs ``commit`` when it is asked for, one at a time.
 
     ``commit`` reads the newest progress when it starts; it retries by itself and returns only
     when the progress is durable.
@@ -122,7 +122,7 @@ class Committer:
         self._wanted = asyncio.Event()
 
     async def __call__(self) -> None:
-        """Return when progress at least as new as now is durable."""
+        """Wait until progress at least as new as now is durable."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._wanted.set()
@@ -145,7 +145,7 @@ class Committer:
 
 
 class Tasks:
-    """The tasks of one member: the failure of any is the member's."""
+    """The tasks of one member; a task that fails ends the member, except by a LogError."""
 
     def __init__(self, condition: MemberCondition) -> None:
         self._condition = condition
@@ -164,7 +164,7 @@ class Tasks:
             return
         error = task.exception()
         if isinstance(error, LogError):
-            # Reading on could skip or misread something: stop here, lose nothing, say so.
+            # Reading on could skip or misread records: so the cluster stops here and reports it.
             advice = "nothing beyond is applied"
             if isinstance(error, TrimmedError):
                 advice = "run haproc cluster rebuild"
@@ -176,7 +176,7 @@ class Tasks:
             self._broken.set_exception(error)
 
     async def broken(self) -> None:
-        """Wait for ever; raises what a task died of."""
+        """Wait for ever; raises the error of a task that failed."""
         await asyncio.shield(self._broken)
 
     async def cancel(self) -> None:
@@ -190,9 +190,9 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a member reaches: the log, its cluster, the other members, the time.
+    """The outside of a member: the log, its cluster, the other members, the time.
 
-    ``storage``: how its Spark reaches the files of other clusters, by cluster, as
+    ``storage``: by cluster, how this Spark reaches the files of that cluster, as
     `haproc.engine.copies.located` takes it.
     """
 
@@ -206,7 +206,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who hears what happens to a member. ``tell``: has the peers hear how far it is."""
+    """The callbacks of a member. ``tell``: sends its progress to the peers at once."""
 
     on_state: Callable[[State, str], None] = lambda state, reason: None
     on_applied: Callable[[str, int], None] = lambda outcome, operations: None
@@ -215,18 +215,16 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """What the parts of one member share: each value has one object that owns it, and its methods.
+    """The objects that the parts of one member share; only its owner changes a value.
 
-    Nothing here is assigned to once it is made. The parts (`reader`, `apply`, `agree`, `trim`)
-    are tasks of one event loop; nothing here is thread-safe or needs to be.
-
-    What it is made of, what it reaches, and what its parts know."""
+    No field is assigned again. The parts (`reader`, `apply`, `agree`, `trim`) are tasks of one
+    event loop; nothing here is thread-safe or needs to be."""
 
     identity: Identity
     limits: Limits
     timeouts: Timeouts
     guard_always: bool
-    """See config.model.Writes."""
+    """True if also the first attempt of an INSERT is guarded, see `config.model.Writes`."""
 
     log: Log
     engine: Engine
@@ -234,7 +232,7 @@ class Core:
     trace: Trace
     storage: Mapping[str, Prefixes]
     tell: Callable[[], None]
-    """Tells the peers at once how far this cluster is."""
+    """Sends this cluster's progress to the peers at once."""
     on_applied: Callable[[str, int], None]
     unix_ms: Callable[[], int]
 
@@ -263,7 +261,7 @@ class Core:
         *,
         guard_always: bool = False,
     ) -> Core:
-        """Put the parts of a member together that has read nothing of the log yet."""
+        """Make the parts of a member, which has not read the log yet."""
         me, listeners = identity.cluster, listeners or Listeners()
         news = News()
         condition = MemberCondition(me, news, listeners.on_state)
@@ -325,13 +323,13 @@ class Core:
         return self.identity.cluster
 
     def backoff(self) -> Backoff:
-        """Return pauses between attempts at something that has to succeed some time."""
+        """Return the pauses between attempts at an action that must succeed at some time."""
         return Backoff(self.timeouts.retry_first_s, self.timeouts.retry_max_s)
 
     # -- asking the cluster ------------------------------------------------------------------
 
     async def asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask the cluster until it answers."""
+        """Call the cluster until it succeeds; return the result."""
         pauses = self.backoff()
         while True:
             await self.health.up.wait()
@@ -343,14 +341,14 @@ class Core:
             await asyncio.sleep(pauses.pause_s())
 
     async def fence(self) -> None:
-        """Stop what earlier processes left running on this cluster, on every lane there is."""
+        """Stop the statements of earlier processes on this cluster, on all possible lanes."""
         lanes = [self.engine.lane(i, self.own_log.still_mine) for i in range(LANES_MAX)]
         await self.asking(partial(_fenced, lanes))
 
-    # -- what concerns more than one of them -------------------------------------------------
+    # -- several parts at once ---------------------------------------------------------------
 
     def tell_stuck(self) -> None:
-        """Make the state say where this cluster is stuck, if it is."""
+        """Set the operation at which this cluster is stuck in the state; none if it is not."""
         stuck = self.troubles.stuck()
         if stuck is None:
             self.condition.stuck(None)
@@ -362,11 +360,11 @@ class Core:
         self.condition.differs(self.notes.mark_diverged(divergence))
 
     def undecided(self, undecided: Undecided) -> None:
-        """Say that clusters differ and nobody is proven wrong; `store` makes that durable."""
+        """Note that clusters differ and none is proven wrong; `store` makes that durable."""
         self.condition.undecided(self.notes.mark_undecided(undecided))
 
     def decided(self, marker: int) -> None:
-        """A verification says of this cluster whether it is right; `store` makes that durable."""
+        """Note that a verification has judged this cluster; `store` makes that durable."""
         self.condition.undecided(self.notes.decide(marker))
 
 

@@ -1,7 +1,7 @@
-"""The log as this member uses it: reached until it answers, written to in its own name.
+"""This member's access to the log: calls are repeated until the log answers.
 
-It speaks for its cluster from its *claim* on, and until another incarnation's is in the log: then
-it does nothing more. Where that is found out, the call never returns.
+A process acts for its cluster from its *claim* on, until the log has a claim of another process.
+A call that finds such a claim never returns, so a replaced process does nothing more.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from haproc.replicate.records.rows import ApplicationFailure
 
 T = TypeVar("T")
 _SEEN_PROBES: Final = 2
-"""So many probes ago, at most, the log must have answered whoever vouches for it."""
+"""The log's last answer is at most so many probes old if a HAProc reports that it sees the log."""
 _LOST_PROBES: Final = 4
-"""So many probes the log must have been silent to count as lost; more, so that a peer's word is
-about a later moment, and its heartbeat has the time of a probe to come here."""
+"""The log is lost after so many probes without an answer. More than above: so a peer's report is
+about a later moment, and its heartbeat has the time of a probe to arrive."""
 PAGE_RECORDS: Final = 4096
 
 
 class OwnLog:
-    """See the module."""
+    """Reads and writes the log for this process."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class OwnLog:
         self._epoch = -1
         self._claims_read_to = 0
 
-    # -- reaching it -----------------------------------------------------------------------
+    # -- reaching the log ------------------------------------------------------------------
 
     async def once(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call the log and note whether it answered; raises LogError."""
@@ -75,9 +75,9 @@ class OwnLog:
         return result
 
     async def reaching(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the log until it answers; other errors than its absence are raised.
+        """Call the log until it answers; raises all errors but LogUnavailableError.
 
-        That it can be read does not mean that it can be written: only `append` and `commit` say so.
+        An answer to a read does not show that the log takes writes: `append` and `commit` do.
         """
         pauses = Backoff(self._timeouts.retry_first_s, self._timeouts.retry_max_s)
         while True:
@@ -87,10 +87,10 @@ class OwnLog:
                 await asyncio.sleep(pauses.pause_s())
 
     async def read(self, start: int, records_max: int = PAGE_RECORDS) -> list[Entry]:
-        """Read what stands from an offset on.
+        """Return the entries from an offset on.
 
-        Raises TrimmedError if that is gone, unless it is because this process was replaced long
-        ago: then this does not return.
+        Raises TrimmedError if they are gone. If this process was replaced long ago, the call never
+        returns then.
         """
         try:
             return await self.reaching(partial(self._log.read, start, records_max=records_max))
@@ -107,15 +107,15 @@ class OwnLog:
 
     @property
     def seen(self) -> bool:
-        """Whether the log answered a moment ago: this HAProc can vouch for it."""
+        """True if the log answered a moment ago: this HAProc reports that it sees the log."""
         return self._silent_s() <= _SEEN_PROBES * self._timeouts.probe_interval_s
 
     @property
     def lost(self) -> bool:
-        """Whether the log fails, and has not answered for longer than it could unnoticed.
+        """True if the log fails, and has not answered for _LOST_PROBES probes.
 
-        It is asked for its end at every probe, so a peer that sees it now asked it after it had
-        begun to fail here. That only writes fail is nothing that a cut line would explain.
+        The log is asked for its end at every probe. So a peer that sees the log now asked it after
+        it began to fail here. A cut line is no reason if only writes fail.
         """
         lost = self._silent_s() > _LOST_PROBES * self._timeouts.probe_interval_s
         return lost and not self._condition.now.log_up
@@ -123,7 +123,7 @@ class OwnLog:
     def _silent_s(self) -> float:
         return asyncio.get_running_loop().time() - self._reached_at
 
-    # -- whose it is -----------------------------------------------------------------------
+    # -- the claim on the cluster ----------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -132,14 +132,14 @@ class OwnLog:
 
     @property
     def application(self) -> str:
-        """What this ring's marks are known by on tables: the ring and its log.
+        """The application id of this ring's transaction markers: the ring and its log.
 
-        A log made anew begins at offset 0 again, and its marks must not be taken for the old one's.
+        A new log begins at offset 0 again, so its markers must differ from those of the old log.
         """
         return self._application
 
     async def claim(self) -> None:
-        """Take over the cluster: what earlier incarnations say from here on is void."""
+        """Take over the cluster: later records of earlier incarnations are void."""
         identity = await self.reaching(self._log.identity)
         self._application = f"{self._identity.ring}.{identity[:12]}"
         claim = Claim(self._identity.cluster, self._identity.incarnation)
@@ -153,9 +153,9 @@ class OwnLog:
             self._condition.replaced(f"incarnation {claim.incarnation}")
 
     async def still_mine(self) -> None:
-        """Return if no other incarnation had claimed the cluster when this was called.
+        """Return if no other incarnation had claimed the cluster at the call; else never.
 
-        Asked by each lane for each new session, see `haproc.engine.lane`.
+        Each lane calls it for each new session, see `haproc.engine.lane`.
         """
         end = await self.reaching(self._log.end)
         position = max(self._epoch + 1, self._schedule.read_to, self._claims_read_to)
@@ -172,8 +172,8 @@ class OwnLog:
     async def unless_replaced(self) -> Cursor | None:
         """Return the stored cursor; never return if a later incarnation has stored it.
 
-        Asked where that may have been long ago: its claim may lie so far back that nobody reads it
-        any more, or may be trimmed away with what this one wants to read.
+        For calls that may come long after the later claim: the claim may be so far back that it is
+        not read any more, or it may be trimmed.
         """
         cursor = await self.reaching(lambda: self._log.load_cursor(self._identity.cluster))
         if cursor is not None and cursor.epoch > self._epoch:
@@ -181,12 +181,12 @@ class OwnLog:
             await _for_ever()
         return cursor
 
-    # -- writing to it ---------------------------------------------------------------------
+    # -- writing to the log ----------------------------------------------------------------
 
     async def append(self, *messages: Message) -> int:
         """Append control records; return the first one's offset.
 
-        Tries until the log takes them. Copies are harmless.
+        Tries until the log takes them: they are durable then. Repeated records are harmless.
         """
         records = [to_record(message) for message in messages]
         offsets = await self.reaching(lambda: self._log.append(records))
@@ -194,10 +194,10 @@ class OwnLog:
         return offsets[0]
 
     async def append_once(self, message: Message) -> int:
-        """Append one record for somebody who waits; raises LogError, or TimeoutError."""
+        """Append one record, durably; return its offset. Raises LogError, or TimeoutError."""
         async with asyncio.timeout(self._timeouts.append_s):
             appending = self._log.append([to_record(message)])
-            # Large rows are a copy of it by now, and another one while they are written.
+            # Large rows: the record is a copy of them, and the log makes another one.
             del message
             (offset,) = await appending
         return offset

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 
 class Step(StrEnum):
-    """A moment, named after what comes next or has just been done."""
+    """A moment, named after the action that comes next or was just done."""
 
     APPEND_BEFORE = "append.before"
     APPEND_AFTER = "append.after"
@@ -20,7 +20,7 @@ class Step(StrEnum):
     """The intent of a batch or DDL is durable, the statement has not started."""
     APPLY_BEFORE = "apply.before"
     APPLY_AFTER = "apply.after"
-    """The statement is committed on the cluster, the cursor does not say so."""
+    """The statement is committed on the cluster; the cursor is not stored yet."""
     CURSOR_AFTER = "cursor.after"
     FANOUT_BEFORE = "fanout.before"
     """The origin is about to ask a peer."""
@@ -30,37 +30,37 @@ class Step(StrEnum):
     ROWS_BEFORE = "rows.before"
     """An operation's turn has come, its query has not started."""
     ROWS_COMPUTED = "rows.computed"
-    """Its query has given its rows, the log does not have them."""
+    """The query has given the rows; the log does not have them."""
     ROWS_AFTER = "rows.after"
-    """The log has them; nobody has applied them."""
+    """The log has the rows; no cluster has applied them."""
     PART_BEFORE = "part.before"
-    """A part of its rows is about to be put into the log."""
+    """A part of the rows is about to be appended to the log."""
     PART_AFTER = "part.after"
-    """The log has it; no record names it."""
+    """The log has the part; no record names it."""
     GATHER_PART = "gather.part"
     """A part is about to be put into a staging table."""
     GATHER_DONE = "gather.done"
-    """The table holds all of them; the statement that reads it has not started."""
+    """The staging table holds all parts; the statement that reads it has not started."""
     STAGING_DROP = "staging.drop"
-    """The statement ran; the table is still there."""
+    """The statement has run; the staging table is still there."""
     UNABLE_AFTER = "unable.after"
-    """It is in the log that this cluster cannot apply an operation."""
+    """The log has this cluster's failure vote on an operation."""
     ABLE_BEFORE = "able.before"
-    """It is about to take that back."""
+    """This cluster is about to withdraw its failure vote."""
     AHEAD_MARKED = "ahead.marked"
-    """The record of tables that are to be copied ahead of the queue is there; nothing is stored."""
+    """The log has the record of a copy ahead of the queue; the request is not stored."""
     AHEAD_ASKED = "ahead.asked"
-    """It is stored that they are to be copied; none was touched."""
+    """The request to copy the tables is stored; none was touched."""
     COPIED_TABLE = "copied.table"
     """A table is copied from another cluster; others are not yet."""
     COPIED = "copied"
-    """All tables are; the cursor does not say so."""
+    """All tables are copied; the cursor is not stored yet."""
     ABANDON_BEFORE = "abandon.before"
-    """All have said it; it is about to give the operation up."""
+    """All members have voted; this cluster is about to append the ``abandon`` record."""
 
 
 Trace: TypeAlias = Callable[[Step], Awaitable[None]]
 
 
 async def no_trace(step: Step) -> None:
-    """The production trace: nothing."""
+    """Do nothing: the trace in production."""
