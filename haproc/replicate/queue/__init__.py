@@ -1,1 +1,1 @@
-"""This cluster's queue: what it runs next, what came of it, what fails."""
+"""This cluster's queue: the next units, the outcomes, the operations that fail."""

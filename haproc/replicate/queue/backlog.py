@@ -1,8 +1,8 @@
-"""Which tables of a backlog are worth a copy: replaying it takes longer than copying.
+"""Chooses the tables of a backlog that are copied, because their replay would take longer.
 
-A copy is as of a place in the order, its *marker*, that the queue has not reached. It stands for
-the operations in front of the marker that write these tables. What else is in front is replayed
-afterwards. That is right if nothing of it reads or changes one of the copied tables; else there is
+A copy is as of an offset that the queue has not reached, its *marker*. The copy replaces the
+operations before the marker that write the copied tables. Other operations before it are replayed
+afterwards. That is right only if none of them reads or changes a copied table; otherwise there is
 no such copy (`Backlog.hindrance`).
 
 Values in, values out.
@@ -22,28 +22,28 @@ from haproc.replicate.records.control import Abandon, Copy, Revoke, Verify
 from haproc.replicate.records.operation import Claim, FailureReport, Filler, Message, Operation
 from haproc.replicate.records.rows import ApplicationFailure
 
-# Estimates whether replaying a backlog takes longer than copying tables that it touches.
+# Estimates if the replay of a backlog takes longer than a copy of its tables.
 #
-# Values in, values out. The rate is that of lately, less what is written meanwhile: a cluster that
-# falls behind faster than it drains never comes back.
+# Values in, values out. The rate is the recent one, less the rate of new records: a cluster that
+# falls behind faster than it applies the log never catches up.
 
 
 WORTH_S: Final = 60.0
-"""A replay shorter than this needs no other way. Chosen."""
+"""A shorter replay needs no copy. Chosen."""
 COPY_BYTES_PER_S: Final = 50 << 20
-"""From one cluster to another. Chosen: half of a line of 1 Gbit/s."""
+"""The speed of a copy. Chosen: half of a line of 1 Gbit/s."""
 COPY_TABLE_S: Final = 3.0
-"""What a table takes beside its bytes. Chosen: 8 small tables took 57 s with all around them."""
+"""The fixed time for each table. Chosen: 8 small tables took 57 s with all around them."""
 FOREVER_S: Final = 3600.0
-"""What a replay counts as that comes no nearer to its end: one long statement may be the reason, so
-not everything is worth a copy then. Chosen."""
+"""The assumed time of a replay that does not come nearer to its end: one long statement may be the
+reason, so not every table is worth a copy then. Chosen."""
 FACTOR: Final = 2.0
 """A copy is made if it takes less than the replay by this factor: both are estimates. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The offsets of a cluster and of the log's end at a moment, by the loop's clock."""
+    """The cursor of a cluster and the log's end at a moment, by the loop's clock."""
 
     at_s: float
     low: int
@@ -52,9 +52,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpEstimate:
-    """``replay_s``: None: at this rate it never catches up. ``copy_s``: None: it is not known.
+    """The times of replay and copy. None: the replay never ends, the copy's time is not known.
 
-    ``tables`` and ``bytes``: of what would be copied. ``rate_per_s``: operations done lately.
+    ``tables`` and ``bytes``: the size of the copy. ``rate_per_s``: the recent rate of the replay.
     """
 
     replay_s: float | None = 0.0
@@ -70,12 +70,12 @@ class CatchUpEstimate:
 
     @property
     def copy_is_faster(self) -> bool:
-        """Whether copying would take less time than the replay, by `FACTOR`."""
+        """True if a copy would take less time than the replay, by `FACTOR`."""
         return self.copy_s is not None and self.long and FACTOR * self.copy_s < self.bounded_s
 
     @property
     def bounded_s(self) -> float:
-        """How long the replay takes, as far as it counts."""
+        """The time of the replay; FOREVER_S if it never ends."""
         return FOREVER_S if self.replay_s is None else self.replay_s
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class CatchUpEstimate:
 
 
 def replay_s(earlier: Sample, now: Sample) -> float | None:
-    """Return the time of the replay at the rate between two moments; None: for ever."""
+    """Return the time of the replay at the rate between two samples; None: it never ends."""
     if now.log_end <= now.low:
         return 0.0
     gained = (earlier.log_end - earlier.low) - (now.log_end - now.low)
@@ -99,40 +99,40 @@ def replay_s(earlier: Sample, now: Sample) -> float | None:
 
 
 def rate_per_s(earlier: Sample, now: Sample) -> float:
-    """Return how many operations were done between two moments, each second."""
+    """Return the number of records applied per second between two samples."""
     return (now.low - earlier.low) / (now.at_s - earlier.at_s)
 
 
 def copy_s(sizes: Collection[int]) -> float:
-    """Return how long it takes to copy tables of so many bytes."""
+    """Return the expected time of a copy; ``sizes``: the bytes of each table."""
     return COPY_TABLE_S * len(sizes) + sum(sizes) / COPY_BYTES_PER_S
 
 
-# Which tables of a backlog are worth a copy, and which operations the copies stand for.
+# The tables of a backlog that are worth a copy, and the operations that the copies replace.
 
 
 TOGETHER: Final = 1_000
-"""INSERTs that take as long as one statement that runs alone. Measured: `bench_ring`."""
+"""The number of INSERTs that take as long as one other statement. Measured: `bench_ring`."""
 ATTEMPTS_MAX: Final = 3
-"""Copies of one backlog that are begun; then it is replayed. Chosen."""
+"""The most copies that are begun for one backlog; then it is replayed. Chosen."""
 
 
 @lru_cache(4096)
 def table_of(name: str) -> str:
-    """Return a table's full name, from that of an operation or ``schema.table``."""
+    """Return a table's full name; ``name``: as an operation has it, or ``schema.table``."""
     parts = parts_of(name)
     return name if parts is None else qualified(parts, Context())
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedAhead:
-    """Tables (full names) that are as of a marker."""
+    """Tables (full names) that were copied as of an offset, ``marker``."""
 
     marker: int
     tables: frozenset[str]
 
     def stands_for(self, offset: int, op: Operation) -> bool:
-        """Return whether what an operation does is in the tables, and nowhere else."""
+        """True if the copied tables contain the whole effect of an operation."""
         if offset >= self.marker or op.unmarked or not op.writes:
             return False
         return all(table_of(name) in self.tables for name in op.writes)
@@ -143,7 +143,7 @@ NOT_AHEAD: Final = CopiedAhead(-1, frozenset())
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """What operations touch that are alike in this. ``whole``: these tables are all of it."""
+    """The tables that some operations touch; ``whole``: they touch no others."""
 
     reads: frozenset[str]
     writes: frozenset[str]
@@ -152,10 +152,10 @@ class _Touched:
 
 
 class Backlog:
-    """What the log holds from a cursor on, read record by record.
+    """The records from a cluster's cursor on, read one after another.
 
-    ``me``: the cluster whose it is; ``low``: its cursor; ``claims``: each cluster's newest claim
-    below it; ``marker``: where the operations end that count.
+    ``me``: the cluster; ``low``: its cursor; ``claims``: each cluster's newest claim below the
+    cursor; ``marker``: only operations below it count; None: all.
     """
 
     def __init__(
@@ -170,13 +170,13 @@ class Backlog:
         self._marker = marker
         self._claims = dict(claims)
         self._work: Counter[str] = Counter()
-        """What each table has to do, in INSERTs."""
+        """The work of the replay on each table, in INSERTs."""
         self._touched: dict[_Touched, int] = {}
-        """With the first offset of each."""
+        """By touched tables: the offset of the first such operation."""
         self._hindrance = ""
         self._failures: dict[int, dict[str, ApplicationFailure]] = {}
         self.attempts = 0
-        """How many copies of this backlog were begun."""
+        """The number of copies that were begun for this backlog."""
 
     def read(self, offset: int, message: Message | Filler) -> None:
         """Take in the next record."""
@@ -231,7 +231,7 @@ class Backlog:
         return found
 
     def _with_written(self, table: str) -> frozenset[str]:
-        """Return a table, and those that are written from it, or together with it."""
+        """Return a table and all tables that are written from it, or together with it."""
         found, before = {table}, 0
         while before != len(found):
             before = len(found)
@@ -241,7 +241,7 @@ class Backlog:
         return frozenset(found)
 
     def hindrance(self, tables: Collection[str]) -> str:
-        """Return why copies of these tables cannot stand for what writes them; empty: they can."""
+        """Return why copies cannot replace the operations on these tables; empty: they can."""
         if self._hindrance:
             return self._hindrance
         for each, offset in self._touched.items():
@@ -256,9 +256,9 @@ class Backlog:
     def failures(
         self, cluster: str, lineage: Sequence[tuple[str, int]]
     ) -> dict[int, ApplicationFailure]:
-        """Return the operations that failed on a cluster, and how; or on whose tables it copied.
+        """Return the application errors on a cluster, by the operation's offset.
 
-        ``lineage``: as in `Progress`.
+        Before a copy, the errors of the copied cluster count; ``lineage``: as in `Progress`.
         """
         found = {}
         for offset, by in sorted(self._failures.items()):

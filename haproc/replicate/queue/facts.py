@@ -1,4 +1,4 @@
-"""The kept facts about operations: requests, revocations, and notes stored with the cursor."""
+"""The kept facts about operations: requests, revocations, and facts stored with the cursor."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import JUDGING_MAX, CopyRequest, Progress
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef, Write
 
-# What became of an operation that somebody wanted taken back.
+# The fate of an operation that was to be revoked.
 
 
 class Fate(StrEnum):
-    """The result of revoking an operation.
+    """The result of the revocation of an operation.
 
-    For clients, who cannot know if their statement is an operation, also of a statement.
+    Also of a statement: clients cannot know if their statement has become an operation.
     """
 
     CANCELED = "canceled"
@@ -30,16 +30,16 @@ class Fate(StrEnum):
     REVOKED = "revoked"
     """It has no effect on any cluster, now or later."""
     COMMITTED = "committed"
-    """It was too late: a cluster has run it to its end, so it stands on all of them."""
+    """It was too late: a cluster has committed it, so all clusters apply it."""
     REJECTED = "rejected"
     """It was too late: it was rejected for another reason, or met an error."""
     UNDECIDED = "undecided"
-    """Nobody has applied it as far as is known, but not all clusters have answered: it goes on."""
+    """No cluster is known to have applied it, but not all have answered: it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """``offset``: of the operation; ``text``: a message beside the fate."""
+    """The answer to a revocation. ``offset``: of the operation; ``text``: a message."""
 
     offset: int | None
     fate: Fate
@@ -64,7 +64,7 @@ class Notes:
         self._ahead = progress.ahead
 
     def beside(self, progress: Progress) -> Progress:
-        """Return the progress with these notes in it."""
+        """Return the progress with these facts in it."""
         return replace(
             progress,
             diverged=self._diverged,
@@ -84,11 +84,11 @@ class Notes:
 
     @property
     def storage(self) -> str:
-        """The id of the marker in the storage to which all this belongs."""
+        """The id of the cluster's storage, to which these facts belong."""
         return self._storage
 
     def belongs_to(self, storage: str) -> None:
-        """Remember the storage."""
+        """Set the id of the storage."""
         self._storage = storage
 
     @property
@@ -97,20 +97,20 @@ class Notes:
         return self._lineage
 
     def was(self, offset: int) -> str:
-        """Return the cluster that applied what is here of an offset; empty: this one itself."""
+        """Return the cluster that applied the operation to these tables; empty: this one."""
         return next((name for name, below in self._lineage if offset < below), "")
 
     def idle(self, low: int) -> bool:
-        """Return whether nothing is to be copied, and no table is ahead of a cursor."""
+        """True if nothing is to be copied, and no table is ahead of a cursor."""
         return self._copying is None and self._ahead < low
 
     @property
     def copying(self) -> CopyRequest | None:
-        """The copy that the tables are to become."""
+        """The requested copy of another cluster's tables, if there is one."""
         return self._copying
 
     def copy(self, request: CopyRequest | None) -> None:
-        """Remember that the tables are to become another cluster's."""
+        """Set the requested copy; None: there is none any more."""
         self._copying = request
 
     @property
@@ -119,12 +119,12 @@ class Notes:
         return self._diverged
 
     def mark_diverged(self, divergence: Divergence) -> Divergence:
-        """Remember that this cluster differs from the others; return how."""
+        """Note that this cluster differs from the others; return the whole difference."""
         self._diverged = divergence.joined(self._diverged)
         return self._diverged
 
     def mark_verified(self, marker: int) -> None:
-        """Forget it if it was found at or before a verification that found the tables equal."""
+        """Forget a difference that is not after a verification with equal tables."""
         if self._diverged is not None and self._diverged.offset <= marker:
             self._diverged = None
 
@@ -134,39 +134,39 @@ class Notes:
         return self._undecided
 
     def mark_undecided(self, undecided: Undecided) -> Undecided:
-        """Remember that clusters differ; return the newest such difference."""
+        """Note that clusters differ; return the newest such difference."""
         if self._undecided is None or self._undecided.offset <= undecided.offset:
             self._undecided = undecided
         return self._undecided
 
     def decide(self, marker: int) -> Undecided | None:
-        """Forget it if a verification at or behind it decided; return what is left."""
+        """Forget a difference that is not after a deciding verification; return any other."""
         if self._undecided is not None and self._undecided.offset <= marker:
             self._undecided = None
         return self._undecided
 
     @property
     def judging(self) -> tuple[int, ...]:
-        """The operations whose outcomes are to be compared with the other clusters'."""
+        """The operations with outcomes to be compared with the other clusters'."""
         return tuple(sorted(self._judging))
 
     def judge(self, offset: int) -> None:
-        """Remember that an operation's outcome is to be compared."""
+        """Note that an operation's outcome is to be compared."""
         self._judging.add(offset)
 
     def judged(self, offset: int) -> None:
-        """Forget that: it was compared."""
+        """Note that an operation's outcome was compared."""
         self._judging.discard(offset)
 
 
 class Form(StrEnum):
-    """How a write travels through the log."""
+    """The form of a write in the log."""
 
     TEXT = "text"
     ROWS = "rows"
     PLAN = "plan"
     COMPUTED = "computed rows"
-    """One cluster computes them; another record brings them."""
+    """One cluster computes the rows; another record contains them."""
 
 
 def _form(write: Write) -> Form:
@@ -199,9 +199,9 @@ class Facts:
     rows: int | None
     """The number of rows that it brings; None if its record does not state it."""
     of_session: bool
-    """True if its query rests on its client's session."""
+    """True if its query depends on its client's session."""
     session: SessionRef | None
-    """That session as it was, if it can be made anew."""
+    """That session as it was, if it can be made again."""
     kind: Kind
     writes: frozenset[str]
     form: Form

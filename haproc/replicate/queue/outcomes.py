@@ -1,4 +1,4 @@
-"""The outcomes of operations on this cluster, their awaiting requests, repeated failures."""
+"""The outcomes of operations on this cluster, the requests that await them, and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from haproc.spark_error import Details
 
 @dataclass(slots=True)
 class Trouble:
-    """A unit that failed; ``apart``: its operations are to run one by one."""
+    """The failures of a unit; ``apart``: its operations are to run one by one."""
 
     offsets: tuple[int, ...]
     attempts: int = 0
@@ -40,7 +40,7 @@ class Trouble:
         return self.offsets[-1]
 
     async def pause(self, seconds: float) -> bool:
-        """Wait before the next attempt, unless somebody wants it now; return whether one did."""
+        """Wait before the next attempt; True if the wait was ended early (``poked``)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.poked.wait()
@@ -49,7 +49,7 @@ class Trouble:
         return poked
 
     def retry(self) -> None:
-        """An operator wants it tried at once, apart if it is several operations."""
+        """Have the unit tried at once, as an operator asks; several operations one by one."""
         self.attempts, self.apart = 0, len(self.offsets) > 1
         self.poked.set()
 
@@ -57,9 +57,9 @@ class Trouble:
 class Troubles:
     """The operations that keep failing on this cluster, and those that an operator wants skipped.
 
-    A unit that fails for reasons of the environment, or because the cluster goes away, is tried
-    again for ever. After some attempts the cluster counts as stuck at it. An operator may have it
-    tried at once, taken apart (a combined statement), or skipped.
+    After an environment or availability error a unit is tried again, without end. After some
+    attempts the cluster counts as stuck at it. An operator may have the unit tried at once, split
+    (a combined statement), or skipped.
     """
 
     def __init__(self, stuck_after_attempts: int) -> None:
@@ -85,14 +85,14 @@ class Troubles:
         return self._troubles.setdefault(offset, new)
 
     def over(self, offsets: tuple[int, ...], *, apart: bool = False) -> bool:
-        """Note that a unit has an outcome, or was taken apart; whether it had failed before."""
+        """Note that a unit has an outcome, or was split; True if it had failed before."""
         if self._skips and not apart:
             for offset in offsets:
                 self._skips.pop(offset, None)
         return self._troubles.pop(offsets[-1], None) is not None
 
     def skip(self, skip: Skip) -> None:
-        """Note the operations that the log has this cluster skip."""
+        """Note a record that has this cluster skip an operation."""
         self._skips[skip.offset] = skip
         if trouble := self.of(skip.offset):
             trouble.poked.set()
@@ -106,7 +106,7 @@ class Troubles:
         return bool(self._skips) and any(offset in self._skips for offset in offsets)
 
     def stuck(self) -> Trouble | None:
-        """Return the first one that failed so often that the cluster counts as stuck at it."""
+        """Return the first unit that has failed so often that the cluster is stuck at it."""
         hard = [t for t in self._troubles.values() if t.attempts >= self._stuck_after_attempts]
         return min(hard, key=lambda trouble: trouble.version, default=None)
 
@@ -124,11 +124,11 @@ class OutcomeStatus(StrEnum):
     FAILED = "failed"
     """It ran and met an application error."""
     REJECTED = "rejected"
-    """Its origin decided against it; it never ran here, or had no effect."""
+    """The ring or its origin rejected it; it never ran here, or had no effect."""
     EXPIRED = "expired"
-    """It came too late for the check if it is a repetition, and was passed over."""
+    """It came too late for the idempotency window, and was passed over."""
     STALE = "stale"
-    """What the operation rests on may have changed before its place in the order. Every cluster
+    """A definition that it rests on may have changed before its place in the order. Every cluster
     passes over it, and it does not count as an attempt of its request."""
     SKIPPED = "skipped"
     """An operator had it skipped on this cluster; no client gets this as its outcome."""
@@ -136,10 +136,10 @@ class OutcomeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationOutcome:
-    """``clusters``: the other clusters' answers for a synchronous operation.
+    """An outcome. ``clusters``: the other clusters' answers for a synchronous operation.
 
-    ``assumed``: it is known only that it needs no running any more (done before a restart, or in
-    doubt after a crash and found applied); not to be compared with other clusters' outcomes.
+    ``assumed``: only known to be done (before a restart, or in doubt after a crash and found
+    applied); it is not compared with other clusters' outcomes.
     """
 
     status: OutcomeStatus
@@ -150,14 +150,14 @@ class OperationOutcome:
 
 
 LOG: Final = logging.getLogger("haproc.operations")
-"""One line at DEBUG for each operation that ends here. A logger of its own, for it can be alone at
-that level."""
+"""One line at DEBUG for each operation that ends here. It has its own logger, so that only this one
+need be at DEBUG."""
 RESULTS_BYTES_MAX: Final = 16 << 20
-"""Of results and messages of all outcomes together; of the oldest beyond that it is remembered how
-they ended. Chosen: 256 bytes for each request of the window."""
+"""The most bytes of all outcomes' results and messages. Beyond it the oldest keep only their status
+and number of rows. Chosen: 256 bytes for each request of the window."""
 _NO_ROOM: Final = "what it said is not remembered any more"
 DONE_BEFORE = OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
-"""An operation that an earlier incarnation dealt with."""
+"""The outcome of an operation that an earlier incarnation finished."""
 EXPIRED = OperationOutcome(OutcomeStatus.EXPIRED, assumed=True)
 STALE = OperationOutcome(OutcomeStatus.STALE, assumed=True)
 
@@ -170,7 +170,7 @@ class Known:
     facts: Facts
     outcome: OperationOutcome | None = None
     newest: int = 0
-    """The offset of the newest copy."""
+    """The offset of the newest record with the same request."""
     resolved_ms: int | None = None
     """The time at which this was known here, Unix time in ms; None if an earlier process knew."""
     awaited: asyncio.Event | None = None
@@ -178,7 +178,7 @@ class Known:
 
 
 class Outcomes:
-    """Outcomes by request and by offset; the oldest leave when the window moves on.
+    """Outcomes by request and by offset, as far as the idempotency window reaches.
 
     A request is known by its user and its id (`Operation.key`).
     """
@@ -193,7 +193,7 @@ class Outcomes:
         self._weights: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
         self._presumed: list[int] | None = []
-        """Operations of earlier processes whose outcome is not known yet; None once it is."""
+        """Operations of earlier processes without a known outcome; None once all are known."""
 
     def admit(self, offset: int, operation: Operation) -> Known:
         """Note an operation when it is first read."""
@@ -203,7 +203,7 @@ class Outcomes:
         return known
 
     def pass_over(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
-        """Note a record that is no attempt of its request: only its place is remembered."""
+        """Note a record that is no attempt of its request: it is known only by its offset."""
         self._note(Known(offset, Facts.of(operation), outcome, newest=offset))
 
     def _note(self, known: Known) -> None:
@@ -215,7 +215,7 @@ class Outcomes:
                 arrival.set()
 
     def repeated(self, offset: int, operation: Operation) -> None:
-        """Note a copy: its request is remembered for as long as the window knows its id."""
+        """Note a repeated record: its request stays known while the window has this record."""
         known = self._by_key[operation.key]
         known.newest = offset
         self._order.append((offset, known))
@@ -234,7 +234,7 @@ class Outcomes:
             self._order.popleft()
 
     def resolve(self, offset: int, outcome: OperationOutcome) -> None:
-        """Note what became of an operation; a later call corrects an earlier one."""
+        """Note the outcome of an operation; a later call corrects an earlier one."""
         known = self._by_offset.get(offset)
         if known is None:
             return
@@ -248,7 +248,7 @@ class Outcomes:
             known.awaited.set()
 
     def presume(self, offset: int) -> None:
-        """Note an operation that an earlier incarnation dealt with.
+        """Note an operation that an earlier incarnation finished.
 
         It may have been rejected by a record that this process has not read yet: its outcome is
         unknown until `presumed_applied`.
@@ -278,9 +278,9 @@ class Outcomes:
             known.outcome = _in_short(known.outcome)
 
     def latencies(self, start: int, end: int) -> dict[int, int]:
-        """Return the time from each operation's making until it was done here, in ms.
+        """Return the time from each operation's creation to its outcome here, in ms, by offset.
 
-        Of those that this process ran, and remembers.
+        Only for operations that this process ran and still knows.
         """
         found = {}
         for offset in range(start, end):
@@ -290,7 +290,7 @@ class Outcomes:
         return found
 
     def newest(self, count: int) -> list[Known]:
-        """Return operations among the newest records, the newest first; copies are left out."""
+        """Return the operations among the ``count`` newest records, without repeated ones."""
         records = itertools.islice(reversed(self._order), count)
         return [known for offset, known in records if offset == known.offset]
 
@@ -303,9 +303,9 @@ class Outcomes:
         return self._by_offset.get(offset)
 
     async def arrival(self, key: tuple[str, str], offset: int | None) -> Known:
-        """Wait until an attempt of the request has been read from the log.
+        """Wait until an attempt of the request has been read from the log, and return it.
 
-        Or until the one at ``offset`` has, and counts for nothing; that one is returned then.
+        If the record at ``offset`` proves to be no attempt, it is returned when it is read.
         """
         while (known := self._by_key.get(key) or self._at(offset)) is None:
             await self._arrivals.setdefault(key, asyncio.Event()).wait()
@@ -321,7 +321,7 @@ class Outcomes:
         return None if offset is None else self._by_offset.get(offset)
 
     async def outcome(self, known: Known) -> OperationOutcome:
-        """Wait until it is known what became of the operation."""
+        """Wait for the outcome of the operation."""
         while known.outcome is None:
             known.awaited = known.awaited or asyncio.Event()
             await known.awaited.wait()
@@ -361,7 +361,7 @@ def _weight(outcome: OperationOutcome) -> int:
 
 
 def _in_short(outcome: OperationOutcome) -> OperationOutcome:
-    """Return as much of an outcome as counts: its kind and how many rows it was."""
+    """Return an outcome without its texts and results: its status and its number of rows."""
     failure = outcome.failure
     return replace(
         outcome,

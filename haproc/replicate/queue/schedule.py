@@ -5,14 +5,14 @@ before it: no table that one of the two writes is read or written by the other. 
 operations (DDL, unknown tables) run alone, except beside tables that are being computed (CREATE
 TABLE AS). A synchronous operation of another cluster waits for its decision, and operations that
 conflict with it wait behind it. A *computed* operation waits for its rows, and only operations on
-its tables wait with it. Users take turns with what is ready (`haproc.replicate.queue.turns`).
+its tables wait with it. Users take turns with ready operations (`haproc.replicate.queue.turns`).
 
 An operation goes through ``take`` (it runs), ``complete`` (it has run; `progress` contains this)
 and ``release`` (that progress is durable; conflicting operations may start). Exactly-once rests on
 the order of the last two, see `haproc.replicate.records.progress`.
 
 After a restart, a statement of an earlier incarnation may still be running on the cluster. So the
-first statement on each table is the same one: the batch whose intent was stored, or the first
+first statement on each table is the same one: the batch with the stored intent, or the first
 operation alone. The table's transaction marker then lets only one of the two commit.
 """
 
@@ -61,7 +61,7 @@ class Schedule:
         self.resume(progress, doubtful_below)
 
     def resume(self, progress: Progress, doubtful_below: int) -> None:
-        """Begin anew, from a stored progress."""
+        """Begin again, from a stored progress."""
         self._tasks: OrderedDict[int, Task] = OrderedDict()  # in log order
         self._turns = Turns()
         self.computations = self._turns.computations
@@ -86,16 +86,16 @@ class Schedule:
         self._copied = NOT_AHEAD
 
     def copied(self, ahead: CopiedAhead) -> None:
-        """Pass over what copied tables stand for."""
+        """Pass over the operations that copied tables contain already."""
         self._copied = ahead
 
-    # -- what comes in ---------------------------------------------------------------------
+    # -- entering --------------------------------------------------------------------------
 
     def add(self, offset: int, op: Operation) -> bool:
         """Enter an operation; False if it needs no running: done before, rejected, or copied."""
         assert offset >= self._read_to
         self._read_to = offset + 1
-        copied = self._copied.stands_for(offset, op)  # known again later: not in the progress
+        copied = self._copied.stands_for(offset, op)  # found again later: not in the progress
         if copied or offset in self._done or self._readiness.rejected(offset):
             self._over(offset, kept=not copied)
             return False
@@ -135,20 +135,20 @@ class Schedule:
         self._readiness.permit(offset)
 
     def isolate(self, offset: int) -> None:
-        """See to it that an operation is not combined with others."""
+        """Keep an operation from being combined with others."""
         self._singles.add(offset)
         if task := self._tasks.get(offset):
             task.isolate()
 
     def looked_up(self, below: int) -> None:
-        """Note that tables were asked what is applied of all below; the rest is in its turn."""
+        """Note that the tables were checked for all operations below an offset."""
         self._looked_below = below
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
-        """Mark operations as done that the tables' own marks show; return their offsets.
+        """Mark operations as done by the tables' transaction markers; return their offsets.
 
-        ``offsets_applied`` holds the last offset found in each table. An operation that wrote
-        only that table, at or below that offset, had been applied.
+        ``offsets_applied``: the last offset found in each table. An operation that writes only that
+        table, at or below that offset, was applied.
         """
         found = []
         for task in list(self._tasks.values()):
@@ -173,22 +173,22 @@ class Schedule:
         self._unlike -= task.unlike
 
     def _over(self, first: int, *, kept: bool = True) -> None:
-        """It needs no more running, nor does an intent of it; ``kept``: the progress says so."""
+        """Note that an operation and its intent are done; ``kept``: the progress contains it."""
         (self._done.add if kept else self._done.discard)(first)
         self._finished += 1
         self.unmarked.over(first)
         self._old_batches.pop(first, None)
 
     def hold(self, *, held: bool) -> None:
-        """Let nothing exclusive start until all let go: it changes what tables there are."""
+        """Hold exclusive operations back until every hold has ended: they may remove tables."""
         self._holds += 1 if held else -1
 
-    # -- what is to be done ----------------------------------------------------------------
+    # -- starting --------------------------------------------------------------------------
 
     def take(self, lanes_free: int) -> list[Unit]:
         """Return units to start now, at most ``lanes_free``; they count as running from here.
 
-        One look at texts (`Composing.tried`) limits them; a caller that can start more calls again.
+        It ends once texts were read (`Composing.tried`); a caller with free lanes calls it again.
         """
         units: list[Unit] = []
         lanes = lanes_free + len(self._running)
@@ -216,9 +216,9 @@ class Schedule:
                 yield task
 
     def uncomputed(self) -> list[tuple[int, Operation]]:
-        """Return the operations whose turn has come and whose rows are not there.
+        """Return the conflict-free operations that lack their rows.
 
-        Everything that they might see is applied here, and nothing after it.
+        Their queries may run now: the tables are exactly as of their place in the order.
         """
         if not self._uncomputed:
             return []
@@ -226,13 +226,13 @@ class Schedule:
         return [(t.offset, t.op) for t in self._in_turn() if waits(t.offset, t.op)]
 
     def _in_turn(self) -> Iterator[Task]:
-        """Yield what waits and conflicts with nothing unfinished before it."""
+        """Yield the waiting operations that conflict with no unfinished one before them."""
         tasks = map(self._tasks.__getitem__, self._turns.in_turn(self._farthest))
         yield from (task for task in tasks if task.state is TaskState.WAITING)
 
     @property
     def _farthest(self) -> int:
-        # From the first that is not released: the stored progress must not contain more.
+        # From the first that is not released: the stored progress has no room for more.
         return next(iter(self._tasks), self._read_to) + SPAN_MAX
 
     def _begin(self, head: Task) -> Unit | None:
@@ -272,7 +272,7 @@ class Schedule:
         return begun and not task.op.writes <= self._settled
 
     def _again(self, members: Sequence[Task]) -> Unit | None:
-        """Return the batch that an earlier incarnation may have run, once it is known again."""
+        """Return the batch of an earlier incarnation, once its statement can be made again."""
         key = members[0].key
         for task in members[1:]:
             key = None if key is None else key.joined(task.key)
@@ -281,15 +281,15 @@ class Schedule:
         (table,) = members[0].op.writes
         if not self.composing.looked_for(table):
             return None
-        ops = [task.op for task in members]  # formed under another process's limits
+        ops = [task.op for task in members]  # another process's limits allowed them
         count, text = self.composing.composed(table, ops, bounded=False)
         whole = count == len(members)
         return self._start(members, Intent.BATCH, text if whole else "", apart=not whole)
 
     def _composed(self, head: Task, joined: int) -> tuple[int, str]:
-        """Return the number of unlike operations that run as one statement, and that.
+        """Return the number of unlike operations that run as one statement, and the statement.
 
-        Nothing is read of them where those that are alike are as many.
+        No text is read if as many (``joined``) can be combined because they are alike.
         """
         if len(head.op.writes) != 1:
             return 0, ""
@@ -302,9 +302,9 @@ class Schedule:
         return not task.single and self.composing.may_compose(task.offset, task.op, awaited)
 
     def _on_table(self, head: Task, below: int | None = None) -> Iterator[Task]:
-        """Yield all that touch the table of a head whose turn it is, from the head on.
+        """Yield the operations on the table of a head in turn, which is the first of them.
 
-        Nothing before it does. What writes several tables, or none, stands for itself.
+        Yields only the head if it writes several tables, or none.
         """
         if len(head.op.writes) != 1:
             yield head
@@ -314,14 +314,14 @@ class Schedule:
         yield from map(self._tasks.__getitem__, offsets)
 
     def _beside(self, head: Task) -> Iterator[Task]:
-        """Yield from the head on what may run with it: of a failed unit its half and no more."""
+        """Yield the head and those that may run with it: after a split only those of its half."""
         return takewhile(lambda task: task.half == head.half, self._on_table(head))
 
     def _joined(self, head: Task) -> Iterator[Task]:
-        """Yield the head and what may run with it in one statement.
+        """Yield the head and the operations that can be combined with it.
 
-        It takes every operation on the table between its first and its last, so that the two
-        offsets alone identify it.
+        The statement contains every operation on the table between its first and its last: so
+        these two offsets identify it.
         """
         rows = size = count = cells = 0
         key = head.key
@@ -352,7 +352,7 @@ class Schedule:
         self._running[offsets[0]] = unit
         return unit
 
-    # -- what was done ---------------------------------------------------------------------
+    # -- ending ----------------------------------------------------------------------------
 
     def complete(self, unit: Unit) -> None:
         """Note that the unit ran; `progress` contains it from now on."""
@@ -364,7 +364,7 @@ class Schedule:
         self.composing.applied(unit.operations)
 
     def release(self, unit: Unit) -> None:
-        """Let what conflicts with the unit start: progress that holds it is durable."""
+        """Let conflicting operations start: the progress with this unit is durable."""
         for offset in unit.offsets:
             task = self._tasks[offset]
             assert task.state is TaskState.COMPLETE
@@ -373,9 +373,9 @@ class Schedule:
             self._readiness.released(offset)
 
     def split(self, unit: Unit, *, singles: bool = False) -> None:
-        """Take a combined unit back: `progress` does not name it any more.
+        """Split a combined unit: `progress` does not contain its intent any more.
 
-        Each half of it may be one statement again, unless its operations are to be ``singles``.
+        Each half may be one statement again, unless its operations are to be ``singles``.
         """
         middle = len(unit.offsets) // 2
         for half in (unit.offsets[:middle], unit.offsets[middle:]):
@@ -385,11 +385,11 @@ class Schedule:
         self._old_batches.pop(unit.offsets[0], None)
 
     def split_stored(self, unit: Unit) -> None:
-        """Let a split unit's operations start: that progress is durable."""
+        """Let a split unit's operations start: the progress without its intent is durable."""
         for offset in unit.offsets:
             self._tasks[offset].become(TaskState.WAITING)
 
-    # -- what is known ---------------------------------------------------------------------
+    # -- facts -----------------------------------------------------------------------------
 
     @property
     def low(self) -> int:
@@ -397,19 +397,19 @@ class Schedule:
         return self.done_below(lambda op: True)
 
     def done_below(self, concerned: Callable[[Operation], bool]) -> int:
-        """Return the offset below which every operation is done that is ``concerned``."""
+        """Return the offset below which every ``concerned`` operation is done."""
         for offset, task in self._tasks.items():
             if task.state is not TaskState.COMPLETE and concerned(task.op):
                 return offset
         return self._read_to
 
     def applied_of(self, tables: frozenset[str]) -> int:
-        """Return the offset below which all is done that may change these tables."""
+        """Return the offset below which every operation that may change the tables is done."""
         return max(self.low, self._turns.first_change(tables, self._read_to))
 
     @property
     def high(self) -> int:
-        """The offset at or above which nothing was ever started: no table shows any of it."""
+        """The offset from which on no operation was ever started."""
         return max(self._high, self.low)
 
     @property
@@ -419,12 +419,12 @@ class Schedule:
 
     @property
     def needs(self) -> int:
-        """The offset up to which it must be read: a stored batch is run again as a whole."""
+        """The offset up to which the log must be read: a stored batch runs again as a whole."""
         return max((last + 1 for last in self._old_batches.values()), default=0)
 
     @property
     def finished(self) -> int:
-        """Rises whenever it becomes known that operations need no more running."""
+        """A count that rises whenever operations are found to be done."""
         return self._finished
 
     def expects(self, offset: int) -> bool:
@@ -444,7 +444,7 @@ class Schedule:
         return task.state is TaskState.WAITING and looked
 
     def unfinished(self) -> Iterator[Unfinished]:
-        """Yield what is not finished, in order."""
+        """Yield the unfinished operations, in log order."""
         for offset, task in self._tasks.items():
             running = task.state in (TaskState.RUNNING, TaskState.COMPLETE)
             uncomputed = self._readiness.lacks_rows(offset, task.op)
@@ -458,7 +458,7 @@ class Schedule:
 
     @property
     def pending_bytes(self) -> int:
-        """The weight of the unfinished operations, in bytes."""
+        """The size of the unfinished operations, in bytes."""
         return self._bytes
 
     @property
@@ -472,8 +472,8 @@ class Schedule:
         running = self._running.values()
         batches = {u.offsets[0]: u.offsets[-1] for u in running if u.intent is Intent.BATCH}
         batches |= self._old_batches
-        # A rejected operation may be any distance ahead; the log shows again that it is rejected,
-        # and the note beside the cursor has no room for all of them.
+        # A rejected operation may be far ahead. The stored progress has no room for all of them,
+        # and the log shows the rejections again.
         return Progress(
             low=low,
             done=frozenset(o for o in self._done if o < low + SPAN_MAX or not rejected(o)),
@@ -482,17 +482,17 @@ class Schedule:
         )
 
     def undecided(self) -> list[tuple[int, Operation]]:
-        """Return the synchronous operations whose turn has come, and that wait for a decision."""
+        """Return the conflict-free synchronous operations that wait for a decision."""
         waits = self._readiness.lacks_decision
         return [(t.offset, t.op) for t in self._in_turn() if waits(t.offset, t.op)]
 
     @property
     def composable(self) -> bool:
-        """True if it pays to look up what `tables_to_describe` and others have passed."""
+        """True if operations may be composed once columns and peers' progress are looked up."""
         return self._unlike > 0 or bool(self._old_batches)
 
     def tables_to_describe(self) -> list[str]:
-        """Return the tables whose columns are worth knowing for what waits."""
+        """Return the tables of waiting operations that may be composed if columns are known."""
         found: set[str] = set()
         for offset, task in self._tasks.items():
             if task.state is TaskState.WAITING and (task.unlike or offset in self._old_batches):

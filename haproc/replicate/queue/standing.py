@@ -26,7 +26,7 @@ class Position(StrEnum):
     UNDECIDED = "waiting for decision"
     """Its origin tries it first."""
     UNCOMPUTED = "waiting for its rows"
-    """The cluster that runs its query has not put the rows into the log."""
+    """The log does not have the rows of its query yet."""
     FAILING = "failing"
     """It failed and is tried again."""
     STUCK = "stuck"
@@ -38,9 +38,9 @@ class Position(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """``together``: first and last offset of the statement it is combined into, if it is.
+    """The status of an operation on a cluster.
 
-    ``head``: nothing before it is unfinished.
+    ``together``: the first and last offset of its combined statement. ``head``: it comes first.
     """
 
     position: Position
@@ -142,7 +142,7 @@ def blockers(queue: Iterable[Unfinished]) -> Iterable[tuple[Unfinished, int | No
         before = [writers[table] for table in op.reads | op.writes if table in writers]
         before += [readers[table] for table in op.writes if table in readers]
         if op.exclusive:
-            # One that names its tables passes what is computed for others.
+            # DDL that names its tables does not wait for computations of other tables.
             first = plain if op.named else head
             before = [*(before if op.named else []), *([] if first is None else [first])]
             exclusive = offset if exclusive is None else exclusive

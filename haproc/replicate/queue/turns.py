@@ -1,4 +1,4 @@
-"""The order of ready operations: conflicts, missing marks, decisions, shares of the lanes."""
+"""The order of ready operations: conflicts, DDL, decisions, and shares of the lanes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.replicate.records.operation import DecisionKind, Operation
 
 
 class Readiness:
-    """Tells if an operation still waits for a later record: a decision, or its rows.
+    """The later records that operations wait for: decisions, and rows.
 
     Operations are known by their offsets; ``me`` is the cluster's name.
     """
@@ -33,7 +33,7 @@ class Readiness:
         return True
 
     def rejected(self, offset: int) -> bool:
-        """True if it is known to be rejected."""
+        """True if the operation is known to be rejected."""
         return self._verdicts.get(offset) is DecisionKind.REJECT
 
     def provide(self, offset: int) -> None:
@@ -45,33 +45,33 @@ class Readiness:
         self._permitted.add(offset)
 
     def lacks_rows(self, offset: int, op: Operation) -> bool:
-        """True if it waits for its rows."""
+        """True if the operation waits for its rows."""
         return op.computed and offset not in self._provided
 
     def lacks_decision(self, offset: int, op: Operation) -> bool:
-        """True if it waits for a decision, once its rows are there."""
+        """True if the operation waits for a decision, and has its rows."""
         if not op.synchronous or op.origin == self._me or self.lacks_rows(offset, op):
             return False
         return offset not in self._permitted and offset not in self._verdicts
 
     def lacks(self, offset: int, op: Operation) -> bool:
-        """True if it waits for either."""
+        """True if the operation waits for its rows or a decision."""
         return self.lacks_rows(offset, op) or self.lacks_decision(offset, op)
 
     def released(self, offset: int) -> None:
-        """It was run here."""
+        """Note that the operation was run here."""
         self._permitted.discard(offset)
 
     def forget(self, low: int) -> None:
-        """Forget what is done."""
+        """Forget the operations below an offset: they are done."""
         self._verdicts = {at: verdict for at, verdict in self._verdicts.items() if at >= low}
         self._provided = {at for at in self._provided if at >= low}
 
 
 NOT_LONG_AGO: Final = 16_384
-"""Records. Chosen: as far as operations run ahead of each other."""
+"""In records. Chosen: as far as operations run ahead of each other."""
 USERS_MAX: Final = 1_024
-"""Users whose last time with a lane is known; the others count as having waited longest."""
+"""The most users with a known last turn; the others count as having waited longest."""
 
 
 class Sharing:
@@ -79,7 +79,7 @@ class Sharing:
 
     The user with the fewest lanes comes first, then the one whose operation has waited longest. A
     running operation keeps its lane, so one user could fill all lanes just before another one
-    comes. Therefore one lane is kept free while another user has written something not long ago.
+    comes. So one lane is kept free if another user wrote within the last NOT_LONG_AGO records.
 
     Values in, values out.
     """
@@ -91,7 +91,7 @@ class Sharing:
         """The newest operations of the two users that wrote last."""
 
     def came(self, user: str, offset: int) -> None:
-        """An operation of this user was read from the log."""
+        """Note that an operation of this user was read from the log."""
         self._came[user] = offset
         self._came.move_to_end(user)
         if len(self._came) > 2:
@@ -102,8 +102,8 @@ class Sharing:
     ) -> str | None:
         """Return the user whose operation starts next; None if none may.
 
-        ``ready``: the first offset of each user that may start; ``has``: how many lanes each user
-        has, of so many.
+        ``ready``: by user, the first offset that may start. ``has``: the lanes that each user has.
+        ``lanes``: the number of all lanes.
         """
         allowed = [user for user in ready if self._may_have(user, has, lanes, read_to)]
         if not allowed:
@@ -116,7 +116,7 @@ class Sharing:
         )
 
     def served(self, user: str) -> None:
-        """This user got a lane."""
+        """Note that this user got a lane."""
         self._count += 1
         self._served[user] = self._count
         self._served.move_to_end(user)
@@ -131,18 +131,18 @@ class Sharing:
 
 
 UNMARKED_MAX: Final = 4
-"""At a time, so that their intents fit beside the cursor. Chosen: of those that take long at most
-three run, so that short ones never wait for them."""
+"""The most DDL at a time, so that the intents fit beside the cursor. Chosen: at most three of them
+are long, so short ones never wait for those."""
 
 
 class Unmarked:
-    """The statements without a mark (DDL) that run, or that an earlier process may have run.
+    """The statements without a transaction marker (DDL) that run, or may have run earlier.
 
-    Each has an intent of its own, stored before it starts: its offset, and what stood there
-    before it. There is none before somebody has looked: what has no intent was not begun, and an
-    operation in doubt is one of which it is known what stood there.
+    Each has its own intent, which is stored before it starts: its offset, and a fingerprint of the
+    objects that it is about. An operation without an intent was not begun. So the fingerprint of an
+    operation in doubt is known.
 
-    Operations are known by their offsets; ``stored`` comes from the progress.
+    Operations are known by their offsets; ``stored``: the intents in the progress.
     """
 
     def __init__(self, stored: Iterable[tuple[int, str]] = (), low: int = 0) -> None:
@@ -151,54 +151,54 @@ class Unmarked:
         self._begun = set(self._stood)
 
     def may_begin(self, offset: int, *, beside: bool) -> bool:
-        """True if there is room for one more; ``beside``: it may take long."""
+        """True if the operation may begin beside the others; ``beside``: it may take long."""
         most = UNMARKED_MAX - 1 if beside else UNMARKED_MAX
         return offset in self._begun or len(self._begun) < most
 
     def begins(self, offset: int) -> None:
-        """It takes its place; its statement may run once it is stored what `stood` there."""
+        """Count the operation as begun; it may run once its intent (`stood`) is stored."""
         self._begun.add(offset)
 
     def over(self, offset: int) -> None:
-        """It needs no more running."""
+        """Forget an operation that is done."""
         self._begun.discard(offset)
         self._stood.pop(offset, None)
 
     def keep(self, expected: Callable[[int], bool]) -> None:
-        """Forget whatever is not to be run any more."""
+        """Forget the operations that are not to be run any more."""
         for offset in [offset for offset in self._begun if not expected(offset)]:
             self.over(offset)
 
     def doubted(self, offset: int) -> bool:
-        """True if an earlier process may have run it."""
+        """True if an earlier process may have run the operation."""
         return offset in self._old and offset in self._stood
 
     def stood(self, offset: int, before: str) -> None:
-        """Note what stands there before it, empty if it is about nothing that can be looked at.
+        """Note the fingerprint before an operation; empty if it has no objects to look up.
 
-        That is its intent, and part of the progress from here on.
+        This is its intent, and part of the progress from here on.
         """
         self._stood[offset] = before
 
     def before(self, offset: int) -> str:
-        """Return that; empty if it is not known."""
+        """Return the fingerprint before an operation; empty if none is known."""
         return self._stood.get(offset, "")
 
     @property
     def stored(self) -> tuple[tuple[int, str], ...]:
-        """The part of it that is stored."""
+        """The intents, as the progress stores them."""
         return tuple(sorted(self._stood.items()))
 
 
 _COMPUTATIONS_MAX: Final = 16
-"""Chosen: more than there may be under way on a cluster that serves."""
+"""The most computations remembered. Chosen: more than run on a cluster that serves."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The unfinished operations that touch one table, and which of them write it; in log order.
+    """The unfinished operations on one table, and those that write it; in log order.
 
-    Most go from the front, where a plain dict would leave gaps to be stepped over.
+    Most are removed at the front, where a plain dict would become slow: it keeps gaps.
     """
 
     touching: OrderedDict[int, Operation] = field(default_factory=OrderedDict)
@@ -206,12 +206,12 @@ class _Line:
 
 
 class Turns:
-    """The operations that conflict with nothing unfinished before them.
+    """The *conflict-free* operations: they conflict with no unfinished one before them.
 
     Two operations conflict if one of them writes a table that the other reads or writes. An
     exclusive one conflicts with every other, with one exception: DDL that names all that it touches
     starts while a computation of a table (`Operation.beside`) runs in front of it, if they share no
-    name. Each operation that comes or goes updates this, so one costs the same however many wait.
+    name. Each operation that comes or goes updates this; its cost does not depend on the others.
 
     Operations are known by their offsets, and come in log order.
     """
@@ -221,14 +221,14 @@ class Turns:
         self._exclusive: OrderedDict[int, Operation] = OrderedDict()
         self._beside: OrderedDict[int, None] = OrderedDict()
         self._plain: OrderedDict[int, None] = OrderedDict()
-        """The operations that are neither of the two."""
+        """The operations that are neither exclusive nor computations of tables."""
         self.computations: OrderedDict[int, tuple[frozenset[str], frozenset[str]]] = OrderedDict()
         """The tables of recent computations, until these are over on every cluster."""
         self._free: dict[str, list[int]] = {}
-        """By user: what conflicts with nothing before it that is not exclusive; in log order."""
+        """By user, in log order: operations that are conflict-free but for exclusive ones."""
 
     def add(self, offset: int, op: Operation) -> None:
-        """Take in an operation."""
+        """Add an operation."""
         if op.exclusive:
             self._exclusive[offset] = op
             return
@@ -246,7 +246,7 @@ class Turns:
             self._free.setdefault(op.user, []).append(offset)
 
     def leave(self, offset: int, op: Operation) -> None:
-        """Let an operation go: what waited only for it is free."""
+        """Remove an operation, and free those that waited only for it."""
         if op.exclusive:
             del self._exclusive[offset]
             return
@@ -269,7 +269,7 @@ class Turns:
             self._move_up(line, wrote)
 
     def _move_up(self, line: _Line, wrote: bool) -> None:
-        """Free the first operation; behind one that ``wrote``, all readers up to a writer."""
+        """Free the first operation; if the removed one ``wrote``, all readers up to a writer."""
         for offset, op in line.touching.items():
             free = self._free.get(op.user, [])
             at = bisect_left(free, offset)
@@ -285,24 +285,24 @@ class Turns:
         ) and all(next(iter(self._lines[table].writing), offset) >= offset for table in op.reads)
 
     def newest(self, tables: Collection[str]) -> int:
-        """Return the newest of those that write a table; -1 if none does, or there are others."""
+        """Return the newest operation that writes a single table; -1: none, or more tables."""
         line = self._lines.get(next(iter(tables))) if len(tables) == 1 else None
         return -1 if line is None else next(reversed(line.writing), -1)
 
     def first_change(self, tables: Collection[str], none: int) -> int:
-        """Return the first unfinished one that may change what tables hold or are; or ``none``."""
+        """Return the first unfinished operation that may change the tables, or ``none``."""
         lines = (self._lines[table] for table in tables if table in self._lines)
         firsts = [next(iter(line.writing), none) for line in lines]
         return min([next(iter(self._exclusive), none), *firsts])
 
     def in_turn(self, below: int) -> Iterator[int]:
-        """Yield those below an offset whose turn it is, in log order."""
+        """Yield the conflict-free operations below an offset, in log order."""
         yield from merge(*self.by_user(below).values())
 
     def by_user(self, below: int) -> Mapping[str, Iterator[int]]:
-        """Return them by user, each in log order.
+        """Return the conflict-free operations below an offset, by user, in log order.
 
-        Behind an exclusive one nothing's turn comes.
+        No operation after an unfinished exclusive one is conflict-free.
         """
         first = next(iter(self._exclusive), None)
         ahead = self._as_far_as(below)
@@ -329,9 +329,9 @@ class Turns:
         return next(iter(others), offset) < offset
 
     def behind(self, table: str, offset: int, below: int) -> Iterator[int]:
-        """Yield those from one whose turn it is, below another offset, that touch a table.
+        """Yield the operations on a table from a conflict-free one, ``offset``, to before ``below``.
 
-        As far as the next exclusive one.
+        It ends before the next exclusive operation.
         """
         below = self._as_far_as(below)
         for each in self._lines[table].touching:

@@ -26,25 +26,25 @@ from haproc.replicate.log_state.definitions import NOTHING, redefined
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
 
-# Combining consecutive INSERTs into one table into one statement.
+# Combines consecutive INSERTs into one table into one statement.
 #
-# Only where each would mean the same alone: equal text up to the rows, equal literal types (see
-# `InsertShape`), equal settings; rows that came as Arrow only with an equal schema. What the
-# combination means if it fails is the applier's business: its halves then run, and so on.
+# Only if each keeps the meaning that it has alone: equal text up to the rows, equal literal types
+# (see `InsertShape`), equal settings; rows that came as Arrow only with an equal schema. If the
+# combined statement fails, the applier splits it: its halves run, and so on.
 
 
 LEFT_FROM_BYTES: Final = 1 << 20
-"""Rows from this size on wait in the log. Chosen: to read them once more costs little beside what
-Spark takes for them; of smaller ones thousands may be one statement."""
+"""Rows of at least this size wait in the log. Chosen: a second read of them costs little beside
+Spark's time; of smaller ones thousands may be one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """Bounds of one combined statement: rows that came as Arrow have their own.
 
-    Such rows lie in the cluster's driver while they are written. So of all that run side by side
-    there may be twice as many bytes as of one. ``tokens_max``: of a text, as of one that a client
-    sends (`haproc.classify.bounds`): Spark's heap is exhausted by a few times as many.
+    Such rows are in the driver's memory while they are written. So all running statements together
+    may have twice the bytes of one. ``tokens_max``: the same bound as for a client's text
+    (`haproc.classify.bounds`): a few times as many tokens exhaust Spark's heap.
     """
 
     operations_max: int = 10_000
@@ -96,7 +96,7 @@ class BatchKey:
     signature: str = ""
 
     def joined(self, other: BatchKey | None) -> BatchKey | None:
-        """Return the key of both together; None if they have to stay apart."""
+        """Return the key of both together; None if they cannot be combined."""
         if other is None or other.head != self.head or other.settings != self.settings:
             return None
         if other.signature == self.signature:
@@ -122,7 +122,7 @@ def batch_key(op: Operation) -> BatchKey | None:
 
 
 def row_count(op: Operation) -> int:
-    """Return how many rows an operation adds to a batch, as far as its record tells."""
+    """Return the number of rows that an operation adds to a batch; 1 if it is not known."""
     if isinstance(op.write, RowsInLog):
         return op.write.count
     if isinstance(op.write, ArrowRows):
@@ -131,9 +131,9 @@ def row_count(op: Operation) -> int:
 
 
 def left_in_log(op: Operation) -> Operation:
-    """Return what stands in the queue for an operation: one of large rows without them.
+    """Return an operation as the queue holds it: without its rows, if they are large.
 
-    As many as the queue may hold would be a multiple of what a HAProc takes otherwise.
+    A full queue of large rows would take a multiple of a HAProc's other memory.
     """
     if not isinstance(op.write, ArrowRows) or op.size_bytes < LEFT_FROM_BYTES:
         return op
@@ -150,7 +150,7 @@ def cell_count(key: BatchKey | None, rows: int) -> int:
 
 
 def combine(operations: Sequence[Operation]) -> Write:
-    """Return the one write that does what these do one after another; their keys are equal."""
+    """Return one write with the effect of these operations, which can be combined."""
     first = operations[0]
     if len(operations) == 1:
         return first.write
@@ -181,11 +181,11 @@ def _schema_of(stream: bytes) -> Any:
 MARKER: Final = Operation(
     "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlText(""), tables_known=False
 )
-"""Stands where the log has a verification: a place in the order with nothing beside it."""
+"""In place of a verify or copy record: a place in the order with nothing running beside it."""
 
 
 class Intent(Enum):
-    """What must be durable before a unit starts."""
+    """The intent that must be durable before a unit starts."""
 
     NONE = auto()
     BATCH = auto()
@@ -196,10 +196,9 @@ class Intent(Enum):
 class Unit:
     """One statement for the cluster: one operation, or several combined.
 
-    ``version`` is the mark's version: the last operation's offset. ``in_doubt``: an earlier
-    incarnation may have run it. ``composed``: the statement that does what unlike ones do one after
-    another. ``apart``: an earlier incarnation ran them as one statement, for which this one finds
-    no text.
+    ``version``: of the transaction marker, the last operation's offset. ``in_doubt``: an earlier
+    incarnation may have run it. ``composed``: one statement with the effect of unlike operations.
+    ``apart``: an earlier incarnation ran them as one statement that this one cannot make again.
     """
 
     offsets: tuple[int, ...]
@@ -215,13 +214,13 @@ class Unit:
 
     @property
     def arrow_bytes(self) -> int:
-        """Bytes of its rows, if they came as Arrow."""
+        """The bytes of its rows, if they came as Arrow; else 0."""
         if not isinstance(self.operations[0].write, ArrowRows):
             return 0
         return sum(op.size_bytes for op in self.operations)
 
     def write(self) -> Write:
-        """Return the statement to run; what stands for a computed one is in the log."""
+        """Return the statement to run; the rows of a computed one are in the log."""
         return SqlText(self.composed) if self.composed else combine(self.operations)
 
 
@@ -245,13 +244,13 @@ class TaskState(Enum):
     WAITING = auto()
     RUNNING = auto()
     SPLIT = auto()
-    """Taken out of a combined unit; it waits until the progress without that is durable."""
+    """Split off a combined unit; it waits until the progress without that unit is durable."""
     COMPLETE = auto()
 
 
 @dataclass(slots=True)
 class Task:
-    """An operation of the queue, and how far it has come.
+    """An operation of the queue, and its state.
 
     ``cells``: its rows times their columns.
     """
@@ -260,18 +259,18 @@ class Task:
     op: Operation
     key: BatchKey | None
     rows: int
-    """That it adds to a batch: counted when it comes, since a statement may be of thousands."""
+    """The rows that it adds to a batch: counted once, because thousands may be one statement."""
     cells: int
     state: TaskState = TaskState.WAITING
     single: bool = False
     half: int | None = None
-    """The last offset of the half of a failed unit that it belongs to: it runs with no others."""
+    """The last offset of its half of a failed unit: it runs with no operation outside."""
     unlike: bool = False
     """True if the operation before it on its table is no INSERT that it can be combined with."""
 
     @classmethod
     def of(cls, offset: int, op: Operation, before: Task | None, *, single: bool) -> Task:
-        """Return an operation that came; ``before``: the newest one on its table."""
+        """Return the task of a new operation; ``before``: the newest one on its table."""
         key = batch_key(op)
         rows = 0 if key is None else row_count(op)
         differs = unlike(op, key, None if before is None else before.key)
@@ -279,15 +278,15 @@ class Task:
         return cls(offset, op, key, rows, cells, single=single, unlike=differs)
 
     def become(self, state: TaskState) -> None:
-        """Note how far it has come."""
+        """Set the state."""
         self.state = state
 
     def isolate(self) -> None:
-        """Have it run alone."""
+        """Let it run alone only."""
         self.single = True
 
     def split(self, half: int, *, alone: bool) -> None:
-        """Take it out of a unit that failed, into the half of it that ends there."""
+        """Split it off a failed unit; ``half``: the last offset of its half."""
         self.state, self.half = TaskState.SPLIT, half
         self.single = self.single or alone
 
@@ -295,20 +294,20 @@ class Task:
 # The operations of the queue that may run as one statement although they are not alike.
 #
 # Only operations that are known to have succeeded are composed
-# (`haproc.replicate.log_state.computations`). Otherwise a value that a later statement of the
-# composition replaces would never be tried. The table's columns must be known, too, since a
-# definition was last applied here.
+# (`haproc.replicate.log_state.computations`). Otherwise an error in a value that a later statement
+# replaces would never be found. The table's columns must be known, too, as of the last definition
+# that was applied here.
 
 
 CHANGES: Final = (Kind.UPDATE, Kind.DELETE, Kind.MERGE)
 OPERATIONS_MAX: Final = 1_024
-"""Of one statement: composing so many holds the event loop for 40 ms."""
+"""The most operations of one composed statement: so many block the event loop for 40 ms."""
 CELLS_MAX: Final = 6_000
-"""Rows times columns, of all that a composed statement reads or writes: one takes some 10 µs, so
-composing holds the event loop for some 60 ms at most."""
+"""The most cells (rows times columns) that a composed statement reads or writes. One takes some
+10 µs, so composing blocks the event loop for some 60 ms at most."""
 _KEYED_CHARS, _ARROW_BYTES, _INSERT_CHARS = 5, 40, 500
-"""Of changes by key, of rows that came as Arrow and of INSERTs: what is read in as long as a cell
-takes. Measured."""
+"""The bytes that are read in the time of one cell: of changes by key, of rows that came as Arrow,
+of INSERTs. Measured."""
 
 
 class Composing:
@@ -320,12 +319,12 @@ class Composing:
         self._columns: dict[str, Sequence[Column] | None] = {}
         self._unreadable: set[str] = set()
         self.definitions = 0
-        """Rises whenever what is known of tables may have become wrong."""
+        """A count that rises whenever the known columns may have become wrong."""
         self.tried = False
-        """True if texts were read to compose them since `begin`, which holds the event loop."""
+        """True if texts were read to compose them since `begin`, which blocks the event loop."""
 
     def begin(self) -> None:
-        """Allow one more look at texts."""
+        """Allow texts to be read once more."""
         self.tried = False
 
     # -- tables ----------------------------------------------------------------------------
@@ -333,18 +332,18 @@ class Composing:
     def describe(self, table: str, columns: Sequence[Column] | None, definitions: int) -> None:
         """Note a table's columns; None: it does more with a row than store it.
 
-        ``definitions`` as it was before the table was looked at.
+        ``definitions``: the count as it was before the columns were read.
         """
         if definitions == self.definitions:
             self._columns[table] = columns
         self._unreadable.discard(table)
 
     def failed(self, table: str) -> None:
-        """Note that a table could not be looked at, for reasons of the cluster's own."""
+        """Note that a table's columns could not be read, for reasons of the cluster's own."""
         self._unreadable.add(table)
 
     def looked_for(self, table: str) -> bool:
-        """True if a composition was tried, with any result."""
+        """True if the table's columns were asked for, with any result."""
         return self.described(table) or table in self._unreadable
 
     def described(self, table: str) -> bool:
@@ -352,7 +351,7 @@ class Composing:
         return table in self._columns
 
     def applied(self, operations: Iterable[Operation]) -> None:
-        """Forget what these may have changed."""
+        """Forget all columns if these operations may have changed a definition."""
         if any(op.exclusive or redefined(op) != NOTHING for op in operations):
             self._columns.clear()
             self._unreadable.clear()
@@ -361,23 +360,23 @@ class Composing:
     # -- operations ------------------------------------------------------------------------
 
     def spoken_of(self, offset: int) -> bool:
-        """True if an operation is known not to have simply succeeded on some cluster."""
+        """True if the log has a control record on an operation, such as a report of an error."""
         return self._peer_success.has_control_record(offset)
 
     def may_compose(self, offset: int, op: Operation, awaited: bool) -> bool:
-        """True if an operation may be composed with others, as far as others' success goes.
+        """True if an operation may be composed because it is known to have succeeded on a peer.
 
-        ``awaited``: a request waits for it, which gets the number of its rows.
+        ``awaited``: a request waits for it, and needs the number of changed rows.
         """
         if awaited and changes_keys(op):
             return False
         return self._peer_success.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
 
     def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
-        """Yield as many of the tasks, which follow on each other, as one statement may hold.
+        """Yield as many of the consecutive tasks as one statement may hold.
 
-        Nothing unless they are more than so many. No more are read than are needed: mostly the
-        first one already shows that nothing can be composed.
+        Yields none if they are not ``more_than`` that number. No more are read than are needed:
+        mostly the first one already shows that nothing can be composed.
         """
         fitting = self._fitting(tasks)
         first = list(islice(fitting, more_than + 1))
@@ -402,10 +401,9 @@ class Composing:
     def composed(
         self, table: str, operations: Iterable[Operation], *, bounded: bool = True
     ) -> tuple[int, str]:
-        """Return the number of these consecutive operations that run as one statement.
+        """Return the number of consecutive operations that run as one statement, and the statement.
 
-        And the statement; 0 if there is none for at least two of them. Not ``bounded``: whatever
-        time that takes.
+        The number is 0 if there is no statement for at least two. ``bounded``: by CELLS_MAX.
         """
         columns = self._columns.get(table)
         if columns is None:
@@ -432,7 +430,7 @@ def _reading(op: Operation) -> int:
 
 
 def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tuple[int, str]:
-    """Return the statement for as many of the changes as one takes, halving them."""
+    """Return the number of changes in one statement, and it; halves them until there is one."""
     while len(changes) > 1:
         if text := statement(table, window):
             return len(changes), text
@@ -453,5 +451,5 @@ def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool
 
 
 def changes_keys(op: Operation) -> bool:
-    """True if an operation may be one that composing is for."""
+    """True if an operation may be a change by key, which composing is for."""
     return op.kind in CHANGES and isinstance(op.write, SqlText)
