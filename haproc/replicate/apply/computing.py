@@ -223,7 +223,7 @@ class Computing:
             yield op.write.rows
 
     async def vanished(self, unit: Unit) -> EngineError | None:
-        """Return an error if the unit's staging table is gone, so that its own does not count."""
+        """Return an error if the unit's staging table is gone: the unit is not at fault then."""
         return await self._staging_tables.vanished(unit.version)
 
     async def over(self, unit: Unit, lane: Lane) -> None:

@@ -35,7 +35,7 @@ class _Look:
     began_ms: int
     over: bool = False
     found: str = ""
-    """Empty if it failed."""
+    """The fingerprint; empty if the lookup failed."""
 
 
 class Foreseen:
@@ -212,7 +212,7 @@ class Doubts:
             self._kept.pop(table, None)
 
     async def settled(self, unit: Unit, lane: Lane) -> bool:
-        """True if the unit was applied; if not, remove its remains: it may run as a first time.
+        """Return True if the unit was applied; else remove its remains, so that it can run again.
 
         The caller has made sure that no earlier attempt runs. Raises EngineError.
         """

@@ -263,7 +263,7 @@ async def _read(
 async def _pieces(
     reading: Queries, table: str, schema: bytes, timeout_s: float
 ) -> AsyncIterator[pieces.RowsPiece]:
-    """Yield the pieces of a staging table that are each read at once: all its rows together."""
+    """Yield the pieces of a staging table, each small enough for one read."""
     found = await _rows(reading, pieces.sizes(table, schema), timeout_s)
     files = [pieces.StagingFile(row["name"], row["bytes"]) for row in found]
     for each in pieces.whole(files):

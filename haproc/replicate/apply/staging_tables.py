@@ -111,7 +111,7 @@ class StagingTables:
             self.over.append(self._computed.pop(offset)[0])
 
     async def vanished(self, offset: int) -> EngineError | None:
-        """Return an error if the staging table of an operation is gone: its own does not count."""
+        """Return an error if an operation's staging table is gone; None if not, or if unused."""
         tables = list(self._in_use.get(offset, ()))
         if offset in self._computed:
             tables.append(self._computed[offset][0])

@@ -1,6 +1,6 @@
 """This member's access to the log: calls are repeated until the log answers.
 
-A process acts for its cluster from its *claim* on, until the log has a claim of another process.
+A process acts for its cluster from its *claim* on, until the log has a later claim on the cluster.
 A call that finds such a claim never returns, so a replaced process does nothing more.
 """
 
@@ -115,7 +115,7 @@ class OwnLog:
         """True if the log fails, and has not answered for _LOST_PROBES probes.
 
         The log is asked for its end at every probe. So a peer that sees the log now asked it after
-        it began to fail here. A cut line is no reason if only writes fail.
+        it began to fail here. Writes that fail alone do not count: a cut line stops reads, too.
         """
         lost = self._silent_s() > _LOST_PROBES * self._timeouts.probe_interval_s
         return lost and not self._condition.now.log_up

@@ -124,7 +124,7 @@ class Notes:
         return self._diverged
 
     def mark_verified(self, marker: int) -> None:
-        """Forget a difference that is not after a verification with equal tables."""
+        """Forget a difference found at or before a verification with equal tables."""
         if self._diverged is not None and self._diverged.offset <= marker:
             self._diverged = None
 
@@ -140,7 +140,7 @@ class Notes:
         return self._undecided
 
     def decide(self, marker: int) -> Undecided | None:
-        """Forget a difference that is not after a deciding verification; return any other."""
+        """Forget a difference at or before a verification that decided; return any later one."""
         if self._undecided is not None and self._undecided.offset <= marker:
             self._undecided = None
         return self._undecided

@@ -92,7 +92,7 @@ class Troubles:
         return self._troubles.pop(offsets[-1], None) is not None
 
     def skip(self, skip: Skip) -> None:
-        """Note a record that has this cluster skip an operation."""
+        """Note a ``skip`` record: this cluster is to skip the operation."""
         self._skips[skip.offset] = skip
         if trouble := self.of(skip.offset):
             trouble.poked.set()

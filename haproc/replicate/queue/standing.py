@@ -40,7 +40,7 @@ class Position(StrEnum):
 class OperationStatus:
     """The status of an operation on a cluster.
 
-    ``together``: the first and last offset of its combined statement. ``head``: it comes first.
+    ``together``: first and last offset of its combined statement. ``head``: first of the queue.
     """
 
     position: Position

@@ -69,7 +69,8 @@ class Readiness:
 
 
 NOT_LONG_AGO: Final = 16_384
-"""In records. Chosen: as far as operations run ahead of each other."""
+"""A user counts as active if it wrote within so many of the newest records. Chosen: as far as
+operations run ahead of each other."""
 USERS_MAX: Final = 1_024
 """The most users with a known last turn; the others count as having waited longest."""
 
@@ -329,7 +330,7 @@ class Turns:
         return next(iter(others), offset) < offset
 
     def behind(self, table: str, offset: int, below: int) -> Iterator[int]:
-        """Yield the operations on a table from a conflict-free one, ``offset``, to before ``below``.
+        """Yield a table's operations from a conflict-free one, ``offset``, to before ``below``.
 
         It ends before the next exclusive operation.
         """
