@@ -135,7 +135,7 @@ class PeerProgress:
 
     @property
     def sound(self) -> bool:
-        """True if the peer's tables are those at its cursor: no state that only an operator ends."""
+        """True if the tables are those at the cursor: no state that only an operator ends."""
         return self.state not in HOPELESS
 
     def applied(self, offset: int) -> bool:
