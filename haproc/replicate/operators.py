@@ -96,7 +96,7 @@ class Operators:
             "offset": each.offset,
             "head": standing.head,
             "class": op.operation_class.value,
-            "kind": "verification" if op is MARKER else op.kind.value,
+            "kind": "verification or copy" if op is MARKER else op.kind.value,
             "reads": [*sorted(op.reads)],
             "writes": [*sorted(op.writes)],
             "origin": op.origin,
