@@ -191,7 +191,7 @@ class Backups:
             )
         return {each.key: each for each in newest.tables}
 
-    # -- what this cluster holds -----------------------------------------------------------
+    # -- the content of this cluster -------------------------------------------------------
 
     async def _noted(self, marker: int) -> Inventory:
         """Return this cluster's content at the record, as soon as the cluster reaches it."""

@@ -101,7 +101,7 @@ class Beginning:
         return Progress(born=log.epoch) if cursor is None else from_cursor(cursor)
 
     async def _know_the_storage(self) -> None:
-        """Store the id of the cluster's storage beside the cursor, if it is not there yet."""
+        """Make sure that the cluster has the cursor's storage; store its id if none is known."""
         core, known = self._core, self._core.notes.storage
         found = await core.asking(lambda: core.engine.storage(known))
         if found != known:

@@ -71,7 +71,7 @@ class Operators:
         self.on_rebuild: Callable[[], None] = lambda: None
         """Called to make this process begin anew."""
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- showing ---------------------------------------------------------------------------
 
     def queue(self, start: int, count: int) -> Mapping[str, Json]:
         """Return the queue's operations from an offset on, as far as the log was read."""

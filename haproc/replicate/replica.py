@@ -115,7 +115,7 @@ class Replica:
             await self.verifier.at(offset)
 
     def foresee(self, op: Operation) -> None:
-        """Begin early with the lookups that an operation needs which is about to be submitted."""
+        """Begin the lookups for an operation before it is submitted."""
         self._applier.doubts.foresee(op)
 
     # -- life ------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ class Trimmer:
         return low
 
     async def _made(self, offset: int, end: int) -> tuple[int, int] | None:
-        """Return the first offset from there on with a time, and that time in Unix ms, or None."""
+        """Return offset and Unix time (ms) of the first record with a time in a range, or None."""
         for _ in range(_PAGES_MAX):
             entries = await self._core.log.read(offset, records_max=_PAGE_RECORDS)
             for entry in entries:

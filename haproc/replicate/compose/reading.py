@@ -278,7 +278,7 @@ class Upsert(Expressions):
         return anew
 
     def _alias(self) -> str:
-        """Read an alias, if there is one."""
+        """Return the next alias; empty if there is none."""
         if self._take("AS"):
             return self._name()
         free = self._ended() or self._is_symbol(",", ")", "(") or self._word() in _NO_ALIASES

@@ -1,4 +1,4 @@
-"""The definitions and tables of an operation, and the offsets at which these were written."""
+"""Finds changed definitions: stale operations, newest writes, DDL that names all its tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ a quarter more at a start costs little."""
 
 NOTHING: Final = frozenset[str]()
 ANYTHING: Final = "*"
-"""Stands among the names that an operation rests on if it may also rest on other names."""
+"""A name in `Operation.rests_on`: the operation may also rest on names that are not in the set."""
 _NEVER: Final = frozenset(
     {
         Kind.DELETE,

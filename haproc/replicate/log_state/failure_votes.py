@@ -64,7 +64,7 @@ def given_up_as(word: Abandon) -> ErrorClass:
 
 
 def taken_back(who: str) -> str:
-    """Return the clients' error for a revoked operation."""
+    """Return the text of the clients' error for a revoked operation."""
     return f"it was taken back by {who}, and has no effect anywhere"
 
 
@@ -79,11 +79,11 @@ class FailureVotes:
         self._known_from = 0
 
     def begin(self, known_from: int) -> None:
-        """Pass over votes on operations below this offset: they are not known completely."""
+        """Ignore votes on operations below this offset: they are not known completely."""
         self._known_from = known_from
 
     def members_changed(self, offset: int, leaves: str = "") -> None:
-        """Note a record about the ring's members, and those that leave."""
+        """Note a record of the ring's members; ``leaves``: the cluster that leaves, or empty."""
         self._changes[offset] = leaves
 
     def left_since(self, offset: int) -> frozenset[str]:
