@@ -1,13 +1,13 @@
-"""Makes a backup of what this cluster holds, at one place in the order, by its own Spark.
+"""Makes a backup of this cluster's tables, views and functions, as of one offset, by its own Spark.
 
-1. A `Copy` record is put into the log; at its place this cluster notes what it holds
-   (`haproc.replicate.agree.donating`), and goes on.
-2. Tables whose state the newest manifest does not have are brought up to date in the backup: files
-   that are not there are copied, then a commit says which belong to the table.
+1. This HAProc appends a `Copy` record. When the cluster reaches the record, it lists its content
+   (the donor's snapshot, see `haproc.replicate.agree.donating`), and goes on.
+2. Tables whose state is not in the newest manifest are updated in the backup: the missing files
+   are copied, then a commit names the files of the table.
 3. The manifest is written.
 
-One backup is made at a time. A process that is killed leaves what it copied: the next backup needs
-not do it again, and nothing counts without a manifest.
+One backup is made at a time. A killed process leaves files without a manifest. They are no backup,
+but the next backup does not copy them again.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ from haproc.replicate.restoring import read_manifest
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 5
-"""How often Spark is asked the same before the backup counts as failed. Chosen."""
+"""The attempts of one request to Spark before the backup counts as failed. Chosen."""
 T = TypeVar("T")
 
 
 class BackupState(StrEnum):
-    """What became of the backup that this process was asked for last."""
+    """The state of the newest backup that this process was asked for."""
 
     NONE = "none"
-    """None was asked for since the process began."""
+    """No backup was asked for since the process began."""
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
 
 
 class _FailedError(Exception):
-    """There is no backup; the text says why."""
+    """The backup cannot be made; the text is the reason."""
 
 
 @dataclass(slots=True)
 class BackupProgress:
-    """How far a backup is. ``files`` and ``bytes`` are those that were copied so far."""
+    """The progress of a backup. ``files`` and ``bytes``: copied so far."""
 
     state: BackupState = BackupState.NONE
     destination: str = ""
@@ -91,7 +91,7 @@ class BackupProgress:
 
 
 class Backups:
-    """See the module."""
+    """Makes the backups of this cluster, one at a time, and reports their progress."""
 
     def __init__(self, core: Core, donor: Donor) -> None:
         self._core = core
@@ -99,7 +99,7 @@ class Backups:
         self._newest = BackupProgress()
 
     def standing(self) -> Mapping[str, Json]:
-        """Return how far the newest backup is."""
+        """Return the progress of the newest backup as JSON."""
         found = self._newest
         return {
             "cluster": self._core.me,
@@ -114,7 +114,7 @@ class Backups:
         }
 
     def begin(self, place: str) -> Mapping[str, Json]:
-        """Begin a backup; raises RequestError."""
+        """Begin a backup in the background; raises RequestError if none can begin now."""
         core = self._core
         if not is_place(place):
             raise refused(ErrorClass.BAD_REQUEST, f"{place[:80]!r} is no whole path or URL")
@@ -178,23 +178,23 @@ class Backups:
             await self._put(run.destination, manifest_name(marker), file)
 
     async def _before(self, place: str) -> Mapping[tuple[str, str], TableBackup]:
-        """Return the tables of the newest backup that is there."""
+        """Return the tables of the newest backup at ``place``, by schema and name."""
         core, copies = self._core, self._core.engine.copies()
         offsets = manifest_offsets(await self._asking(lambda: copies.names(place)))
         if not offsets:
             return {}
         newest = await read_manifest(copies, self._asking, place, offsets[-1])
-        # Offsets of two logs say nothing of which backup is the newer one.
+        # The offsets of two different logs do not show which backup is newer.
         if newest.log != core.own_log.application:
             raise _FailedError(
                 f"{place} holds backups of another ring or log ({newest.log}); choose another place"
             )
         return {each.key: each for each in newest.tables}
 
-    # -- what this cluster holds -----------------------------------------------------------
+    # -- the content of this cluster -------------------------------------------------------
 
     async def _noted(self, marker: int) -> Inventory:
-        """Return what this cluster holds at the record, once the order has come to it."""
+        """Return this cluster's content at the record, as soon as the cluster reaches it."""
         while True:
             answer, _ = await self._donor.answer(CopyQuestion("note", marker))
             if answer.inventory is not None:
@@ -208,13 +208,13 @@ class Backups:
         return inventory
 
     async def _hold(self, marker: int) -> None:
-        """Keep the notes, so that nothing takes files away that are to be copied."""
+        """Keep the snapshot alive, so that no operation deletes files that are not copied yet."""
         while True:
             await asyncio.sleep(LEASE_S / 4)
             await self._donor.answer(CopyQuestion("note", marker))
 
     async def _asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask this cluster a few times; raises EngineError."""
+        """Return the result of ``call``, with up to ATTEMPTS_MAX attempts; raises EngineError."""
         core, pauses = self._core, self._core.backoff()
         for attempt in range(1, ATTEMPTS_MAX + 1):
             await core.condition.allowed()
@@ -234,11 +234,11 @@ class Backups:
     async def _table(
         self, run: BackupProgress, table: CopyTable, known: TableBackup | None, at_ms: int
     ) -> TableBackup:
-        """Bring a table of the backup up to date."""
+        """Update a table of the backup, and return its entry for the manifest."""
         core, copies, asking = self._core, self._core.engine.copies(), self._asking
         folder = folder_of(run.destination, *table.key)
         log = f"{folder}/_delta_log"
-        # A manifest says nothing of a table whose folder somebody has emptied since.
+        # The folder may have been emptied since the manifest was written: so its commit is checked.
         if known is not None and known.source == table.source:
             there = await asking(lambda: copies.names(log))
             if commit_name(known.version) in there:

@@ -1,4 +1,4 @@
-"""How a process goes on where earlier ones left off, and when its cluster has caught up."""
+"""Takes over after earlier processes, and finds out when the cluster has caught up."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from haproc.replicate.reader import Reader
 from haproc.replicate.records.progress import Progress, from_cursor
 from haproc.replicate.restoring import Restorer
 
-# How a process takes over where earlier ones left off.
+# Taking over after earlier processes of the same cluster.
 
 
 T = TypeVar("T")
 
 
 class Beginning:
-    """Takes over for one process.
+    """Takes over this cluster for a new process.
 
-    It claims the cluster, goes back to where the stored progress says, stops what was left
-    running, and learns from the tables themselves what a crash left unclear.
+    It claims the cluster, goes back to the stored cursor, and stops statements that an earlier
+    process left running. The tables' transaction markers show which operations in doubt after a
+    crash were committed.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Beginning:
         self._poison_rejection = poison_rejection
 
     async def begin(self) -> bool:
-        """Take over, and follow the log from here on; False if that cannot be."""
+        """Take over, and begin to follow the log; False if that is impossible: see the state."""
         core = self._core
         await core.own_log.claim()
         stored = await self._load()
@@ -90,7 +91,7 @@ class Beginning:
         return True
 
     async def _all_heard(self, end: int) -> None:
-        """Wait until all is heard that may say what became of what is done: its record is there."""
+        """Count operations of earlier processes as applied, if the log up to ``end`` allows it."""
         await self._core.watermarks.heard(end)
         self._core.outcomes.presumed_applied()
 
@@ -100,7 +101,7 @@ class Beginning:
         return Progress(born=log.epoch) if cursor is None else from_cursor(cursor)
 
     async def _know_the_storage(self) -> None:
-        """Make sure that the cluster's storage is the one to which the cursor belongs."""
+        """Make sure that the cluster has the cursor's storage; store its id if none is known."""
         core, known = self._core, self._core.notes.storage
         found = await core.asking(lambda: core.engine.storage(known))
         if found != known:
@@ -108,7 +109,7 @@ class Beginning:
             await core.store()
 
     async def _read_up_to(self, offset: int) -> None:
-        """Wait until the log is read up to the offset, or as far as it is read ahead."""
+        """Wait until the log is read up to the offset, or no more can be read ahead."""
         core = self._core
         await core.news.until(
             lambda: (
@@ -117,7 +118,7 @@ class Beginning:
         )
 
     async def _restore(self, log_end: int) -> None:
-        """Ask the tables for their last offsets: what the stored progress does not know yet."""
+        """Find operations that are committed, but not in the stored progress, by their markers."""
         core, application = self._core, self._core.own_log.application
         read_to, waiting = core.schedule.read_to, core.schedule.unfinished()
         begun = [each.op for each in waiting if each.offset < log_end and not each.op.unmarked]
@@ -139,30 +140,29 @@ class Beginning:
             known = core.outcomes.at(offset)
             if known is not None and known.outcome is None:
                 core.outcomes.resolve(offset, DONE_BEFORE)
-        # Durable before anything later starts, like whatever is done: a second crash may come.
+        # Stored before any later operation starts, as always: a second crash may follow.
         await core.store()
 
 
-# When this cluster has caught up, how far it is from that, and whether a copy were quicker.
+# The end of a recovery: the cluster's progress to it, and whether a copy would be faster.
 
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 10.0
 SAMPLES_MIN, SAMPLES_MAX = 3, 12
-"""Lately is two minutes."""
+"""The rate of the replay is measured over at most two minutes."""
 CONSIDER_EVERY_S: Final = 60.0
-"""How often a copy is thought of."""
+"""The shortest time between two checks whether a copy would be faster."""
 CONSIDER_SHARE: Final = 10
-"""The backlog is read for that; so long as this many times what it took, it is not done again."""
+"""A check reads the whole backlog. The pause after it is at least so many times its own length."""
 
 
 class CatchUpEstimator:
-    """Keeps the catch-up estimate: whether the replay takes longer than a copy of tables would.
+    """Keeps the catch-up estimate: the expected times of the replay and of a copy of tables.
 
-    Looks seldom, beside the replay. While the replay is expected to take long, ``consider`` is
-    given the estimate, and returns it with what a copy would take; it begins a copy if that is
-    better.
+    While the replay is expected to take long, ``consider`` is called with the estimate now and
+    then. It returns the estimate with the time of a copy, and begins a copy if that is faster.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class CatchUpEstimator:
         self._consider_at_s = -math.inf
         self._considering = False
         self.catch_up_estimate = CatchUpEstimate()
-        """What is to be expected, as of the last look."""
+        """The newest estimate."""
 
     def look(self) -> None:
-        """Take in how far the replay is; for who passes here often."""
+        """Update the estimate, at most every LOOK_EVERY_S seconds; more calls do nothing."""
         core, now_s = self._core, asyncio.get_running_loop().time()
         if core.condition.now.caught_up or not core.condition.may_apply:
             if self._samples:
@@ -209,16 +209,16 @@ class CatchUpEstimator:
 
 
 FRESH_S: Final = 1.0
-"""Caught up means: applied the end that the log had at most this long ago."""
+"""A cluster has caught up when it reaches an end of the log that is at most this old."""
 STEADY_ROUNDS, STEADY_S = 3, 10.0
-"""Or so many times in a row the end that it had at most this long ago: under a steady load of
-statements that take a second each, a serving cluster is not closer to the end either."""
+"""Or when it reaches, so many times in a row, an end that is at most STEADY_S old: under a steady
+load of statements that take a second each, a serving cluster is not closer to the end either."""
 _TOLD_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How far the replay of a queue has come."""
+    """The progress of a replay: records applied and remaining, records a second, seconds left."""
 
     applied: int = 0
     remaining: int = 0
@@ -227,17 +227,17 @@ class Recovery:
 
 
 class CatchingUp:
-    """When this cluster has caught up with the others, and how far it is from that."""
+    """Finds out when this cluster has caught up with the others, and measures its progress."""
 
     def __init__(self, core: Core, catch_up_estimator: CatchUpEstimator) -> None:
         self._core = core
         self._catch_up_estimator = catch_up_estimator
         self._began: tuple[int, float] | None = None
-        """With which cursor, and when."""
+        """The cursor at the beginning of the replay, and the loop's time then; None: no replay."""
 
     @property
     def recovery(self) -> Recovery:
-        """How far the replay has come; zeros when there is none."""
+        """The progress of the replay; zeros when there is none."""
         if self._began is None:
             return Recovery()
         low, began = self._began
@@ -248,9 +248,9 @@ class CatchingUp:
         return Recovery(done, remaining, rate, remaining / rate if rate else 0.0)
 
     async def know_the_end(self) -> None:
-        """Keep what is known of the log's end fresh, for lag and recovery figures.
+        """Ask for the log's end again and again, for lag and recovery figures.
 
-        Asks at a steady pace, also while the log fails: how long it has been silent is evidence.
+        Also while the log fails: the length of its silence tells whether this HAProc is isolated.
         """
         core = self._core
         while True:
@@ -260,12 +260,12 @@ class CatchingUp:
                 core.log_state.past.observe(asyncio.get_running_loop().time(), end)
                 if not core.condition.now.log_up:
                     async with asyncio.timeout(core.timeouts.probe_interval_s):
-                        await core.store()  # does it take a write again?
+                        await core.store()  # a test: does the log take writes again?
             self._catch_up_estimator.look()
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
     async def run(self) -> None:
-        """Declare the cluster caught up whenever it has applied all that others wrote meanwhile."""
+        """Declare the cluster caught up, after each recovery that has come near the log's end."""
         core, clock = self._core, asyncio.get_running_loop().time
         while True:
             await core.news.until(self._behind)
@@ -274,8 +274,8 @@ class CatchingUp:
                 if self._began is None:
                     self._began = (core.schedule.low, clock())
                 began = clock()
-                # First tell, then read the end: a write that is acknowledged without this cluster
-                # was appended before its origin was told, and so is below that end.
+                # First report the progress, then read the end. A write that is acknowledged without
+                # this cluster was appended before its origin got the report, so below the end.
                 core.tell()
                 end = await core.own_log.reaching(core.log.end)
                 core.watermarks.log_ends(end)
@@ -286,14 +286,14 @@ class CatchingUp:
                 if told and fresh and core.condition.now.cluster_up:
                     self._began = None
                     core.condition.caught_up()
-                told = True  # at the next round: that it is near the end
+                told = True  # the next round reports that the cluster is near the end
 
     def _behind(self) -> bool:
         now = self._core.condition.now
         return now.cluster_up and not now.caught_up
 
     async def _low_reaches(self, end: int) -> None:
-        """Wait until all below the end is applied, or the cluster is away."""
+        """Wait until everything below the end is applied, or the cluster is DOWN."""
         core = self._core
 
         def reached() -> bool:

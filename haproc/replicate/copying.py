@@ -1,18 +1,18 @@
-"""Makes this cluster what another one is, and goes on with the log from there.
+"""Makes this cluster a copy of another one, and goes on with the log from there.
 
-A cluster without tables whose log has lost its beginning, or one that an operator has rebuilt,
-takes another cluster's tables (`haproc.replicate.agree.donating`):
+A cluster copies another cluster's tables (`haproc.replicate.agree.donating`) if it is new and
+cannot begin with the log's first operation, or if an operator has it rebuilt:
 
-1. A `Copy` record is put into the log. The cursor is stored at it, so nothing behind it is trimmed.
-2. The donor notes what it holds at that place.
-3. What this cluster holds is dropped, and made anew: schemas, tables with their files, functions,
-   views.
-4. The cursor is stored behind the record. From here on the cluster recovers like any other.
+1. A `Copy` record is appended. The cursor is stored at the record: so no later record is trimmed.
+2. The donor makes a snapshot of its content when it reaches the record.
+3. This cluster drops its own content, and makes the donor's: schemas, tables with their files,
+   functions, views.
+4. The cursor is stored after the record. From here on the cluster recovers like any other.
 
-A process that is killed goes on: a finished table names its source, a file that is there is not
-asked for again. A second cluster notes the same (the spare). If the donor is away for a minute, the
-spare takes its place: what is finished is kept. If it has lost its notes, or a table of them, there
-is a new record. Tables that have not changed since are kept.
+After a crash the next process goes on: a finished table names its source, and a file that exists
+is not requested again. A second cluster, the spare, makes a snapshot, too. If the donor is away for
+a minute, the spare replaces it, and finished tables are kept. If the donor has lost its snapshot,
+or a table of it, a new record is appended. Tables that have not changed since are kept.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ logger = logging.getLogger(__name__)
 
 
 class _WithdrawnError(Exception):
-    """The tables stay as they are."""
+    """The request for a copy was withdrawn: the tables stay as they are."""
 
 
 class Receiver:
-    """See the module."""
+    """Copies tables from another cluster: all of them at the start, or some at a record."""
 
     def __init__(self, core: Core, taking: Taking) -> None:
         self._core = core
@@ -55,13 +55,13 @@ class Receiver:
         self._ahead = AheadCopy(core, taking, self._chosen)
         self._repairs: dict[int, Copy] = {}
         self._choosing = asyncio.Event()
-        """Set: a rebuild was asked for, and nothing of it has begun."""
+        """Set while a rebuild waits for a donor: it can still be withdrawn."""
         self._withdrawn = asyncio.Event()
 
-    # -- some tables, at a place in the order ------------------------------------------------
+    # -- some tables, when this cluster reaches a record -------------------------------------
 
     def read(self, offset: int, copy: Copy) -> bool:
-        """Take in a record; returns whether some tables are to be copied here at its place."""
+        """Note a record; True if this cluster must copy tables when it reaches the record."""
         mine = (
             copy.cluster == self._core.me
             and bool(copy.tables)
@@ -73,11 +73,11 @@ class Receiver:
         return mine
 
     def wants(self, offset: int) -> bool:
-        """Return whether a place in the order is that of such a record."""
+        """True if `read` has noted a record at this offset."""
         return offset in self._repairs
 
     async def at(self, offset: int) -> None:
-        """The order has come to the record: copy the tables; nothing runs beside that."""
+        """Copy the record's tables. This cluster has reached the record, and runs nothing else."""
         core, copy = self._core, self._repairs.pop(offset)
         request = CopyRequest("", copy.donor, offset, first=offset)
         transfer = Transfer(core, self._taking, request)
@@ -98,9 +98,9 @@ class Receiver:
         await transfer.end()
 
     async def _untouched(self, tables: Collection[str]) -> bool:
-        """Return whether tables are as they were before their copy, as far as can be seen.
+        """True if all these tables exist, and none has an unfinished copy (of an earlier process).
 
-        An earlier process may have begun with it. False also if the cluster does not say.
+        False also if the cluster answers with an error.
         """
         try:
             found = await self._taking.own(lambda copies: copies.inventory())
@@ -111,12 +111,12 @@ class Receiver:
             return False
         return len(there) == len(tables) and all(each.done for each in begun.values())
 
-    # -- all of them, at the beginning -------------------------------------------------------
+    # -- all tables, at the start of the process ---------------------------------------------
 
     async def needed(self, progress: Progress) -> Progress | None:
-        """Return the progress to begin with, after a copy if one is needed; None: there is none.
+        """Return the progress to begin with, after a copy if one is needed.
 
-        None also if a copy is needed and cannot be made; the condition says why.
+        None if a copy is needed and impossible; the state says why.
         """
         core = self._core
         log_start = await core.own_log.reaching(core.log.start)
@@ -126,7 +126,7 @@ class Receiver:
         member, founded = await self._standing(log_start)
         if progress.copying is None and member and founded and log_start == 0:
             return progress
-        if not member:  # it copies once it is one
+        if not member:  # the copy is made once it is a member
             return replace(progress, copying=progress.copying or CopyRequest())
         try:
             if progress.copying is None and not await self._is_empty():
@@ -140,7 +140,7 @@ class Receiver:
                     return await self._ahead.made(progress, copy)
                 except UnfitError as error:
                     logger.warning("%s is copied as a whole: %s", core.me, error)
-                    # Tables are touched: that can't be withdrawn.
+                    # Tables may be changed already, so the copy cannot be withdrawn.
                     request = CopyRequest(first=max(request.first, request.marker))
             return await self._copy(progress, request)
         except _WithdrawnError:
@@ -154,10 +154,10 @@ class Receiver:
             return None
 
     async def _standing(self, start: int) -> tuple[bool, bool]:
-        """Return whether the ring has this cluster, and whether it has since the ring began.
+        """Return two booleans: this cluster is a member; no record says that it joined later.
 
-        By the records that the log still has. A cluster that came later cannot begin with the
-        log's first operation: the others may have had tables before that.
+        Read from the records that the log still has. A cluster that joined later cannot begin with
+        the log's first operation: the others may have had tables before it.
         """
         core, enrolled, founded = self._core, Enrolled(), True
         end = await core.own_log.reaching(core.log.end)
@@ -180,7 +180,7 @@ class Receiver:
         return not (found.tables or found.views or found.functions or found.others)
 
     def withdraw(self) -> None:
-        """Have no copy made, if that was asked for and has not begun; raises RequestError."""
+        """Withdraw a requested copy that has not begun; raises RequestError if there is none."""
         if not self._choosing.is_set():
             raise refused(
                 ErrorClass.NOT_NOW,
@@ -232,10 +232,10 @@ class Receiver:
         self._taking.over()
         return done
 
-    # -- the donor and its notes -------------------------------------------------------------
+    # -- the donor and its snapshot ----------------------------------------------------------
 
     async def _marked(self, progress: Progress, request: CopyRequest) -> CopyRequest:
-        """Return the request with a record in the log; its place is stored."""
+        """Return the request with the offset of its record, which is appended if there is none."""
         core = self._core
         if request.marker < 0:
             donor, spare = await self._chosen(request.wanted, request.donor)
@@ -247,7 +247,7 @@ class Receiver:
         return request
 
     async def _keep(self, progress: Progress, request: CopyRequest) -> None:
-        """Store the request; a process that is killed goes on with it."""
+        """Store the request, so that the next process goes on with it after a crash."""
         stored = Progress(low=request.marker, claims=progress.claims, copying=request)
         await self._taking.store(stored)
 
@@ -256,9 +256,9 @@ class Receiver:
         return bool(spare) and await standing_of(self._core, spare) == State.READY.value
 
     async def _chosen(self, wanted: str, failed: str) -> tuple[str, str]:
-        """Return a cluster that is READY, the ``wanted`` one or any, and a spare; waits for it.
+        """Wait for a cluster that is READY; return it as the donor, and a spare or an empty text.
 
-        ``failed``: the donor that gave no copy; another one is asked first.
+        ``wanted``: the donor; empty: any peer. ``failed``: the last donor; others are preferred.
         """
         core, pauses = self._core, self._core.backoff()
         while True:

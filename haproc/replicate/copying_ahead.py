@@ -1,19 +1,19 @@
-"""A cluster that recovers copies tables whose replay takes longer, and replays the rest.
+"""Copies tables whose replay would take longer than a copy; the cluster replays the rest.
 
-1. While it replays, it reads what the log has for it, asks another cluster what that holds, and
-   chooses tables (`haproc.replicate.queue.backlog`). A `Copy` record with these tables is put into
-   the log, and the request is stored. The process begins anew. Until here nothing is changed.
-2. The donor notes what it holds at the record's place. The backlog is read again, now as far as
-   that place: if something in it hinders the copy, or there are no notes soon, the request is
-   dropped, and all is replayed.
-3. It is stored that the tables are touched from here on. They are replaced, one after another. A
-   donor that is lost now is replaced by another one, with a new record. If the backlog hinders
-   that, the whole cluster is copied.
-4. How operations failed that the copies stand for is reported as this cluster's own outcome. Then
-   it is stored that the tables are ahead (`Progress.ahead`). The replay goes on where it was, and
-   passes over what the copies stand for.
+1. During the replay HAProc reads the cluster's backlog in the log, lists the tables of another
+   cluster, and chooses some (`haproc.replicate.queue.backlog`). It appends a `Copy` record with
+   these tables, and stores the request. The process begins anew. No table is changed so far.
+2. The donor makes a snapshot at the record. The backlog is read again, up to the record. If an
+   operation in it prevents the copy, or no snapshot comes in time, the request is dropped, and all
+   tables are replayed.
+3. HAProc stores that the tables are changed from here on. They are replaced, one after another. If
+   the donor is lost now, another one replaces it, with a new record. If the backlog prevents that,
+   the whole cluster is copied.
+4. The copies stand for operations of the backlog. If some of these failed on the donor, HAProc
+   reports the same errors for this cluster. Then it stores that the tables are ahead
+   (`Progress.ahead`). The replay goes on from the cursor, and skips these operations.
 
-A process that is killed goes on from what is stored; the record in the log names the tables.
+After a crash the next process goes on from the stored request; the record names the tables.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from haproc.replicate.transfer import ANEW_MAX, AnewError, Noted, Transfer
 logger = logging.getLogger(__name__)
 
 STOP_S: Final = 10.0
-"""How long statements under way are waited for before the process begins anew."""
+"""The longest wait for running statements before the process begins anew."""
 WAIT_S: Final = 0.5
 NOTES_S: Final = 60.0
-"""How long the donor's notes are waited for before all is replayed."""
+"""The longest wait for the donor's snapshot; then all tables are replayed."""
 
 
 class UnfitError(Exception):
-    """The copies cannot stand for what the log has in front of them."""
+    """The copies cannot stand for the operations before their record; the text says why."""
 
 
 async def read_backlog(core: Core, backlog: Backlog, start: int) -> Backlog:
-    """Have a backlog read all that the log has from an offset on; return it."""
+    """Read the log from an offset to its end into a backlog, and return the backlog."""
     end = await core.own_log.reaching(core.log.end)
     while start < end and (entries := await core.own_log.read(start)):
         for entry in entries:
@@ -72,25 +72,25 @@ async def read_backlog(core: Core, backlog: Backlog, start: int) -> Backlog:
 
 
 async def copied_ahead(core: Core, progress: Progress) -> CopiedAhead:
-    """Return which tables are ahead of a stored progress."""
+    """Return the tables that are ahead of a stored progress."""
     if progress.ahead < 0:
         return NOT_AHEAD
     copy = await _record(core, progress.ahead)
-    assert copy is not None, progress.ahead  # it is not trimmed: the cursor has not passed it
+    assert copy is not None, progress.ahead  # not trimmed: the cursor is not beyond it
     return CopiedAhead(progress.ahead, frozenset(map(table_of, copy.tables)))
 
 
 async def _record(core: Core, offset: int) -> Copy | None:
-    """Return the record of a copy at an offset, if there is one."""
+    """Return the `Copy` record at an offset; None if there is no such record."""
     entries = await core.own_log.read(offset, records_max=1)
     message = from_record(entries[0].record) if entries and entries[0].offset == offset else None
     return message if isinstance(message, Copy) else None
 
 
 class Considering:
-    """Decides whether tables are copied, while this cluster replays. See the module.
+    """Decides during a replay whether tables are copied, and appends the record for that.
 
-    ``stop`` lets nothing more start, and returns once nothing is under way; ``begins_anew`` has the
+    ``stop`` prevents new statements, and returns when none is running. ``begins_anew`` makes the
     process begin anew.
     """
 
@@ -102,7 +102,7 @@ class Considering:
         self._begins_anew = begins_anew
 
     async def consider(self, expected: CatchUpEstimate) -> CatchUpEstimate:
-        """Return the estimate with what a copy would take; begin one that takes less."""
+        """Return the estimate with the time of a copy; begin the copy if it is faster."""
         core, low = self._core, self._core.schedule.low
         found = replace(expected, copy_s=None, tables=0, bytes=0)
         if (donor := await ready_peer(core)) is None:
@@ -115,7 +115,7 @@ class Considering:
         try:
             backlog = await read_backlog(core, Backlog(core.me, low), low)
         except TrimmedError:
-            return found  # the replay went on meanwhile, and what it has done is trimmed
+            return found  # the cursor went on meanwhile, and the log was trimmed below it
         names = {
             table_of(table.full_name): table
             for table in inventory.tables
@@ -143,7 +143,7 @@ class Considering:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await self._stop()
-        if core.notes.copying is None:  # else an operator has the cluster rebuilt
+        if core.notes.copying is None:  # else an operator has asked for a rebuild
             core.notes.copy(CopyRequest(donor=donor, marker=marker))
             await core.store()
             await core.trace(Step.AHEAD_ASKED)
@@ -151,9 +151,9 @@ class Considering:
 
 
 class AheadCopy:
-    """Makes the copies, before anything else runs on the cluster. See the module.
+    """Makes the copies, before anything else runs on the cluster.
 
-    ``chosen`` waits for a cluster that can be copied; returns it, and a spare.
+    ``chosen`` waits for a cluster that can be copied; it returns that cluster and a spare.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class AheadCopy:
         self._chosen = chosen
 
     async def asked(self, progress: Progress) -> Copy | None:
-        """Return the record of what is to be copied, if it is some tables."""
+        """Return the record of a stored request for copies ahead; None if there is no request."""
         request = progress.copying
         if request is None or request.marker < 0 or request.source:
             return None
@@ -172,9 +172,9 @@ class AheadCopy:
         return copy if copy is not None and copy.ahead is True else None
 
     async def made(self, progress: Progress, copy: Copy) -> Progress:
-        """Copy the tables; return the progress to go on from, with or without them.
+        """Copy the tables; return the progress to go on from, with or without the copies.
 
-        Raises HopelessError; UnfitError if only the whole cluster can be copied any more.
+        Raises HopelessError, and UnfitError if now only the whole cluster can be copied.
         """
         core, request, pauses = self._core, progress.copying, self._core.backoff()
         assert request is not None
@@ -221,7 +221,7 @@ class AheadCopy:
         return noted
 
     async def _fitting(self, progress: Progress, request: CopyRequest, copy: Copy) -> Backlog:
-        """Return what the log has in front of the record; UnfitError if that hinders the copy."""
+        """Return the backlog below the record; UnfitError if an operation prevents the copy."""
         core, low, marker = self._core, progress.low, request.marker
         backlog = Backlog(core.me, low, progress.claims, marker)
         await read_backlog(core, backlog, low)
@@ -233,7 +233,7 @@ class AheadCopy:
         return backlog
 
     async def _again(self, request: CopyRequest, copy: Copy) -> CopyRequest:
-        """Return the request with another donor, or the same one, and a new record."""
+        """Append a new record; return the request with it, and with another donor if possible."""
         core = self._core
         donor, _ = await self._chosen("", request.donor)
         marker = await core.own_log.append(replace(copy, donor=donor, epoch=core.own_log.epoch))
@@ -242,7 +242,7 @@ class AheadCopy:
     async def _report(
         self, backlog: Backlog, noted: Noted, request: CopyRequest, copy: Copy
     ) -> None:
-        """Report how operations failed that the copies stand for: so they ended here, too."""
+        """Report this cluster's errors: those of failed operations that the copies stand for."""
         core = self._core
         ahead = CopiedAhead(request.marker, frozenset(map(table_of, copy.tables)))
         for offset, failure in backlog.failures(request.donor, noted.lineage).items():
@@ -260,7 +260,7 @@ class AheadCopy:
 
     async def _store(self, progress: Progress) -> None:
         while self._core.notes.copying is not None:  # noqa: ASYNC110
-            # An operator's request is being stored: this process ends by it, or it is taken back.
+            # An operator's request is being stored: this process ends then, or the storing fails.
             await asyncio.sleep(WAIT_S)
         await self._core.own_log.commit(partial(_same, progress))
 

@@ -1,7 +1,7 @@
-"""What operators ask of one cluster: its queue, an operation in it, retry, skip, revoke, verify.
+"""Carries out operators' requests to one cluster: show the queue, retry, skip, revoke, verify ….
 
-A skip is a record in the log before it is anything else. So it survives this process, all clusters
-see it, and this one carries it out when it reads it: at once, or after a restart.
+A skip takes effect only by its record in the log. So it survives this process, all clusters see it,
+and this cluster carries it out when it reads the record: at once, or after a restart.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from haproc.replicate.restoring import Restorer, RestoreState
 logger = logging.getLogger(__name__)
 
 SKIP_WAIT_S: Final = 10.0
-"""How long an answer waits for a recorded skip to be carried out; it is in any case."""
+"""The longest wait for a recorded skip. After that the skip still takes effect."""
 SQL_CHARACTERS_MAX: Final = 1_000_000
 
 
 class Operators:
-    """See the module. Methods raise RequestError."""
+    """The operators' requests, one method each. Methods raise RequestError."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class Operators:
         self._restorer = restorer
         self._receiver = receiver
         self.on_rebuild: Callable[[], None] = lambda: None
-        """Has this process begin anew."""
+        """Called to make this process begin anew."""
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- showing ---------------------------------------------------------------------------
 
     def queue(self, start: int, count: int) -> Mapping[str, Json]:
-        """Tell what is in this cluster's queue at or above an offset, as far as it was read."""
+        """Return the queue's operations from an offset on, as far as the log was read."""
         core = self._core
         listed = itertools.dropwhile(
             lambda pair: pair[0].offset < start, blockers(core.schedule.unfinished())
@@ -122,7 +122,7 @@ class Operators:
         return OperationStatus(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
 
     def _standing_at(self, offset: int) -> OperationStatus:
-        """Return where the operation at an offset stands."""
+        """Return the status of the operation at an offset."""
         core, diverged = self._core, self._core.condition.now.diverged
         if diverged is not None and not diverged.applies and diverged.offset == offset:
             return OperationStatus(Position.ODD)
@@ -133,7 +133,7 @@ class Operators:
         return OperationStatus(Position.QUEUED if beyond else Position.DONE)
 
     async def show(self, offset: int) -> Mapping[str, Json]:
-        """Tell everything about one operation, and what retry, skip and revoke would do."""
+        """Return everything about one operation, with the effects of retry, skip and revoke."""
         core, op = self._core, await self._operation(offset)
         standing, known = self._standing_at(offset), core.outcomes.at(offset)
         outcome = known.outcome if known is not None else None
@@ -178,7 +178,7 @@ class Operators:
     # -- acting ----------------------------------------------------------------------------
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
-        """Have what fails tried at once."""
+        """End the pause before the next attempt of a failing operation."""
         self._check(cluster)
         await self._operation(offset)
         standing = self._standing_at(offset)
@@ -190,7 +190,7 @@ class Operators:
         return {"cluster": self._core.me, "offset": offset, "done": advice.text}
 
     async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
-        """Record that this cluster passes over an operation; wait until it has."""
+        """Append a skip of an operation by this cluster; wait until it is carried out."""
         core = self._core
         self._check(cluster)
         op = await self._operation(offset)
@@ -222,9 +222,9 @@ class Operators:
     async def revoke(
         self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
-        """Have the ring take back an operation, wherever it waits, runs or fails.
+        """Revoke an operation on all clusters, whether it waits, runs or fails.
 
-        ``without``: members that are away, and that the operator vouches for.
+        ``without``: silent members that need not vote, because the operator vouches for them.
         """
         self._check(self._core.me)
         if (done := self._revoking.fate(offset)) is None:
@@ -235,9 +235,10 @@ class Operators:
         return {"offset": offset, "status": done.fate.value, "text": done.text}
 
     async def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
-        """Return the newest claims of clusters that are away, or left the ring since.
+        """Return the newest claims of clusters that cannot vote; -1: no claim.
 
-        One whose tables are being replaced has nothing any more that it could say of.
+        A cluster cannot vote if it is silent, has left the ring since, or is COPYING: its old
+        tables, which would show the operation, are being replaced.
         """
         core = self._core
         gone = core.log_state.failure_votes.left_since(offset) - {*core.members.peers}
@@ -254,9 +255,9 @@ class Operators:
         return {name: claims.get(name, -1) for name in without}
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
-        """Put a marker into the log, at which every cluster notes what it holds.
+        """Append a verification point, at which every cluster computes its checksums.
 
-        ``trusted``: the cluster whose tables are right; those that differ from it leave service.
+        ``trusted``: the cluster with the right tables; clusters that differ from it leave service.
         """
         core = self._core
         if trusted and trusted not in core.members.order:
@@ -269,7 +270,7 @@ class Operators:
         return {"marker": await self._append(Verify(core.me, trusted))}
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Tell what a verification came to so far."""
+        """Return the result of a verification so far."""
         found = await self._verifier.describe(marker)
         if found is None:
             raise refused(
@@ -278,9 +279,9 @@ class Operators:
         return found
 
     async def rebuild(self, cluster: str, donor: str, way: str = "") -> Mapping[str, Json]:
-        """Have this cluster become a copy of another one.
+        """Rebuild this cluster as a copy of another one.
 
-        ``donor``: of which, if not of any. ``way``: a `CopyWay`, if not the configured one.
+        ``donor``: the other cluster; empty: any. ``way``: a `CopyWay`; empty: the configured one.
         """
         self._check_name(cluster)
         if way and way not in [*CopyWay]:
@@ -291,7 +292,7 @@ class Operators:
         return {"cluster": cluster, "donor": donor, **({"way": way} if way else {})}
 
     def withdraw(self, cluster: str) -> Mapping[str, Json]:
-        """Have this cluster go on with what it holds, if its copy has not begun."""
+        """Withdraw the copy of another cluster, if it has not begun; the tables stay."""
         self._check_name(cluster)
         self._receiver.withdraw()
         return {"cluster": cluster}
@@ -302,13 +303,13 @@ class Operators:
         return self._backups.begin(destination)
 
     def backup_standing(self) -> Mapping[str, Json]:
-        """Tell how far the backup is that was asked for last."""
+        """Return the progress of the newest backup."""
         return self._backups.standing()
 
     async def restore(
         self, cluster: str, source: str, offset: int, *, verify: bool
     ) -> Mapping[str, Json]:
-        """Have this cluster, which holds nothing, restored from a backup; -1: the newest."""
+        """Restore this empty cluster from the backup with this offset; -1: from the newest."""
         self._check_name(cluster)
         told = await self._restorer.ask(source, offset, verify=verify)
         if told["state"] == RestoreState.ASKED:
@@ -316,7 +317,7 @@ class Operators:
         return told
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
-        """Have tables of this cluster replaced by another one's, at a place in the order."""
+        """Replace tables of this cluster with another cluster's, at a new `Copy` record."""
         self._check_name(cluster)
         offset, tables = await repair(self._core, table, donor)
         return {"cluster": cluster, "table": table, "offset": offset, "tables": [*tables]}
@@ -350,10 +351,10 @@ class Operators:
         except (LogError, TimeoutError) as error:
             raise log_unavailable("the log did not take the record", error, "try again") from error
 
-    # -- what the log says -----------------------------------------------------------------
+    # -- records ---------------------------------------------------------------------------
 
     def read(self, offset: int, message: Skip | Verify | Checksums) -> None:
-        """Take in a record; hearing of it again changes nothing."""
+        """Handle a record; the same record again changes nothing."""
         if not isinstance(message, Skip):
             self._verifier.read(offset, message)
             return

@@ -1,4 +1,4 @@
-"""Reads the log from the cursor on, and begins where an earlier process left off."""
+"""Reads the log from the cursor on, and passes each record to the part that handles it."""
 
 from __future__ import annotations
 
@@ -58,25 +58,23 @@ Control: TypeAlias = (
     | Copy
     | Filler
 )
-"""What is no operation."""
+"""The records that are no operations."""
 
 WAIT_S = 30.0
-"""How long one wait for news may last; it only bounds how late a lost wake-up is noticed."""
+"""The longest wait for new records. Then the log is read anyway: a wake-up may have been lost."""
 
 
 class Reader:
-    """Reads the log from the cursor on, and hands each message to whom it concerns.
+    """Reads the log from the cursor on, and passes each message to its handler.
 
-    Reads ahead of what is applied, within limits. Where the limit is reached, it goes on looking
-    for control records only: the decision that everything waits for may be far behind in the
-    queue.
+    It reads ahead of the applied operations, up to a limit. At the limit it reads on for control
+    records only: the decision for which all operations wait may be far ahead in the log.
 
-    ``on_failure`` hears of other clusters' application errors.
-
-    ``on_check`` hears of skips and verifications, with their offsets, at least once; ``on_roster``
-    of who the ring's members are; ``on_undecided`` of an operation of this origin that an earlier
-    process ran here, and of which no decision was read so far; ``on_copy`` of copies: it returns
-    whether this cluster is to stop at the record's place.
+    ``on_failure`` receives other clusters' application errors; ``on_check`` skips, verifications
+    and checksums with their offsets, at least once; ``on_roster`` changes of the members.
+    ``on_undecided`` receives a synchronous operation of this origin that an earlier process ran
+    here, if no decision was read so far. ``on_copy`` receives `Copy` records; it returns True if
+    this cluster must stop when it reaches the record.
     """
 
     def __init__(
@@ -99,14 +97,14 @@ class Reader:
         self._window = IdempotencyWindow(core.limits.window_records)
         self._judge = Judge(self._window, core.log_state.definitions)
         self._page: deque[Entry] = deque()
-        """What was read for the queue, and has found no room in it yet."""
+        """Entries that were read for the queue, for which the queue has no room yet."""
         self.unfinished: dict[int, str] = {}
-        """Ids of synchronous operations of this origin without a decision so far."""
+        """By offset, the ids of synchronous operations of this origin without a decision so far."""
 
     async def rebuild(self, low: int) -> None:
-        """Read what is applied already: its request ids and outcomes, and what it defined."""
+        """Read the applied part of the log again: its request ids, outcomes and definitions."""
         core = self._core
-        # No record is taken in twice: a later definition would overtake an earlier operation.
+        # No record is noted twice: an earlier operation would then see a later definition.
         log_start = await core.own_log.reaching(core.log.start)
         start = max(log_start, low - records_needed(core.limits.window_records))
         begin = max(log_start, self._window.begins(low))
@@ -116,7 +114,7 @@ class Reader:
             try:
                 entries = await core.own_log.read(start)
             except TrimmedError:
-                # Trimmed in between: then as if it had been asked for a moment later.
+                # The log was trimmed meanwhile: go on from its new start.
                 start = await core.own_log.reaching(core.log.start)
                 if start > low:
                     raise
@@ -137,14 +135,14 @@ class Reader:
         if isinstance(message, Fence):
             self._core.log_state.definitions.note(offset, message)
         elif offset < begin:
-            # It is needed only to tell whether what follows is stale.
+            # Below the window an operation only shows whether later operations are stale.
             if isinstance(message, Operation):
                 self._core.log_state.definitions.note(offset, message)
         elif not isinstance(message, Operation):
             self._control(offset, message)
         elif self._is_new(offset, message, self._core.limits.window_records):
             self._core.outcomes.admit(offset, message)
-            # If its first copy may stand before what is read here, nobody knows what became of it.
+            # An earlier copy of the request may be below `begin`: then the outcome is unknown.
             if message.since < begin:
                 self._core.outcomes.resolve(offset, EXPIRED)
             else:
@@ -152,10 +150,10 @@ class Reader:
             self._note_own(offset, message)
 
     def _is_new(self, offset: int, op: Operation, window_max: int | None = None) -> bool:
-        """Whether it is to be applied, by what it rests on and by its request id.
+        """True if the operation counts: it is not stale, not a repetition and not expired.
 
-        The same on every cluster. ``window_max`` if it was passed already, so that nothing hangs on
-        it but what is told.
+        The same on every cluster. ``window_max`` is given for operations below the cursor: there
+        the result only decides about answers to clients.
         """
         core = self._core
         core.log_state.past.note(offset, op.created_ms)
@@ -174,11 +172,11 @@ class Reader:
 
     @property
     def known_from(self) -> int:
-        """The offset from which on request ids are known."""
+        """The offset from which on all request ids are known."""
         return self._window.known_from
 
     async def run(self) -> None:
-        """Follow the log until cancelled; raises LogError where it cannot be followed."""
+        """Follow the log until cancelled; raises LogError if the log cannot be followed."""
         while True:
             await self._step()
 
@@ -204,7 +202,7 @@ class Reader:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is read ahead until something is applied."""
+        """True if nothing more is read ahead before an operation is applied."""
         schedule, limits = self._core.schedule, self._core.limits
         if schedule.read_to < schedule.needs:
             return False
@@ -231,7 +229,7 @@ class Reader:
             await self._wait(position, core.timeouts.retry_first_s)
 
     def see(self, entry: Entry) -> None:
-        """Take in one entry at its place in the order."""
+        """Handle the next entry of the log."""
         core, offset = self._core, entry.offset
         message = from_record(entry.record)
         if not isinstance(message, Operation):
@@ -298,15 +296,15 @@ class Reader:
                     if core.log_state.decisions.get(o) is None
                 }
             case Filler() | Part() | Fence() | Copy():
-                pass  # a part means what a later record says; the others count at their place
+                pass  # a later record uses the parts; `see` handles the other kinds
             case _:
                 self._on_check(offset, message)
 
     def _was_stored(self, report: FailureReport) -> bool:
-        """Whether this cluster goes by the outcome that a replaced process of its own reports.
+        """True if a report of a replaced process of this cluster still counts here.
 
-        It does if the stored progress has it as not judged yet: that process stored it just before
-        it was too late, but what it reported was.
+        It counts if the stored progress has the operation in ``judging``: the old process stored
+        its progress in time, and only its report came too late.
         """
         core = self._core
         known = core.outcomes.at(report.offset)
@@ -340,7 +338,7 @@ class Reader:
     def _settle(
         self, offset: int, verdict: DecisionKind, failure: ApplicationFailure | None
     ) -> None:
-        """Note an operation's fate, if nothing has settled it before."""
+        """Note the decision on an operation, if it is the first one."""
         core = self._core
         if not core.log_state.decisions.see(offset, verdict, failure):
             return

@@ -1,4 +1,4 @@
-"""One cluster's replica: puts its parts together, runs them, and answers what others ask of it."""
+"""One cluster's replica: connects its parts, runs them, and answers peers and operators."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """See the module."""
+    """The parts of one cluster's replication, with one interface for peers and clients."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Replica:
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
 
     def _copy_read(self, offset: int, copy: Copy) -> bool:
-        """Take in a copy's record; returns whether this cluster stops at its place."""
+        """Note a `Copy` record; True if this cluster must stop when it reaches the record."""
         return self.donor.read(offset, copy) or self.receiver.read(offset, copy)
 
     async def _at_marker(self, offset: int) -> None:
-        """The order has come to a record at which this cluster's tables are looked at."""
+        """Make the snapshot, the copy or the checksums of the record that this cluster reached."""
         if self.donor.wants(offset):
             await self.donor.at(offset)
         elif self.receiver.wants(offset):
@@ -115,13 +115,13 @@ class Replica:
             await self.verifier.at(offset)
 
     def foresee(self, op: Operation) -> None:
-        """Begin to look up what an operation needs to know that is about to be submitted."""
+        """Begin the lookups for an operation before it is submitted."""
         self._applier.doubts.foresee(op)
 
     # -- life ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Replicate until cancelled; raises what no retry can mend."""
+        """Replicate until cancelled; raises an error that no retry can solve."""
         tasks = self.core.tasks
         try:
             tasks.spawn(self.core.store.run())
@@ -147,7 +147,7 @@ class Replica:
         await self._synchronous.resume(dict(self._reader.unfinished))
 
     async def drain(self, timeout_s: float) -> None:
-        """Finish the statements under way, start no new ones, and store the progress."""
+        """Finish the running statements, start no new ones, and store the progress."""
         core = self.core
         core.condition.stopping()
         try:
@@ -161,9 +161,10 @@ class Replica:
     # -- reads -----------------------------------------------------------------------------
 
     async def applied(self, offset: int, to: Callable[[], int] | None = None) -> None:
-        """Wait until everything below the offset is applied here; RequestError if it won't be.
+        """Wait until all below the offset is applied; RequestError if the cluster leaves service.
 
-        ``to`` tells how far what counts is applied, if not all does.
+        ``to``: returns the offset below which the relevant operations are applied, if not all are
+        relevant.
         """
         schedule, condition = self.core.schedule, self.core.condition
         to = to or (lambda: schedule.low)
@@ -172,38 +173,38 @@ class Replica:
             raise self.writes.unavailable()
 
     async def read_end(self) -> int:
-        """Ask the log for its end; raises LogError."""
+        """Return the log's end; raises LogError."""
         end = await self.core.own_log.once(self.core.log.end)
         self.core.watermarks.log_ends(end)
         return end
 
-    # -- what peers and operators ask ------------------------------------------------------
+    # -- requests of peers and operators ---------------------------------------------------
 
     async def apply_now(self, offset: int, operation_id: str, timeout_s: float) -> PeerOutcome:
-        """Run a peer's synchronous operation before its decision."""
+        """Run a peer's synchronous operation before its decision, and return the outcome."""
         return await self._synchronous.apply_now(offset, operation_id, timeout_s)
 
     async def outcome(self, offset: int) -> PeerOutcome:
-        """Tell what became of an operation here."""
+        """Return the outcome of an operation on this cluster."""
         known = self.core.outcomes.at(offset)
         if known is None:
             return PeerOutcome("unknown")
         return PeerOutcome("pending") if known.outcome is None else describe(known.outcome)
 
     async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
-        """Tell what is applied here, once that differs from what was ``seen``."""
+        """Return this cluster's progress, once it differs from ``seen`` or the time is over."""
         return await assurance.progress(self.core, seen, timeout_s)
 
     async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Return what a copy of this cluster needs, see `Donor.answer`."""
+        """Answer a cluster that copies this one, as `Donor.answer` does."""
         return await self.donor.answer(question)
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
-        """Tell how long operations of a range took until they were done here, in ms."""
+        """Return, by offset, the ms from the creation of each operation to its end here."""
         return self.core.outcomes.latencies(start, end)
 
     def status(self) -> PeerStatus:
-        """Tell the state, the cursor and the lag."""
+        """Return this member's state, cursor, lag and other facts for peers."""
         core, condition = self.core, self.core.condition
         low, log_end = core.schedule.low, core.watermarks.log_end
         return PeerStatus(
@@ -225,15 +226,15 @@ class Replica:
 
     @property
     def serving(self) -> bool:
-        """Whether clients may be let in."""
+        """True if this cluster may serve clients."""
         return self.core.condition.state in SERVING
 
     @property
     def recovery(self) -> Recovery:
-        """How far the replay of the queue has come."""
+        """The progress of the replay."""
         return self._catching_up.recovery
 
     @property
     def catch_up_estimate(self) -> CatchUpEstimate:
-        """How long the replay is expected to take, and what a copy would."""
+        """The expected time of the replay, and of a copy."""
         return self._catch_up_estimator.catch_up_estimate

@@ -1,13 +1,13 @@
-"""Makes this cluster what a backup is, in a ring whose log has no operation yet.
+"""Restores this cluster from a backup, in a ring whose log has no operation yet.
 
 All clusters of the ring restore the same backup, each by its own Spark, and then go on with the
-log: so they are alike before the first operation. All are drained meanwhile, so no client comes in
-before that. A cluster that holds anything is not restored.
+log. So they are equal before the first operation. All are drained meanwhile: no client can write
+before that. A cluster with any table, view or function is not restored.
 
 1. The request is stored beside the cursor, and the HAProc begins anew.
-2. The manifest is read, and the log: it must not hold an operation.
+2. The manifest is read. The log is checked: it must not contain an operation.
 3. Schemas, tables, functions and views are made. With ``verify``, checksums are compared.
-4. The request is taken away. From here on the cluster recovers like any other.
+4. The request is removed. From here on the cluster recovers like any other.
 """
 
 from __future__ import annotations
@@ -56,31 +56,31 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CHECK_RECORDS_MAX: Final = 100_000
-"""Of a fresh ring's log: beyond that it is not looked through."""
+"""The most records that are searched. A longer log counts as one with operations."""
 
 
 class RestoreState(StrEnum):
-    """How far this cluster is when it is asked to be restored."""
+    """The state of this cluster's restore, as a request for a restore is answered."""
 
     UNDRAINED = "undrained"
-    """It could be, but clients may come to it: all clusters must be drained first."""
+    """Clients may still write: all clusters must be drained before the restore."""
     ASKED = "asked"
-    """It will be."""
+    """The request is stored; the restore begins with the next start of the HAProc."""
     RESTORING = "restoring"
     RESTORED = "restored"
-    """It holds what the backup does."""
+    """The content of the cluster is the backup's."""
 
 
 class Asking(Protocol):
-    """Asks a cluster, as often as it takes or as often as there is time for."""
+    """Sends a request to a cluster, with or without repetitions after errors."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return what the call returns."""
+        """Return the result of the call."""
         ...
 
 
 async def read_manifest(copies: Copies, asking: Asking, place: str, offset: int) -> Manifest:
-    """Return a backup's manifest: of an offset, or the newest (-1); ValueError if there is none."""
+    """Return the manifest of the backup at an offset, -1: the newest; ValueError without one."""
     if offset < 0:
         known = manifest_offsets(await asking(lambda: copies.names(place)))
         if not known:
@@ -96,7 +96,7 @@ async def read_manifest(copies: Copies, asking: Asking, place: str, offset: int)
 
 
 async def operations_below(core: Core, end: int) -> bool:
-    """Return whether the log holds, or held, an operation below an offset; raises LogError."""
+    """True if the log may have, or have had, an operation below an offset; raises LogError."""
     start = await core.log.start()
     if start > 0 or end > CHECK_RECORDS_MAX:
         return True
@@ -109,18 +109,18 @@ async def operations_below(core: Core, end: int) -> bool:
 
 
 class Restorer:
-    """See the module."""
+    """Restores this cluster from a backup when an operator asks for that."""
 
     def __init__(self, core: Core, taking: Taking) -> None:
         self._core = core
         self._taking = taking
 
-    # -- what an operator asks -------------------------------------------------------------
+    # -- the operator's request ------------------------------------------------------------
 
     async def ask(self, place: str, offset: int, *, verify: bool) -> Mapping[str, Json]:
-        """Have this cluster restored, once its HAProc begins anew; raises RequestError.
+        """Store a request for a restore, which begins when the HAProc begins anew.
 
-        Returns its `RestoreState`, and of which offset the backup is.
+        Returns the `RestoreState` and the backup's offset; raises RequestError.
         """
         core = self._core
         check_running(core)
@@ -164,7 +164,7 @@ class Restorer:
         return {"cluster": self._core.me, "state": state.value, "offset": offset}
 
     async def _check_restored(self, copies: Copies, manifest: Manifest, place: str) -> None:
-        """Raise RequestError unless this cluster is what was restored from the backup."""
+        """Raise RequestError unless this cluster's content was restored from the backup."""
         wanted = {each.key: each.table(place).source for each in manifest.tables}
         begun = await copies.begun(wanted)
         done = {key: each.source for key, each in begun.items() if each.done}
@@ -176,12 +176,12 @@ class Restorer:
                 "a backup is restored into clusters that hold nothing",
             )
 
-    # -- doing it --------------------------------------------------------------------------
+    # -- the restore -----------------------------------------------------------------------
 
     async def restored(self, progress: Progress) -> Progress | None:
-        """Return the progress to begin with, after the restore that it asks for.
+        """Make the restore that a progress asks for; return the progress to begin with.
 
-        None: it cannot be done; the condition says why.
+        None if the restore is impossible; the state says why.
         """
         core, request = self._core, progress.copying
         assert request is not None
@@ -251,7 +251,7 @@ class Restorer:
             )
 
     async def _verify(self, manifest: Manifest) -> None:
-        """Raise HopelessError if the cluster does not hold what the backup says."""
+        """Raise HopelessError if the cluster's content differs from the manifest."""
         core = self._core
         found = await self._taking.asking(core.engine.copies().inventory)
         wrong = differences(manifest, found)

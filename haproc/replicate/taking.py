@@ -1,7 +1,7 @@
-"""Puts tables, views and functions into this cluster in place of what it holds.
+"""Replaces this cluster's tables, views and functions with other ones.
 
-Used by what copies another cluster and by what restores a backup, while the cluster is out of
-service. A process that is killed goes on: a finished table names its source.
+The copy of another cluster and the restore of a backup use this, while the cluster is out of
+service. After a crash the next process goes on: a finished table names its source.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from haproc.replicate.records.progress import Progress
 logger = logging.getLogger(__name__)
 
 FILES_AT_ONCE: Final = 4
-"""Files that are copied side by side. Chosen."""
+"""The files that are copied at the same time. Chosen."""
 ERROR_CHARACTERS_MAX: Final = 500
-"""Of an error in the status."""
+"""The longest text of an error in the status."""
 T = TypeVar("T")
 
 
 class HopelessError(Exception):
-    """The tables cannot be made as things are; the text says why, and what to do."""
+    """The tables cannot be made; the text says why, and what an operator can do."""
 
 
 @dataclass(slots=True)
 class CopyProgress:
-    """How far a copy is. ``donor``: a cluster, or a backup's place."""
+    """The progress of a copy. ``donor``: a cluster, or a backup's place."""
 
     donor: str = ""
     marker: int = -1
@@ -47,18 +47,18 @@ class CopyProgress:
     bytes_done: int = 0
     began_s: float = 0.0
     waits: str = ""
-    """What is waited for before the donor is known."""
+    """The states of the possible donors, as text, while none is READY."""
     error: str = ""
     """This cluster's newest error; empty once it has answered again."""
 
     def status(self, now_s: float) -> CopyStatus:
-        """Return it as others are told."""
+        """Return the progress for peers."""
         seconds = round(now_s - self.began_s, 1)
         counts = (self.tables, self.tables_done, self.bytes, self.bytes_done)
         return CopyStatus(self.donor, self.marker, *counts, seconds)
 
     def text(self, now_s: float) -> str:
-        """Return it for people."""
+        """Return the progress as text for people."""
         if self.marker < 0:
             if not self.waits:
                 return "begins to copy"
@@ -80,26 +80,26 @@ class CopyProgress:
 
 
 class Taking:
-    """See the module."""
+    """Makes the new tables, views and functions, and shows the progress in the state."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._lanes: asyncio.Queue[Lane] = asyncio.Queue()
         self._advice = f"haproc cluster rebuild {core.me}"
         self.progress: CopyProgress | None = None
-        """How far it is; None: nothing is made."""
+        """The progress of the present copy or restore, if there is one."""
         self.failure: CopyFailure | None = None
-        """Why tables were not copied, the newest time."""
+        """The reason of the newest copy of some tables that failed."""
 
     def status(self) -> CopyStatus | None:
-        """Return how far it is; None: nothing is made."""
+        """Return the progress for peers; None if nothing is copied."""
         return None if self.progress is None else self.progress.status(self._now_s())
 
     @asynccontextmanager
     async def begun(self, advice: str) -> AsyncIterator[None]:
-        """Do it with nothing else running on the cluster, and say how far it is.
+        """Stop all other statements on the cluster; report the progress within this context.
 
-        ``advice``: the command that begins anew after an error of a statement's own.
+        ``advice``: the command that begins the copy anew after an application error.
         """
         before, self._advice = self._advice, advice
         self.copies("", -1)
@@ -112,7 +112,7 @@ class Taking:
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[None]:
-        """Say every second how far it is."""
+        """Report the progress every second within this context."""
         reporting = asyncio.ensure_future(self._report())
         try:
             yield
@@ -120,7 +120,7 @@ class Taking:
             reporting.cancel()
 
     def copies(self, donor: str, marker: int) -> None:
-        """Begin with something to copy, as of an offset."""
+        """Begin a new copy from a donor, as of an offset, with new lanes."""
         core, self._lanes = self._core, asyncio.Queue()
         for number in range(FILES_AT_ONCE):
             self._lanes.put_nowait(core.engine.lane(number, core.own_log.still_mine))
@@ -128,13 +128,13 @@ class Taking:
         self._tell()
 
     def waits(self, why: str) -> None:
-        """No cluster can be copied yet."""
+        """Report the reason why no cluster can be copied yet."""
         if self.progress is not None:
             self.progress.waits = why
             self._tell()
 
     def got(self, size: int) -> None:
-        """So many bytes more are here."""
+        """Count bytes that were copied."""
         if self.progress is not None:
             self.progress.bytes_done += size
 
@@ -144,17 +144,17 @@ class Taking:
             self._tell()
 
     def over(self) -> None:
-        """Say that all is done."""
+        """Report that the copy is over."""
         self.progress = None
         self._core.condition.copying("")
 
     def failed(self, error: HopelessError) -> None:
-        """Say that it cannot be done."""
+        """Report that the copy is impossible; the state becomes TOO_FAR_BEHIND."""
         self._core.condition.copying("")
         self._core.condition.fell_behind(str(error))
 
     def lost(self, failure: CopyFailure) -> None:
-        """Say that some tables were not copied; the cluster goes on otherwise."""
+        """Note that some tables were not copied; this alone does not change the state."""
         self.failure = failure
 
     async def _report(self) -> None:
@@ -178,9 +178,9 @@ class Taking:
         await core.store()
 
     async def own(self, call: Callable[[Copies], Awaitable[T]]) -> T:
-        """Ask this cluster until it answers; HopelessError for an error of the statement's own.
+        """Send a request to this cluster until it succeeds; HopelessError for an application error.
 
-        Asked through a lane: a process that was replaced must not touch the tables any more.
+        It is sent in a lane: a process that was replaced must not change tables any more.
         """
         lane = await self._lanes.get()
         try:
@@ -190,7 +190,7 @@ class Taking:
             self._lanes.put_nowait(lane)
 
     async def asking(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask this cluster until it answers; HopelessError for an error of the statement's own."""
+        """Repeat a request to this cluster as `own` does, but without a lane."""
 
         async def asked() -> T:
             try:
@@ -214,9 +214,9 @@ class Taking:
         make: Callable[[int, CopyTable], Awaitable[None]],
         only: frozenset[str] = frozenset(),
     ) -> None:
-        """Make the cluster hold this and nothing else, or have ``only`` these tables alike.
+        """Make the inventory the cluster's whole content, or replace ``only`` these tables.
 
-        ``make`` makes a table, from its number in the inventory.
+        ``make`` makes a table; it receives the table and its number in the inventory.
         """
         core, progress = self._core, self.progress
         assert progress is not None

@@ -1,9 +1,8 @@
-"""Takes tables from a donor, for `haproc.replicate.copying`.
+"""Copies tables from a donor, for `haproc.replicate.copying`.
 
-What a table is comes from the donor's HAProc: its state, and which files. The bytes of the files
-come from there, too (`CopyWay.STREAM`), or this cluster's Spark reads the donor's files
-(`CopyWay.STORAGE`). While this goes on, the donor is asked for something now and then, so that it
-keeps the files.
+The donor's HAProc sends a table's state and the list of its files. It also sends the files' bytes
+(`CopyWay.STREAM`), or this cluster's Spark reads the donor's files (`CopyWay.STORAGE`). During the
+copy the donor receives a request at regular times, so that it keeps the files.
 """
 
 from __future__ import annotations
@@ -54,20 +53,20 @@ logger = logging.getLogger(__name__)
 ANSWER_S: Final = 300.0
 T = TypeVar("T")
 BATCH_BYTES: Final = 2 << 30
-"""Of a Spark job that reads the donor's files; `FILES_AT_ONCE` run side by side. Chosen: enough
-files for some dozens of cores, and few enough that the progress is seen."""
+"""The bytes of one Spark job that reads the donor's files; `FILES_AT_ONCE` run at once. Chosen:
+enough files for some dozens of cores, and small enough to show progress."""
 ANEW_MAX: Final = 20
-"""How often a copy begins anew before another way is taken. Chosen."""
+"""The most attempts of a copy. After that it fails, or the whole cluster is copied. Chosen."""
 DONOR_WAIT_S: Final = 60.0
-"""How long a donor that does not answer, or is not ready, is waited for before another is asked."""
+"""The longest wait for a donor that is silent or not ready, before another donor is chosen."""
 
 
 class AnewError(Exception):
-    """What the donor noted is not there any more: a new record is needed."""
+    """The donor has lost its snapshot, or files of it: a new `Copy` record is needed."""
 
 
 class AwayError(AnewError):
-    """The donor or its storage is away for long. Its notes, and the spare's, may be right still."""
+    """The donor or its storage is away for too long; its snapshot may still be valid."""
 
 
 class _UnreadError(Exception):
@@ -80,7 +79,7 @@ class _UnreadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What the donor noted."""
+    """The donor's snapshot: its content and its facts as of the record."""
 
     inventory: Inventory
     claims: tuple[tuple[str, int], ...]
@@ -89,7 +88,7 @@ class Noted:
 
 
 class Transfer:
-    """One copy as of one record."""
+    """One copy from one donor, as of one record."""
 
     def __init__(self, core: Core, taking: Taking, request: CopyRequest) -> None:
         self._core = core
@@ -100,9 +99,9 @@ class Transfer:
         taking.copies(request.donor, request.marker)
 
     async def noted(self, tables: Collection[str] = ()) -> Noted:
-        """Return what the donor noted, once it has; HopelessError if it cannot be copied.
+        """Wait for the donor's snapshot, and return it; HopelessError if it cannot be copied.
 
-        ``tables``: which are asked for; empty: all.
+        ``tables``: full names of the tables to copy; empty: all.
         """
         clock = asyncio.get_running_loop().time
         applied_s = clock()
@@ -129,9 +128,9 @@ class Transfer:
         return noted
 
     async def _ask(self, do: str, **said: Any) -> tuple[CopyAnswer, bytes]:
-        """Ask the donor; AnewError if it lost what it noted, or does not answer for long.
+        """Ask the donor; AnewError if it has lost its snapshot, or is silent for too long.
 
-        The answer is ok; that to ``note`` may be pending.
+        Returns the answer and its data. Its state is ``ok``; for ``note`` it may be ``pending``.
         """
         core, pauses, clock = self._core, self._core.backoff(), asyncio.get_running_loop().time
         question = CopyQuestion(do, self._request.marker, self._note, **said)
@@ -162,7 +161,7 @@ class Transfer:
             await asyncio.sleep(pauses.pause_s())
 
     async def end(self) -> None:
-        """Let the donor forget; it does so by itself a little later."""
+        """Tell the donor to drop its snapshot; without this it does so a little later."""
         question = CopyQuestion("end", self._request.marker, self._note)
         try:
             await self._core.peers.copy(self._request.donor, question, self._core.timeouts.peer_s)
@@ -170,13 +169,13 @@ class Transfer:
             logger.info("%s is not told that the copy is done: %s", self._request.donor, error)
 
     async def take(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
-        """Copy what was noted, or ``only`` these tables; `check` them first."""
+        """Copy the snapshot's tables, or ``only`` these. Call `check` before."""
         async with self._kept():
             await self._taking.take(noted.inventory, self._table, only)
 
     @asynccontextmanager
     async def _kept(self) -> AsyncIterator[None]:
-        """Have the donor keep its files, also while it is asked for nothing else."""
+        """Make the donor keep its files within this context, by regular requests."""
         core, request = self._core, self._request
 
         async def ask() -> None:
@@ -195,11 +194,11 @@ class Transfer:
     # -- by this cluster's Spark ---------------------------------------------------------------
 
     def _place(self, table: CopyTable) -> str:
-        """Return where this cluster's Spark finds a table of the donor's."""
+        """Return the place at which this cluster's Spark finds a table of the donor."""
         return located(table.location, self._core.storage.get(self._request.donor, ()))
 
     async def check(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
-        """Raise HopelessError if this cluster's Spark is to read tables that it does not find."""
+        """Raise HopelessError if this cluster's Spark must read the donor's tables, but cannot."""
         if self._way is not CopyWay.STORAGE:
             return
         tables = noted.inventory.tables
@@ -212,7 +211,7 @@ class Transfer:
                 raise HopelessError(unread(me, donor, there.location, str(error))) from error
 
     async def _reading(self, call: Callable[[Copies], Awaitable[T]]) -> T:
-        """Have this cluster's Spark read the donor's files; AwayError if it long cannot."""
+        """Let this cluster's Spark read the donor's files; AwayError if it fails for too long."""
         clock, pauses, failing_s = asyncio.get_running_loop().time, self._core.backoff(), None
 
         async def told(copies: Copies) -> T:
@@ -220,7 +219,7 @@ class Transfer:
                 return await call(copies)
             except EngineError as error:
                 if error.kind is ErrorKind.AVAILABILITY:
-                    raise  # it is this cluster that is away
+                    raise  # this cluster itself is away
                 raise _UnreadError(error) from error
 
         while True:
@@ -320,7 +319,7 @@ class Transfer:
             if written == offset + len(data):
                 self._taking.got(len(data))
             else:
-                is_last = False  # the server was started again: it has less
+                is_last = False  # the server was restarted, and has lost the end
             offset = written
 
     async def _put(self, place: Place, path: str, offset: int, data: bytes, *, last: bool) -> int:

@@ -1,4 +1,4 @@
-"""Trims the log: how much of it may go, and what keeps it from being trimmed."""
+"""Trims the log: deletes the records that no cluster needs any more."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from haproc.replicate.records.control import Change, Roster
 from haproc.replicate.records.operation import Operation, from_record, to_record
 from haproc.replicate.records.rows import Part
 
-# How much of the log may go. Values in, a plan out.
+# The plan: which records may be deleted. Values in, values out.
 #
-# A record may be deleted when no member needs it any more. What a member needs begins
-# ``records_needed`` below its *stored* cursor: where it would begin to read if it were started anew
-# at this moment, to know the request ids of the window, and which of its records are stale
-# (`haproc.replicate.log_state.definitions`). Beneath that it never reads again: what its
-# cursor's note remembers (intents, outcomes to be compared, claims) lies above the cursor or within
-# the window. A member that never stored a cursor needs everything.
-# An archive that is waited for needs as much below its position: it
-# reads on from there in the same way.
+# A record may be deleted when no member needs it any more. A member needs the records from
+# ``records_needed`` below its *stored* cursor on. If it were restarted now, it would read from
+# there, to know the request ids of the window and the stale records
+# (`haproc.replicate.log_state.definitions`). It never reads below that: the intents, outcomes and
+# claims that are stored with the cursor lie above the cursor or within the window. A member that
+# never stored a cursor needs everything. If trimming waits for the archive, the archive needs as
+# many records below its position: it reads on from there in the same way.
 #
-# Stored cursors never go back, so a plan stays right for ever: carried out late, by a process that
-# slept, or by two at once, it deletes nothing that anybody needs. Only a member that is new, or
-# back, is not in it; one that then misses records says TOO_FAR_BEHIND.
+# Stored cursors never go back, so a plan stays valid for ever: a slow process, or two at once,
+# delete nothing that a member needs. Only a member that is new, or comes back, is not in the plan.
+# If such a member misses records, its state is TOO_FAR_BEHIND.
 
 
 ARCHIVE: Final = "(archive)"
-"""Who holds trimming back where it is no cluster; none may have such a name."""
+"""The name of the archive in a `Need`; no cluster may have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What lies below ``point`` may be deleted.
+    """The records below ``point`` may be deleted.
 
-    ``held_by`` is the one member that holds the trimming back: with its queue empty, or with it
-    gone, ``held_records`` more could go. Empty where nobody does.
+    ``held_by``: the member that holds trimming back; empty if none does. If its queue were empty,
+    or the member were gone, ``held_records`` more could be deleted.
     """
 
     start: int
@@ -65,7 +64,7 @@ class Plan:
 def needs(
     names: Collection[str], cursors: Mapping[str, int], records_needed: int
 ) -> tuple[Need, ...]:
-    """Return what each cluster still needs, the lowest first."""
+    """Return each cluster's need, the lowest offset first."""
     found = (Need(name, max(0, cursors.get(name, 0) - records_needed)) for name in names)
     return tuple(sorted(found, key=lambda need: (need.offset, need.name)))
 
@@ -73,7 +72,7 @@ def needs(
 def with_archive(needed: tuple[Need, ...], position: int, records_needed: int) -> tuple[Need, ...]:
     """Return these needs and the archive's, which reads the log as a cluster does.
 
-    ``position``: all below it is archived.
+    ``position``: the offset below which all is archived.
     """
     archive = Need(ARCHIVE, max(0, position - records_needed))
     return tuple(sorted((*needed, archive), key=lambda need: (need.offset, need.name)))
@@ -82,10 +81,10 @@ def with_archive(needed: tuple[Need, ...], position: int, records_needed: int) -
 def plan(
     start: int, end: int, needed: tuple[Need, ...], records_needed: int, keep_from: int
 ) -> Plan:
-    """Return what may be deleted. ``keep_from``: what an operator wants kept begins there."""
+    """Return the plan. ``keep_from``: the operator wants the records from here on kept."""
     lowest = needed[0].offset if needed else start
     point = max(start, min(lowest, keep_from))
-    # What could go if everybody had applied everything.
+    # The point if every member had applied everything.
     wanted = min(keep_from, max(0, end - records_needed))
     if not needed or lowest >= wanted:
         return Plan(start, end, point)
@@ -94,34 +93,33 @@ def plan(
 
 
 def trims(me: str, ready_peers: Collection[str]) -> bool:
-    """Whether this HAProc is the one that trims: of those that are READY the lowest by name."""
+    """True if this HAProc trims: it has the lowest name of all that are READY."""
     return all(me < peer for peer in ready_peers)
 
 
-# Trims the log, and knows what keeps it from being trimmed.
+# The trimmer.
 #
-# Every HAProc looks at the cursors now and then, for its status; the one that trims is, of those
-# that are READY, the one with the lowest name, by its own view. Two may believe that at once: that
-# does no harm.
+# Every HAProc makes a plan at regular times, for its status. Only the HAProc with the lowest name
+# of those that are READY trims, by its own view. Two may believe that at once: it does no harm.
 #
-# Before anything is decided, the log is read up to an end that was asked for first: so whoever had
-# joined by then is known, and nobody is forgotten who was a member all the time. The record that
-# says who the members are stays in the log: before it would be trimmed, it is said anew, and what
-# stands before that goes at a later time.
+# Before a plan is made, the log's end is asked for, and the log is read up to it. So all clusters
+# that had joined by then are known. The newest record with the members stays in the log: instead of
+# trimming it, the HAProc appends it anew, and trims only up to the old one this time.
 
 
 logger = logging.getLogger(__name__)
 
 HEAR_S: Final = 10.0
-"""How long one look may wait for the log to be read to its end; then the next one tries."""
+"""The longest wait for the log to be read to its end; after it the next round tries again."""
 _PAGES_MAX: Final = 16
 _PAGE_RECORDS: Final = 64
 
 
 class Trimmer:
-    """See the module. ``ready_peers``: which of the other HAProcs are alive and READY.
+    """Makes the plans, and trims. ``ready_peers``: the other HAProcs that are alive and READY.
 
-    ``archived``: below which offset all is archived, where that is waited for; raises LogError.
+    ``archived``: returns the offset below which all is archived (raises LogError); None: trimming
+    does not wait for an archive.
     """
 
     def __init__(
@@ -140,21 +138,21 @@ class Trimmer:
         self._old_below = 0
         self._logged = ""
         self.plan: Plan | None = None
-        """What the last look came to."""
+        """The newest plan."""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Call `look` at regular times until cancelled."""
         while True:
             try:
                 await self.look()
             except LogUnavailableError:
-                pass  # the state says so, and the next look is soon
+                pass  # the state shows it, and the next round is soon
             except LogError as error:
                 logger.warning("%s did not trim the log: %s", self._core.me, error)
             await asyncio.sleep(self._rules.interval_s)
 
     async def look(self) -> None:
-        """Find out what may go; delete it, if that is this HAProc's to do."""
+        """Make a plan, and trim the log if this HAProc is the one that trims."""
         core, log = self._core, self._core.log
         end = await log.end()
         known = await self._admission.heard_up_to(end, HEAR_S)
@@ -178,7 +176,7 @@ class Trimmer:
             await self._trim(start, self.plan.point)
 
     def describe(self) -> Mapping[str, Json]:
-        """Tell where the log began and ended at the last look, and what holds trimming back."""
+        """Return the log's start and end as of the newest plan, and what holds trimming back."""
         found = self.plan
         return {
             "enabled": self._rules.enabled,
@@ -209,19 +207,19 @@ class Trimmer:
                 found.held_by,
             )
 
-    # -- what an operator wants kept -------------------------------------------------------
+    # -- the records that an operator wants kept -------------------------------------------
 
     async def _keep_from(self, start: int, end: int) -> int:
-        """Return where the newest ``keep_records`` begin, or the younger ones, if that is lower."""
+        """Return the first offset to keep, by ``keep_records`` and ``keep_s``: the lower one."""
         newest = max(0, end - self._rules.keep_records)
         if newest <= start or not self._rules.keep_s:
             return newest
         return await self._old_up_to(start, newest)
 
     async def _old_up_to(self, start: int, limit: int) -> int:
-        """Return an offset below which, and below the limit, all records are old enough to go.
+        """Return an offset, at most ``limit``, below which all records are older than ``keep_s``.
 
-        By the times in operations and parts; what stands among records without counts as young.
+        Only operations and parts have times. A long run of records without a time counts as young.
         """
         old_ms = self._core.unix_ms() - 1000 * self._rules.keep_s
         low, high = max(start, min(self._old_below, limit)), limit
@@ -236,7 +234,7 @@ class Trimmer:
         return low
 
     async def _made(self, offset: int, end: int) -> tuple[int, int] | None:
-        """Return offset and time of the first record with a time from there on; None if none is."""
+        """Return offset and Unix time (ms) of the first record with a time in a range, or None."""
         for _ in range(_PAGES_MAX):
             entries = await self._core.log.read(offset, records_max=_PAGE_RECORDS)
             for entry in entries:

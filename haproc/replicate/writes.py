@@ -30,12 +30,12 @@ from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 
 _OF_THE_TIMEOUT: Final = 0.9
-"""Who waits hears why it was in vain."""
+"""The share of a client's timeout after which a wait ends: so the client receives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteAttempt:
-    """An operation in the log, and what became of it here."""
+    """An operation in the log, and its outcome on this cluster."""
 
     facts: Facts
     offset: int
@@ -43,9 +43,9 @@ class WriteAttempt:
 
 
 class Writes:
-    """See the module. ``known_from``: from which offset on request ids are known.
+    """Submits writes. ``known_from`` returns the offset from which on request ids are known.
 
-    ``stopping``: whether nothing more is started here.
+    ``stopping`` returns True if no new statement is started here.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Writes:
         self._stopping = stopping
 
     async def clear(self, op: Operation, timeout_s: float) -> None:
-        """Wait with DDL that would hold up others in the log; the log has nothing of it meanwhile.
+        """Wait before DDL is appended, while in the log it would hold up other operations.
 
-        Raises RequestError in time for a client that waits for ``timeout_s``.
+        Raises RequestError before ``timeout_s``, the client's timeout, is over.
         """
         core = self._core
         if not op.exclusive or core.outcomes.find(op.key) is not None:
@@ -70,12 +70,12 @@ class Writes:
     async def submit(
         self, op: Operation, timeout_s: float, logged: Callable[[], None] | None = None
     ) -> tuple[int, OperationOutcome]:
-        """Put the operation into the log and return its offset and its outcome here.
+        """Append the operation to the log; return its offset, and its outcome on this cluster.
 
-        An operation whose id the log holds already is not appended again: its first outcome is
-        returned. A STALE outcome says that it was appended in vain, and is to be made anew once
-        everything up to its offset is applied here. ``op.since`` is what `since` returned when the
-        request came. ``logged`` is called once the log holds it. Raises RequestError.
+        If the log has the operation's id already, nothing is appended: the first outcome is
+        returned. After a STALE outcome the caller makes the operation anew, once everything up to
+        its offset is applied here. ``op.since``: the result of `since` when the request came.
+        ``logged`` is called once the log has the operation. Raises RequestError.
         """
         core = self._core
         if not core.condition.takes_writes or self._stopping():
@@ -94,7 +94,7 @@ class Writes:
         if known is None:
             await core.trace(Step.APPEND_BEFORE)
             appending = self._append(op)
-            del op  # may be large, and nobody waits for it but by its key
+            del op  # may be large; from here on its key is enough
             offset = await appending
             tracing.reached(tracing.DURABLE, offset)
             await core.trace(Step.APPEND_AFTER)
@@ -116,9 +116,9 @@ class Writes:
         return offset, outcome
 
     async def repeated(self, key: tuple[str, str], fingerprint: str) -> WriteAttempt | None:
-        """Return the operation that the log holds of this request already, once it has an outcome.
+        """Return the operation of an earlier copy of this request, once it has an outcome.
 
-        None if none was read here so far. Raises RequestError.
+        None if no earlier copy was read here so far. Raises RequestError.
         """
         known = self._core.outcomes.find(key)
         if known is None:
@@ -127,17 +127,17 @@ class Writes:
         return WriteAttempt(known.facts, offset, outcome)
 
     async def fence(self, name: str) -> int:
-        """Put a fence into the log; return its offset.
+        """Append a fence on a name; return its offset.
 
-        From there on a write that rests on the name counts only if it was looked at behind it.
-        Raises RequestError.
+        A later write that rests on the name counts only if it was analyzed after the fence. Raises
+        RequestError.
         """
         return await self._appended(Fence(name))
 
     def since(self, age_s: float = 0.0, arrived_s: float | None = None) -> int:
-        """Return an offset below which no copy of a request stands.
+        """Return an offset below which the log has no copy of a request.
 
-        It was first sent ``age_s`` before it arrived here, at ``arrived_s`` by the loop's clock.
+        The request was first sent ``age_s`` before ``arrived_s``, its arrival by the loop's clock.
         """
         core, now_s = self._core, asyncio.get_running_loop().time()
         arrived_s = now_s if arrived_s is None else arrived_s
@@ -193,7 +193,7 @@ class Writes:
         return known.offset, await self.settled(known)
 
     async def settled(self, known: Known) -> OperationOutcome:
-        """Wait until it is known what became of an operation here; raises RequestError."""
+        """Wait for the outcome of an operation on this cluster; raises RequestError."""
         outcome = await self._core.outcomes.outcome(known)
         if outcome.status is OutcomeStatus.EXPIRED:
             raise _too_late(known.facts.id, known.offset)
@@ -211,7 +211,7 @@ class Writes:
     def unavailable(
         self, outcome: WriteOutcome = WriteOutcome.NOT_SENT, offset: int | None = None
     ) -> RequestError:
-        """Return what a client is told while this cluster takes no requests."""
+        """Return the error for clients while this cluster takes no requests."""
         core = self._core
         return RequestError(
             FailureKind.AVAILABILITY,

@@ -1,1 +1,1 @@
-"""What every cluster has applied, told from the log again: rows for whoever keeps it for longer."""
+"""The operations that all clusters have applied, read again from the log as rows for an archive."""

@@ -1,4 +1,4 @@
-"""The log read once more, from a place in the past on: what counts, and what became of it."""
+"""Finds, from the log alone, the operations that count and their outcomes on each cluster."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _KEY: Final = "archive/position"
 
 
 class ArchivePosition:
-    """How far the archive is, as the ring knows it: all below is in a table of the ring.
+    """The offset below which all operations are in the archive, a table of the ring.
 
-    Kept in the key-value store, so that it outlives the archive's program and every HAProc. Of
-    two that store it at a time the lower one may stay: then the log keeps more than it had to.
+    It is kept in the key-value store, so it outlives the archive's program and every HAProc. If two
+    store it at the same time, the lower one may stay: then the log keeps more than it has to.
 
     Its methods raise LogError."""
 
@@ -57,35 +57,35 @@ class ArchivePosition:
         self._store = store
 
     async def read(self) -> int:
-        """Return the offset below which all is archived; 0 if nothing is."""
+        """Return the offset below which all is archived; 0 if nothing is archived."""
         kept = await self._store.get(_KEY)
         return 0 if kept is None else int(kept.value)
 
     async def move(self, below: int) -> None:
-        """Note that all below an offset is archived; it never goes back."""
+        """Store that all below an offset is archived; a lower offset changes nothing."""
         if below > await self.read():
             await self._store.put(_KEY, str(below).encode())
 
 
 KNOWN_MAX: Final = 100_000
-"""Operations of which something is remembered: some tens of megabytes."""
+"""The most operations of which facts are remembered: some tens of megabytes."""
 
 
 class ArchivedStatus(StrEnum):
-    """How an operation ended on a cluster."""
+    """The outcome of an operation on a cluster, as the archive shows it."""
 
     APPLIED = "applied"
     FAILED = "failed"
-    """It met an application error there."""
+    """It had an application error on this cluster."""
     REJECTED = "rejected"
-    """The ring decided against it; it had no effect anywhere."""
+    """The ring decided that no cluster applies it."""
     SKIPPED = "skipped"
-    """An operator had it passed over there."""
+    """An operator had this cluster pass over it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an operation ended on one cluster; ``error``: its class, or empty."""
+    """The outcome of an operation on one cluster; ``error``: the error's class, or empty."""
 
     status: ArchivedStatus
     error: str = ""
@@ -103,20 +103,19 @@ class _Known:
 
 
 class Fates:
-    """What became of operations on each cluster, as the log tells it. Values in, values out.
+    """The outcomes of operations on each cluster, by the log. Values in, values out.
 
-    An operation was applied by every cluster that is past it, unless a record behind it says
-    otherwise: a decision, an error in place of its rows or the ring's word reject it everywhere;
-    a report says that one cluster met an error; an operator has one pass over it. Each of those
-    stands in the log before the cluster that it concerns stores a cursor beyond the operation.
-    So whoever hears all control records up to an end of the log that was asked for after the
-    cursors knows every fate below them.
+    An operation was applied by every cluster with a cursor beyond it, unless a later record shows
+    another outcome. A decision, an error in place of its rows, or an ``abandon`` rejects it on all
+    clusters. A report shows an error on one cluster, a skip shows that one cluster passed over it.
+    Each of these records is in the log before the cluster stores a cursor beyond the operation. So
+    read the cursors first, then ask for the log's end, and pass all control records up to it to
+    `hear`: then every outcome below the cursors is known.
 
-    Few operations need a word. Where too many do, those that stand first are remembered, and
-    nothing is said of what stands at `known_below` or behind it: hear it again once the first
-    are dealt with.
+    Few operations have such records. If too many have, only the first ones are remembered, and
+    nothing is known from `known_below` on: read these records again later.
 
-    ``begin``: what stands before that is not asked for."""
+    ``begin``: operations below this offset are not asked for."""
 
     def __init__(self, begin: int, claims: Claims, known_max: int = KNOWN_MAX) -> None:
         self._begin = begin
@@ -126,10 +125,10 @@ class Fates:
         self._failure_votes = FailureVotes()
         self._failure_votes.begin(begin)
         self.known_below: int | None = None
-        """Where too many were heard of: those from there on are forgotten."""
+        """Set if operations were too many: those from this offset on are forgotten."""
 
     def hear(self, at: int, message: Message | Filler) -> None:
-        """Take in a record at its place; all of them, in order, or all but the operations."""
+        """Note the record at offset ``at``. All control records must be noted, in order."""
         match message:
             case Claim():
                 self._claims.see(at, message.cluster)
@@ -163,7 +162,7 @@ class Fates:
             known.settled, known.rejected = True, rejected
 
     def _give_up(self, offset: int, rejected: str) -> None:
-        """The ring has given up what its origin, or who took over for it, may have let run."""
+        """Note an ``abandon``. It counts even if a decision has let the operation run before."""
         known = self._of(offset)
         if known is not None:
             known.settled, known.rejected = True, rejected
@@ -198,14 +197,14 @@ class Fates:
         self.known_below = below
 
     def forget(self, below: int) -> None:
-        """Forget what is dealt with."""
+        """Forget operations below an offset: they are not asked for any more."""
         self._begin = max(self._begin, below)
         self._failure_votes.forget(below)
         if self._known:
             self._known = {at: known for at, known in self._known.items() if at >= below}
 
     def endings(self, offset: int, clusters: Collection[str]) -> dict[str, Ending] | None:
-        """Return how an operation ended on each cluster; None: it was applied by all."""
+        """Return an operation's outcome on each cluster; None: all have applied it."""
         known = self._known.get(offset)
         if known is None or not (known.rejected or known.by_cluster):
             return None
@@ -214,26 +213,25 @@ class Fates:
         return {name: known.by_cluster.get(name, APPLIED) for name in clusters}
 
     def rows(self, offset: int) -> int | None:
-        """Return how many rows an operation's query gave, if it was computed."""
+        """Return the number of rows of an operation's query; None if it was not computed."""
         known = self._known.get(offset)
         return None if known is None else known.rows
 
 
 def known_from(position: int, window_records: int) -> int:
-    """Return where reading has to begin to judge what stands at a place."""
+    """Return the offset from which on the log must be read to judge records at ``position``."""
     return max(0, position - records_needed(window_records))
 
 
 class Account:
-    """The log read once more, from a place in the past on: what counts, and how it ended.
+    """Judges the operations of the log again, and knows their outcomes. Values in, values out.
 
-    Two positions: control records are heard ahead, up to an end of the log, then operations are
-    judged up to where every cluster is. Values in, values out; `haproc.replicate.archive.pages`
-    reads.
+    It has two positions. Control records are noted ahead (`hear`), up to the log's end. Operations
+    are judged later (`take`), up to the lowest cursor. `haproc.replicate.archive.pages` reads the
+    log for it.
 
-    ``begin``: from where on it is told what counts.
-
-    ``read_from``: the first record that it is shown; ``claims``: what is known of those before.
+    ``begin``: the offset from which on `take` returns operations. ``read_from``: the first record
+    that it receives. ``claims``: each cluster's newest claim below ``read_from``.
     """
 
     def __init__(
@@ -243,7 +241,7 @@ class Account:
         self.position = read_from
         self.heard_to = read_from
         self.last_told = begin - 1
-        """The newest operation that was told."""
+        """The offset of the newest operation that is on a page."""
         self._definitions = Definitions(window_records)
         self._definitions.begin(read_from)
         self._judge = Judge(IdempotencyWindow(window_records), self._definitions)
@@ -251,7 +249,7 @@ class Account:
         self.fates = Fates(begin, Claims(claims))
 
     def hear(self, entries: Iterable[Entry]) -> None:
-        """Take in the control records among what stands there; those heard before are passed."""
+        """Note the control records among the entries; entries below `heard_to` are ignored."""
         for entry in entries:
             if entry.offset < self.heard_to:
                 continue
@@ -260,9 +258,9 @@ class Account:
             self.heard_to = entry.offset + 1
 
     def take(self, entry: Entry) -> Operation | None:
-        """Take in what stands at ``position`` or next behind it; return an operation that counts.
+        """Judge the next entry at or after ``position``; return its operation if that counts.
 
-        None for all else: control records, copies of a request, and what every cluster passes over.
+        None for control records, repetitions, and operations that every cluster passes over.
         """
         self.position = entry.offset + 1
         if entry.record.kind not in (OPERATION, FENCE):
@@ -277,15 +275,15 @@ class Account:
         except WindowTooSmallError:
             judgement = (
                 RecordJudgement.NEW
-            )  # the log began too late to tell: rather told than left out
+            )  # too little of the log is left to know: show it rather than lose it
         return op if judgement is RecordJudgement.NEW and entry.offset >= self.begin else None
 
     def told(self, offset: int) -> None:
-        """An operation was told, and is not told again."""
+        """Note that an operation is on a page: so it is not shown again."""
         self.last_told = offset
 
     def go_on_from(self, offset: int) -> None:
-        """What stands below this place is dealt with; `take` is shown next what stands there."""
+        """Forget everything below an offset; the next entry for `take` is the one at the offset."""
         self.begin, self.position = max(self.begin, offset), offset
         self.fates.forget(self.begin)
 

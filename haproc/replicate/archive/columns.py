@@ -1,4 +1,4 @@
-"""Rows of the archive as Arrow, and what of an operation is shown in them."""
+"""The archive's rows as Arrow, and the parts of an operation that they show."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 
 OWN_SCHEMA_PREFIX: Final = "spark_catalog.haproc."
-"""Before the names of the tables in which the pipeline keeps what it finds."""
+"""The prefix of the tables in which the archive's pipeline keeps its results."""
 _DIGEST_KEY: Final = b"haproc archive digest"
 _PLAN_BYTES_MAX: Final = 1 << 20
-"""Larger plans are not looked into for a text: rows make up most of them."""
+"""Larger plans are not searched for SQL text: they consist mostly of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An operation's statement, or its rows: how many and their digest; None: not known."""
+    """The shown parts of an operation: its statement, number of rows, digest; None: not known."""
 
     statement: str | None = None
     rows: int | None = None
@@ -40,12 +40,12 @@ class Shown:
 
 
 class Showing:
-    """What of an operation is shown to whoever may read everybody's. Values in, values out.
+    """Selects the parts of an operation that the archive's readers see. Values in, values out.
 
-    By default no literal of a statement is. Rows and plans are shown by a digest alone, under a
-    key of the ring's: equal ones can be told, and what few they could be cannot be tried.
+    By default no literal of a statement is shown. Rows and plans are shown only by a digest under a
+    key of the ring. Readers can recognise equal ones, but cannot find the content by trials.
 
-    ``secret``: the ring's."""
+    ``secret``: the ring's secret."""
 
     def __init__(self, rules: Archive, secret: str) -> None:
         self._rules = rules
@@ -53,7 +53,7 @@ class Showing:
         self._open: Callable[[frozenset[str]], bool] = lru_cache(4096)(self._unmasked)
 
     def own(self, op: Operation) -> bool:
-        """Whether this is the pipeline's own write, which is left out: it would tell of itself."""
+        """True if the archive's own pipeline wrote it: such writes are not archived."""
         return (
             op.user == self._rules.user
             and bool(op.writes)
@@ -61,7 +61,7 @@ class Showing:
         )
 
     def of(self, op: Operation) -> Shown:
-        """Return what is shown of an operation."""
+        """Return the shown parts of an operation."""
         match op.write:
             case SqlText(sql):
                 return self._sql(op, sql)
@@ -122,11 +122,11 @@ def _count(rows: bytes) -> int:
         return sum(batch.num_rows for batch in reader)
 
 
-# Rows of the archive as Arrow. Values in, values out.
+# The archive's rows as Arrow. Values in, values out.
 #
-# One row for each operation: its offset and time, whose it was, what it did and to which tables,
-# and for each cluster how it ended there and how long after it was made (milliseconds, by the
-# clocks of both HAProcs; null where the cluster's HAProc was started since).
+# Each operation has one row: its offset and time, user, statement and tables, and for each cluster
+# its outcome and latency. The latency is the time from its creation to its end on the cluster, in
+# ms, by the clocks of both HAProcs; null if the cluster's HAProc was started since.
 
 
 _TEXTS: Final[Any] = pa.list_(pa.string())
@@ -155,14 +155,14 @@ _MADE_LAST: Final = frozenset({"offset", "rows", "outcomes"})
 _GATHERED: Final[Any] = pa.schema([field for field in SCHEMA if field.name not in _MADE_LAST])
 _BLOCK_ROWS: Final = 1024
 _ROW_BYTES: Final = 200
-"""About what a row takes beside its texts."""
+"""The approximate size of a row without its statement."""
 
 
 class Columns:
-    """Gathers rows; how their operations ended is said last.
+    """Collects rows; the outcomes of their operations are added at the end.
 
-    What is gathered becomes Arrow block by block: tens of thousands of rows as objects would keep
-    Python's garbage collector busy, which took half of all time.
+    The rows become Arrow block by block: tens of thousands of rows as Python objects would keep the
+    garbage collector busy, which took half of all time.
     """
 
     def __init__(self, clusters: Sequence[str]) -> None:
@@ -177,7 +177,7 @@ class Columns:
         return len(self._offsets)
 
     def add(self, offset: int, op: Operation, shown: Shown) -> None:
-        """Add an operation."""
+        """Add an operation, with rising offsets."""
         self._offsets.append(offset)
         self._counts.append(shown.rows)
         self._block.append(
@@ -208,7 +208,7 @@ class Columns:
     def table(self, below: int, fates: Fates, latencies: Mapping[str, Mapping[int, int]]) -> Any:
         """Return the rows below an offset as an Arrow table of `SCHEMA`.
 
-        ``latencies``: by cluster, milliseconds by offset, as far as they are known.
+        ``latencies``: by cluster, the known latencies in ms by offset.
         """
         self._end_block()
         count = bisect_left(self._offsets, below)

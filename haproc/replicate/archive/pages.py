@@ -1,9 +1,9 @@
-"""Pages of what every cluster has applied, read from the log, in bounded memory.
+"""Makes pages of the operations that all clusters have applied, from the log, in bounded memory.
 
-A page begins at an offset and ends where all clusters have stored that they are beyond, at a number
-of rows or of bytes. Whoever asks for one page after another reads the log twice: for the fates of
-operations ahead, and for themselves. What is needed to judge the next page is kept; a page that
-begins elsewhere is preceded by reading one and a quarter windows of request ids.
+A page begins at an offset. It ends at the lowest stored cursor, or at a number of rows or bytes.
+For consecutive pages the log is read twice: ahead for the outcomes, then for the operations. The
+facts for judging the next page are kept. Before a page that begins at another offset, one and a
+quarter idempotency windows are read.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from haproc.replicate.member.core import Core
 
 ROWS_MAX: Final = 50_000
 BYTES_MAX: Final = 8 << 20
-"""Of a page: as much as one record of rows may have by default."""
+"""The size of a page: as much as one record of rows may have by default."""
 SPAN_MAX: Final = 1 << 18
-"""Offsets that a page covers at most, however few of them are rows."""
+"""The most offsets that a page covers, even if few of them are rows."""
 _READ_RECORDS: Final = 256
-"""At a time: the event loop is held for some milliseconds."""
+"""The records of one read: they hold up the event loop for some milliseconds."""
 _READ_BYTES: Final = 4 << 20
 _HEAR_S: Final = 10.0
 _NO_ROWS: Final = no_rows(SCHEMA)
 
 
 class Timekeepers(Protocol):
-    """The other HAProcs, asked how long operations took on their clusters."""
+    """The other HAProcs, which know the latencies of operations on their clusters."""
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
-        """Return milliseconds by offset; raises PeerUnavailableError."""
+        """Return the latencies in ms by offset; raises PeerUnavailableError."""
         ...
 
     def given_up(self, peer: str) -> bool:
-        """Return whether a peer need not be asked."""
+        """True if a peer is silent for so long that a request to it is useless."""
         ...
 
 
 class Hears(Protocol):
-    """Who the members are is known as far as the log was heard."""
+    """Waits until this HAProc has read the log far enough to know the members."""
 
     async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
-        """Return whether all that the log says below an offset is known, or is in time."""
+        """True if the log is read up to an offset within the time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Operations from ``start`` on: an Arrow IPC stream. All below ``end`` is in it or before it.
+    """The operations from ``start`` to ``end``, as an Arrow IPC stream.
 
-    ``applied_to``: what can be asked for now ends there. ``start`` is above what was asked for
-    where the log was trimmed.
+    ``applied_to``: the end of the last page that can be made now. ``start`` is above the requested
+    offset if the log was trimmed.
     """
 
     rows: bytes
@@ -73,7 +73,7 @@ class Page:
 
 
 class Pages:
-    """See the module. ``secret``: the ring's."""
+    """Makes the pages, one at a time. ``secret``: the ring's secret."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Pages:
             raise log_unavailable("the log cannot be read", error, "try again") from error
 
     async def archived(self, below: int) -> None:
-        """Note that all below an offset is kept elsewhere; raises RequestError."""
+        """Store that all below an offset is archived; raises RequestError."""
         try:
             _, applied_to = await self._applied()
             if below > applied_to:
@@ -115,7 +115,7 @@ class Pages:
             raise log_unavailable("the store took nothing", error, "try again") from error
 
     async def _applied(self) -> tuple[tuple[str, ...], int]:
-        """Return the clusters, and the offset below which all have stored that they are done."""
+        """Return the clusters, and their lowest stored cursor."""
         core = self._core
         end = await core.log.end()
         cursors = {name: cursor.offset for name, cursor in (await core.log.cursors()).items()}
@@ -143,7 +143,7 @@ class Pages:
         reached = await self._fill(columns, account, limit, rows_max)
         await self._read(account.heard_to, end, account.hear)
         known_below = account.fates.known_below
-        if known_below is not None:  # too many to remember: the next page hears of them again
+        if known_below is not None:  # too many to remember: the next page reads them again
             reached = min(reached, known_below)
         latencies = await self._latencies(clusters, start, reached)
         table = await asyncio.to_thread(columns.table, reached, account.fates, latencies)
@@ -152,7 +152,7 @@ class Pages:
         return Page(stream_of(table), table.num_rows, start, reached, applied_to)
 
     async def _fill(self, columns: Columns, account: Account, limit: int, rows_max: int) -> int:
-        """Add what stands below a limit until the page is full; return how far that came."""
+        """Add operations until the page is full or the limit is reached; return the page's end."""
         while account.position < limit:
             entries = await self._entries(account.position)
             for at, entry in enumerate(entries):
@@ -170,7 +170,7 @@ class Pages:
         return limit
 
     async def _account_at(self, start: int) -> Account:
-        """Return what is known at an offset: from the page before, or from the log."""
+        """Return the account of the log at an offset: of the page before, or read anew."""
         account, core = self._account, self._core
         self._account = None
         if account is not None and account.stands_at(start):
@@ -205,7 +205,7 @@ class Pages:
     async def _latencies(
         self, clusters: tuple[str, ...], start: int, end: int
     ) -> Mapping[str, Mapping[int, int]]:
-        """Return what each cluster's HAProc remembers; nothing of those that do not answer."""
+        """Return by cluster the latencies in ms by offset; empty for a HAProc without an answer."""
         core = self._core
 
         async def asked(name: str) -> Mapping[int, int]:

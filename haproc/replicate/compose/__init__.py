@@ -1,1 +1,1 @@
-"""Combining INSERTs of literals, UPDATEs and DELETEs by key and upserts into one statement."""
+"""Combining INSERTs of literals, UPDATEs and DELETEs by key, and upserts into one statement."""

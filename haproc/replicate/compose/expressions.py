@@ -14,18 +14,18 @@ _BETWEEN: Final = ("+", "-", "*", "/", "%", "||")
 _FUNCTIONS: Final = frozenset(
     {"ABS", "COALESCE", "CONCAT", "GREATEST", "LEAST", "LENGTH", "LOWER", "TRIM", "UPPER"}
 )
-"""Which give the same for a column as for a literal of the same value and type."""
+"""Functions that give the same for a column as for a literal of the same value and type."""
 _WORDS: Final = """CASE CAST CURRENT_CATALOG CURRENT_DATABASE CURRENT_DATE CURRENT_SCHEMA
     CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER DEFAULT EXISTS FALSE IDENTIFIER LOCALTIME
     LOCALTIMESTAMP NOT SESSION_USER TRUE USER"""
 NO_COLUMNS: Final = frozenset(_WORDS.split())
 """Words that may mean something else than a column of this name."""
 OPERANDS_MAX: Final = 64
-"""Of one statement's expressions. Chosen."""
+"""The most operands in the expressions of one statement. Chosen."""
 
 
 class Otherwise(Exception):
-    """The statement says something else than what is read here."""
+    """The statement has a form that is not read here."""
 
 
 class Expressions:
@@ -102,7 +102,7 @@ class Expressions:
             raise Otherwise
 
     def _qualified(self) -> tuple[str, str]:
-        """Read a column's name and what stands before it, if anything does."""
+        """Return the next column's qualifier (empty if it has none) and its name."""
         qualifier, name = "", self._name()
         if self._symbol("."):
             qualifier, name = name, self._name()
@@ -171,7 +171,7 @@ class Expressions:
         return cell
 
     def _expression(self) -> list[Piece | Given]:
-        """Read values with operators between them, and nothing else."""
+        """Read operands with operators between them."""
         pieces = self._operand()
         while self._symbol(*_BETWEEN):
             pieces += [self._tokens[self._at - 1].text, *self._operand()]

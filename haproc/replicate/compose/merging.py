@@ -1,16 +1,16 @@
-"""The one statement that does what a window of changes comes to.
+"""Makes the one statement that has the same effect as a window of changes.
 
-Its source is made of groups: entries of equal form, whose literals stand in one VALUES list, typed
-as each of them would be alone. A group's literals are cast to their columns' types in its SELECT.
-An entry is
+Its source consists of groups: entries of equal form. The literals of a group are in one VALUES
+list, with the types that each of them has alone. The group's SELECT casts them to the types of
+their columns. An entry is
 
 - a row to insert (its key is NULL, which matches nothing), or
-- what becomes of the rows that the table has under a key: ``p`` says which clause does it, 0: none.
-  With it may stand a row that comes if the table has none. There is one such entry for a key, so no
-  row of the table is matched twice.
+- the change of the table's rows with one key: ``p`` is the number of the clause for it, 0: none.
+  The entry may also have a row that is inserted if the table has no row of this key. A key has only
+  one such entry, so no row of the table is matched twice.
 
-``i`` says whether an entry has a row to insert. Where nothing hangs on the table, all is an INSERT;
-else a MERGE.
+``i`` is true if an entry has a row to insert. The statement is a MERGE if the effect depends on the
+table's rows, else an INSERT.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from haproc.replicate.compose.window import ComposedWindow, State
 
 GROUPS_MAX: Final = 48
 CLAUSES_MAX: Final = 24
-"""Of one statement. Chosen: each group is a branch of a UNION, each clause a case for every row."""
+"""Of one statement. Chosen: a group is a branch of a UNION, a clause is checked for each row."""
 _TARGET, _SOURCE = "haproc_t", "haproc_s"
 
 _Pieces: TypeAlias = tuple[str | Own | None, ...]
-"""A term, its literals left out."""
+"""A term with None in place of its literals."""
 _Values: TypeAlias = tuple[tuple[str, _Pieces], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What entries of one group have in common: literals are left out.
+    """The common form of a group's entries: all but the literals.
 
-    ``row``: what is inserted; None: nothing is. ``sets``: what the table's rows of the key get;
-    what it says of columns in ``shared`` is what ``row`` says.
+    ``row``: the values of an inserted row; None: no row. ``sets``: the new values of the table's
+    rows with the key. ``shared``: more columns that get a new value, the same one as in ``row``.
     """
 
     row: _Values | None
@@ -58,7 +58,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A group as a branch of the source: what it gives by column, and the clause for it, if any."""
+    """A group as a branch of the source: its values by column, and its clause; empty: none."""
 
     values: dict[str, str]
     clause: str
@@ -66,9 +66,9 @@ class _Branch:
 
 
 def statement(table: str, window: ComposedWindow) -> str | None:
-    """Return what does the same as the window's changes; None: too much for one statement.
+    """Return one statement with the effect of the window; None if that would be too large.
 
-    ``table`` is the table's full name, as operations have it.
+    ``table``: the table's full name, as operations have it.
     """
     groups = _groups(window)
     if not groups:
@@ -109,7 +109,7 @@ def statement(table: str, window: ComposedWindow) -> str | None:
 
 
 def _groups(window: ComposedWindow) -> list[_Group]:
-    """Return the groups of all entries; none if they are too many."""
+    """Return the groups of all entries; an empty list if they are too many."""
     found: dict[_Form, list[_Group]] = {}
     count = 0
     for form, cells in _entries(window):
@@ -148,7 +148,7 @@ def _cells(state: State) -> list[Cell]:
 
 
 def _enter(found: dict[_Form, list[_Group]], form: _Form, cells: Sequence[Cell]) -> bool:
-    """Put an entry into a group of its form whose literals have its types; whether it is new."""
+    """Add an entry to the group with its form and its literals' types; True if that is new."""
     letters, row = ",".join(cell.letter for cell in cells), ", ".join(cell.text for cell in cells)
     groups = found.setdefault(form, [])
     for group in groups:
@@ -162,7 +162,7 @@ def _enter(found: dict[_Form, list[_Group]], form: _Form, cells: Sequence[Cell])
 
 
 def _list(number: int, group: _Group) -> str:
-    """Return a group's literals under a name."""
+    """Return a group's literals as a named VALUES list."""
     names = ", ".join(f"x{n}" for n in range(group.letters.count(",") + 1))
     return f"v{number} ({names}) AS (VALUES {', '.join(f'({row})' for row in group.rows)})"
 
@@ -171,7 +171,7 @@ def _list(number: int, group: _Group) -> str:
 
 
 def _branch(window: ComposedWindow, group: _Group) -> _Branch:
-    """Return what a group gives, and the clause for it."""
+    """Return a group's columns of the source, and its clause."""
     form, letters = group.form, group.letters.split(",")
     values: dict[str, str] = {}
     places = iter(range(len(letters)))
@@ -190,7 +190,7 @@ def _branch(window: ComposedWindow, group: _Group) -> _Branch:
             found = [_slot(letters[n], n, slots, values) for n in at]
             assigned[name] = _with(window, pieces, found)
             continue
-        # A row that comes may have something else in this column.
+        # An inserted row may have another value in this column.
         column = f"c_{name}" if form.row is None else f"u_{name}"
         values[column] = _with(window, pieces, [f"x{n}" for n in at])
         assigned[name] = f"{_SOURCE}.{quoted(column)}"
@@ -199,12 +199,12 @@ def _branch(window: ComposedWindow, group: _Group) -> _Branch:
 
 
 def _taken(pieces: _Pieces, places: Iterator[int]) -> list[int]:
-    """Return which of the group's literals are a term's."""
+    """Return the places of a term's literals among the group's literals."""
     return [next(places) for piece in pieces if piece is None]
 
 
 def _slot(letter: str, place: int, slots: dict[str, int], values: dict[str, str]) -> str:
-    """Return how a clause names a literal: the source has a column for it."""
+    """Return a clause's text for a literal; adds a column for the literal to the source."""
     if letter == "n":
         return "NULL"
     number = slots[letter] = slots.get(letter, -1) + 1
@@ -231,7 +231,7 @@ def _with(window: ComposedWindow, pieces: _Pieces, literals: Sequence[str]) -> s
 
 
 def _inserted_columns(window: ComposedWindow, branches: Sequence[_Branch]) -> list[str]:
-    """Return the source's columns for those that any of the rows has a value for."""
+    """Return the source's columns with a value in any inserted row, in the table's order."""
     named = {name for branch in branches if branch.inserts for name in branch.values}
     return [f"c_{name}" for name in window.names if f"c_{name}" in named]
 
@@ -256,7 +256,7 @@ def _source_types(
 def _select(
     number: int, branch: _Branch, clauses: Sequence[str] | None, types: dict[str, str]
 ) -> str:
-    """Return a branch as a query; without ``clauses`` all of it is inserted."""
+    """Return a branch as a query; without ``clauses`` the statement is an INSERT."""
     items = [
         f"{branch.values.get(name, f'CAST(NULL AS {kind})')} AS {quoted(name)}"
         for name, kind in types.items()

@@ -1,4 +1,4 @@
-"""Reads which rows a statement changes, and how: plain text, upserts, rows that came as Arrow."""
+"""Reads the change that a statement makes to rows: from plain text, upserts and Arrow rows."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from haproc.replicate.compose.terms import (
 )
 from haproc.replicate.records.operation import Operation
 
-# Rows that came as Arrow, as literals: each value exactly, in the type that its column has.
+# Arrow rows as literals: each value exactly, in the type of its column.
 
 
 ROWS_MAX: Final = 1_000
-"""More of them are better off as they are. Chosen."""
+"""The most rows of a change; more rows run uncombined. Chosen."""
 BYTES_MAX: Final = 256 << 10
 
 
@@ -68,7 +68,7 @@ _TEXTS: Final[Mapping[pa.DataType, Callable[[Any], str]]] = {
 def literal_cells(stream: bytes) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
     """Return the columns of an Arrow IPC stream, and its rows as literals.
 
-    Raises ValueError for rows that are too many, and values that have no literal.
+    Raises ValueError for too many rows, and for values without a literal.
     """
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         table = reader.read_all()
@@ -109,9 +109,9 @@ _CLAUSES: Final = """ANTI CLUSTER CROSS DISTRIBUTE EXCEPT FOR FROM FULL GROUP HA
     SYSTEM_TIME SYSTEM_VERSION TABLESAMPLE TIMESTAMP UNION UNPIVOT USING VERSION WATERMARK WHERE
     WINDOW"""
 _NO_ALIASES: Final = frozenset(_CLAUSES.split())
-"""Words that begin something else where an alias may stand without AS."""
+"""Words that are no alias in a place where an alias without AS is possible."""
 _NO_ITEMS: Final = NO_COLUMNS | {"ALL", "DISTINCT"}
-"""Words behind SELECT that may say something else than a column's name."""
+"""Words after SELECT that may mean something else than a column's name."""
 
 
 class Upsert(Expressions):
@@ -124,10 +124,10 @@ class Upsert(Expressions):
         [WHEN NOT MATCHED [BY TARGET] THEN INSERT (c, …) VALUES (s.c | literal, …) | INSERT *]
 
     The source is ``VALUES (literals), … [[AS] s [(c, …)]]``, or ``SELECT`` of literals and of
-    the columns of such rows, or of ``*``; or several of them with UNION ALL between them. What
-    is selected gets a name by AS alone: else ``ALL k`` could be a column of the name ``all``.
-    (Spark's MERGE takes no names of columns behind the source's alias.) Clauses have no
-    conditions, and there is one of a kind.
+    the columns of such rows, or of ``*``; or several of them with UNION ALL between them. A
+    selected value gets a name only by AS: else ``ALL k`` could be a column of the name ``all``.
+    (Spark's MERGE allows no names of columns after the source's alias.) Clauses have no
+    conditions, and each kind occurs at most once.
     """
 
     def __init__(self, tokens: Sequence[Token], sql: str) -> None:
@@ -137,7 +137,7 @@ class Upsert(Expressions):
         self._inserting = self._whole = False
 
     def change(self) -> Merged:
-        """Return what it does."""
+        """Return the MERGE as a change."""
         self._expect("MERGE", "INTO")
         self._table("USING")
         self._expect("USING")
@@ -167,12 +167,12 @@ class Upsert(Expressions):
         )
 
     def _whose(self, qualifier: str, name: str) -> Own | Given:
-        """Return whose column it is. A name that both might have is none to rely on."""
+        """Return the table's or the source's column; Otherwise if the name may mean both."""
         given = name in self._source
         if given and qualifier and qualifier == self._source_name:
             return Given(name)
         if given and not qualifier:
-            if self._inserting:  # there is no row of the table
+            if self._inserting:  # no row of the table: only the source has columns
                 return Given(name)
             raise Otherwise
         if self._inserting:
@@ -182,7 +182,7 @@ class Upsert(Expressions):
     # -- the source ------------------------------------------------------------------------
 
     def _rows(self) -> list[_Row]:
-        """Read the source; note its columns, and their types."""
+        """Return the source's rows; note its columns, and their types."""
         self._needed("(")
         names, rows = self._query()
         while self._take("UNION", "ALL"):
@@ -193,7 +193,7 @@ class Upsert(Expressions):
         if self._source_name == self._table_name or len(rows) > ROWS_MAX:
             raise Otherwise
         for name, kind in zip(names, types, strict=True):
-            # A literal among wider ones is one of theirs: 1 beside 2.5 is 1.0.
+            # Beside literals of a wider type a literal gets that type: 1 beside 2.5 is 1.0.
             if kind is None or name in self._source:
                 raise Otherwise
             self._source[name] = kind
@@ -234,11 +234,11 @@ class Upsert(Expressions):
         return name, self._named_as(name)
 
     def _named_as(self, name: str) -> str:
-        """Return the name behind AS, or the one that there is without."""
+        """Return the name after AS, or ``name`` without AS."""
         return self._name() if self._take("AS") else name
 
     def _relation(self) -> tuple[list[str], list[_Row]]:
-        """Read rows behind FROM, with or without parentheses."""
+        """Read rows after FROM, with or without parentheses."""
         if not self._symbol("("):
             self._expect("VALUES")
             return self._values()
@@ -264,7 +264,7 @@ class Upsert(Expressions):
         return tuple(cells)
 
     def _with_alias(self, names: list[str]) -> list[str]:
-        """Return the columns' names behind an alias, which may name them anew."""
+        """Read an alias; return the columns' new names if it has some, else ``names``."""
         alias = self._alias()
         self._source_name = alias or self._source_name
         if not alias or not self._symbol("("):
@@ -278,7 +278,7 @@ class Upsert(Expressions):
         return anew
 
     def _alias(self) -> str:
-        """Read an alias, if there is one."""
+        """Return the next alias; empty if there is none."""
         if self._take("AS"):
             return self._name()
         free = self._ended() or self._is_symbol(",", ")", "(") or self._word() in _NO_ALIASES
@@ -287,7 +287,7 @@ class Upsert(Expressions):
     # -- the clauses -----------------------------------------------------------------------
 
     def _condition(self) -> dict[str, str]:
-        """Read which columns of the table are held against which of the source."""
+        """Return the compared columns: by column of the table that of the source."""
         if self._symbol("("):
             pairs = self._condition()
             self._needed(")")
@@ -310,14 +310,14 @@ class Upsert(Expressions):
         raise Otherwise
 
     def _changes(self) -> Sets | None:
-        """Read what becomes of rows that are there."""
+        """Return the new values of matching rows; None if they are deleted."""
         if self._take("DELETE"):
             return None
         self._expect("UPDATE", "SET")
         return self._everything() if self._symbol("*") else self._sets()
 
     def _inserted(self) -> Sets:
-        """Read what a row is that comes."""
+        """Return the values of an inserted row."""
         if self._symbol("*"):
             return self._everything()
         self._needed("(")
@@ -349,30 +349,29 @@ class Upsert(Expressions):
         return tuple((name, (Given(name),)) for name in self._source)
 
 
-# Reads which rows a statement changes, and how, where its text says so plainly.
+# The changes of operations, as far as their texts show them plainly.
 #
-# ``INSERT INTO t [(columns)] VALUES (literals), …``, rows that came as Arrow, UPDATEs and DELETEs
-# whose condition is nothing but ``column = literal`` or ``column IN (literals)``, joined by AND,
-# and MERGEs of literals (see `haproc.replicate.compose.reading`). What else there is has no
-# *change*: it runs as it stands.
+# ``INSERT INTO t [(columns)] VALUES (literals), …``, Arrow rows, UPDATEs and DELETEs with no other
+# condition than ``column = literal`` or ``column IN (literals)``, joined by AND, and MERGEs of
+# literals (`Upsert`). Other statements have no *change*: they run uncombined.
 
 
 KEYS_MAX: Final = 1_000
-"""Of one statement, with all combinations of its lists. Chosen."""
+"""The most keys of one statement, with all combinations of its lists. Chosen."""
 TEXT_MAX: Final = 64 << 10
-"""Of an UPDATE, a DELETE or a MERGE. Chosen."""
+"""The longest text of an UPDATE, a DELETE or a MERGE. Chosen."""
 
 
 def change_of(op: Operation) -> Change | None:
-    """Return what an operation does to the rows of its table; None if it is not told plainly."""
+    """Return the change that an operation makes; None if its text does not show it plainly."""
     if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
         return None
     if len(op.writes) != 1 or not isinstance(op.write, SqlText | ArrowRows):
         return None
     if isinstance(op.write, RowsInLog):
-        return None  # far more than a text may hold
+        return None  # far too many rows for a text
     if op.reads or op.settings.confs or not op.settings.ansi:
-        return None  # what is stored, and how, could depend on them
+        return None  # the stored values could depend on them
     try:
         if isinstance(op.write, ArrowRows):
             columns, rows = literal_cells(op.write.rows)
@@ -396,7 +395,7 @@ def _inserted(sql: str, values_at: int, signature: str) -> Inserted:
     types = signature.split(",")
     rows = []
     for row in literal_rows(sql, values_at):
-        # A literal among wider ones is one of theirs: 1 beside 2.5 is 1.0.
+        # Beside literals of a wider type a literal gets that type: 1 beside 2.5 is 1.0.
         if any(letter not in ("n", wide) for (letter, _), wide in zip(row, types, strict=True)):
             raise Otherwise
         rows.append(tuple(Cell(letter, text) for letter, text in row))
@@ -415,7 +414,7 @@ class _ByKey(Expressions):
     """Reads one UPDATE or DELETE."""
 
     def change(self) -> Changed:
-        """Return what it does."""
+        """Return the UPDATE or DELETE as a change."""
         if self._take("UPDATE"):
             self._table("SET")
             self._expect("SET")
@@ -430,7 +429,7 @@ class _ByKey(Expressions):
         return Changed(columns, keys, sets)
 
     def _condition(self) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
-        """Read which columns are fixed, and by which combinations of values."""
+        """Return the columns that the condition fixes, and the combinations of their values."""
         self._expect("WHERE")
         fixed: dict[str, list[Cell]] = {}
         combinations = 1

@@ -1,4 +1,4 @@
-"""What statements by key do to rows, and what a column comes to after some of them, as SQL."""
+"""The changes that statements by key make, and columns' values after them, as SQL."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final, TypeAlias
 from haproc.classify.insert import literal_type
 from haproc.classify.tokens import decoded
 
-# What a column comes to after some statements, as SQL over literals and the row as it was.
+# The value of a column after some statements, as SQL over literals and the earlier row.
 #
-# A *term* is a sequence of pieces: text, literals (`Cell`), and columns of the row that was there
-# before (`Own`). What a statement says may name columns of its source, too (`Given`). HAProc
-# computes none of it: what a literal says, and what an expression gives, Spark says. Terms are put
-# into terms in place of columns, and each is closed in itself: a CAST to its column's type, as
-# storing makes it.
+# A *term* is a sequence of pieces: text, literals (`Cell`), and columns of the row before the
+# statements (`Own`). The expressions of a statement may also contain columns of its source
+# (`Given`). HAProc computes no values: only Spark evaluates literals and expressions. A term can
+# replace a column in another term. It needs no parentheses, because it is a CAST to its column's
+# type, as storing makes it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A column of the row as it was; ``name`` in lower case."""
+    """A column of the row before the statements; ``name`` in lower case."""
 
     name: str
 
@@ -48,7 +48,7 @@ Key: TypeAlias = tuple[int | str, ...]
 
 NULL: Final = Cell("n", "NULL")
 PIECES_MAX: Final = 120
-"""Of one term: about thirty statements, each of which rests on the one before it. Chosen."""
+"""The most pieces of a term: about thirty statements, each based on the one before. Chosen."""
 
 _INTEGERS: Final = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _WHOLE: Final = frozenset("yhil")
@@ -65,7 +65,7 @@ _STORED_AS: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys("Tz", frozenset({"timestamp", "string"})),
     "x": frozenset({"binary"}),
 }
-"""Into which types storing a literal casts it, and does nothing else."""
+"""The column types, by type of literal, in which storing a literal is only a cast."""
 _SQL_TYPES: Final = {
     "y": "TINYINT",
     "h": "SMALLINT",
@@ -83,18 +83,18 @@ _SQL_TYPES: Final = {
 _DIGITS: Final = re.compile(r"-?[0-9]+")
 _DAY: Final = re.compile(r"'(.*)'", re.DOTALL)
 _FIRST_DAY: Final = "1582-10-15"
-"""Of the Gregorian calendar. Of those before, which Spark and the files' statistics may count
-otherwise, Delta passes over files that hold them."""
+"""The first day of the Gregorian calendar. Spark and the files' statistics may count earlier days
+differently: so Delta may skip a file that has them."""
 
 
 def cell_of(text: str) -> Cell | None:
-    """Return a literal; None if the text is none."""
+    """Return the literal of a text; None if the text is no literal."""
     letter = literal_type(text)
     return None if letter is None else Cell(letter, text)
 
 
 def is_plain(type_text: str) -> bool:
-    """Whether values of a column of this type are stored and read as they are."""
+    """True if values of a column of this type are stored and read unchanged."""
     return (
         type_text in _EXACT
         or type_text in ("boolean", "date", "timestamp", "binary")
@@ -103,15 +103,15 @@ def is_plain(type_text: str) -> bool:
 
 
 def storable(cell: Cell, type_text: str) -> bool:
-    """Whether storing the literal in a column of this type is a cast, and nothing else."""
+    """True if storing the literal in a column of this type is only a cast."""
     plain = type_text.partition("(")[0]
     return cell.letter == "n" or plain in _STORED_AS[cell.letter[0]]
 
 
 def column_type(cells: Iterable[Cell]) -> str | None:
-    """Return the type of a column that holds these literals; None if it is none of theirs.
+    """Return the type of a column with these literals; None if their types differ.
 
-    Empty if they are all NULL. Among others of its scale a decimal stays what it is.
+    Empty if they are all NULL. Decimals of one scale count as one type: the widest.
     """
     present = [cell for cell in cells if cell.letter != "n"]
     letters = {cell.letter for cell in present}
@@ -125,23 +125,23 @@ def column_type(cells: Iterable[Cell]) -> str | None:
 
 
 def _precision(text: str, scale: int) -> int:
-    """Return how many digits Spark takes a decimal literal for."""
+    """Return the precision that a decimal literal has for Spark."""
     digits = "".join(filter(str.isdecimal, text)).lstrip("0")
     return max(len(digits), scale, 1)
 
 
 def literal_type_text(letter: str) -> str:
-    """Return the type of literals of this letter; a decimal's holds whatever has its scale."""
+    """Return the SQL type of literals of this letter; for a decimal the widest of its scale."""
     return f"DECIMAL(38,{letter[1:]})" if letter[0] == "d" else _SQL_TYPES[letter]
 
 
 def stored(term: Term, type_text: str) -> Term:
-    """Return what becomes of a value that is stored in a column of this type."""
+    """Return the term of a value that is stored in a column of this type."""
     return ("CAST(", *term, f" AS {type_text.upper()})")
 
 
 def put_into(term: Term, state: Mapping[str, Term]) -> Term:
-    """Return the term with a row's state in place of its columns."""
+    """Return the term with the values of a row's state in place of the row's columns."""
     pieces: list[Piece] = []
     for piece in term:
         pieces += state.get(piece.name, (piece,)) if isinstance(piece, Own) else (piece,)
@@ -149,10 +149,10 @@ def put_into(term: Term, state: Mapping[str, Term]) -> Term:
 
 
 def bound(said: Said, given: Mapping[str, Cell], types: Mapping[str, str]) -> Term:
-    """Return a term with a row's literals in place of the source's columns, of these types.
+    """Return the term with a source row's literals in place of the source's columns.
 
-    Each is cast to its column's type: so Spark takes it for no more than a value of that type.
-    Raises ValueError for a column that has none.
+    Each literal is cast to its column's type: for Spark it is then only a value of that type.
+    Raises ValueError for a column without a type.
     """
     pieces: list[Piece] = []
     for piece in said:
@@ -166,11 +166,11 @@ def bound(said: Said, given: Mapping[str, Cell], types: Mapping[str, str]) -> Te
 
 
 def settled(said: Said, types: Mapping[str, str], given: Mapping[str, str]) -> Said:
-    """Return an expression in which only those literals stay apart for which a column may stand.
+    """Return an expression whose remaining `Cell` pieces can be replaced by columns.
 
-    Spark takes some literals for more than a value of their type: a number next to a decimal has
-    as many digits as it is written with. Those become text. ``types``, ``given``: of the columns
-    of the table and of the source.
+    Some literals are more than a value of their type: beside a decimal, Spark gives a number the
+    precision of its text. Such literals become text pieces. ``types``: the table's columns with
+    their types; ``given``: the source's.
     """
     columns = {types[piece.name] for piece in said if isinstance(piece, Own)}
     columns |= {given[piece.name] for piece in said if isinstance(piece, Given)}
@@ -185,15 +185,15 @@ def settled(said: Said, types: Mapping[str, str], given: Mapping[str, str]) -> S
 
 
 def has_keys(type_text: str) -> bool:
-    """Whether equal values of this type can be told by their literals."""
+    """True if literals of this type show whether their values are equal."""
     return type_text in _INTEGERS or type_text in ("string", "date")
 
 
 def key_value(cell: Cell, type_text: str) -> int | str | None:
-    """Return what tells equal values of a key column from others; None: equal to nothing.
+    """Return a value that is the same for equal literals of a key column; None: no key is equal.
 
-    That is NULL, and an integer which no value of the column is. Raises ValueError for a literal
-    that Spark would compare otherwise than by its value, or that is none of the column's type.
+    No key is equal to NULL, or to an integer outside the column's range. Raises ValueError for a
+    literal that Spark would not compare by its value, or that is not of the column's type.
     """
     if cell.letter == "n":
         return None
@@ -213,19 +213,19 @@ def key_value(cell: Cell, type_text: str) -> int | str | None:
     raise ValueError(f"a {type_text} is not told by {cell.text}")
 
 
-# What a statement by key does to the rows of its table, as its text says it.
+# The change that a statement by key makes, as its text states it.
 #
-# Names of columns are in lower case. A *said* term may name columns of the statement's own source
-# (`Given`), beside those of the table's row.
+# Names of columns are in lower case. A `Said` expression may contain columns of the statement's own
+# source (`Given`), beside those of the table's row.
 
 
 Sets: TypeAlias = tuple[tuple[str, Said], ...]
-"""Columns of the table, and what they get."""
+"""Columns of the table, and their new values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """Rows of literals; ``columns`` empty: the table's own."""
+    """Inserted rows of literals; ``columns`` empty: all columns of the table."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -233,9 +233,9 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Rows with one of these keys get new values, or go if there are none (``sets`` is empty).
+    """An UPDATE or DELETE of the rows with one of these keys; DELETE: ``sets`` is empty.
 
-    ``columns``: those that the condition fixes, in order of their names; ``keys``: by which values.
+    ``columns``: those that the condition fixes, in order of their names; ``keys``: their values.
     """
 
     columns: tuple[str, ...]

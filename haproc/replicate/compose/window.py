@@ -1,21 +1,21 @@
-"""What a run of statements on one table comes to, key by key. Values in, values out.
+"""The combined effect of consecutive statements on one table, by key. Values in, values out.
 
-A window takes changes in the order of the log, and keeps what they amount to: for each key, what
-becomes of the rows that the table holds under it, and for each row that was inserted, what it is by
-now. Keys need not be unique: an UPDATE is put into the state of its key, and into that of every
-inserted row of the key that stands before it.
+A window takes changes in the order of the log, and keeps their combined effect: for each key, the
+new values of the table's rows with this key; for each inserted row, its present values. Keys need
+not be unique: an UPDATE changes the state of its key, and of each earlier inserted row with it.
 
-An upsert does one of two things, and which one hangs on whether there is a row of its key. Mostly
-the window cannot tell. So it keeps both: what becomes of the table's rows, and one row *that comes
-if the table has none*. Later changes go into both; from then on the key has a row, either way.
+An upsert either updates or inserts. That depends on whether a row with its key exists, which the
+window mostly cannot know. So it keeps both: the new values of the table's rows, and one row *that
+is inserted if the table has none*. Later changes apply to both. After the upsert the key has a row
+in either case.
 
-What may come in has the same effect alone as in here, *if each of the statements alone succeeds*:
-whoever combines must know that. What is not known that surely stays out (`take` is False), and the
-window is as it was.
+A change may enter only if its effect in the window is the same as alone, *provided that each of the
+statements alone succeeds*: the caller must know that. If this is not certain, the change stays out
+(`take` returns False), and the window does not change. The conditions:
 
-- All conditions fix the same columns, of types whose equal values are told by their literals.
-- Every column that is written is one that stores what it is given (see `terms`).
-- No key changes, and what an upsert inserts has the key that it was held against.
+- All conditions fix the same columns. Literals of their types show whether values are equal.
+- Every written column stores values unchanged (see `terms`).
+- No key changes, and an upsert inserts rows with the key that it compares.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from haproc.replicate.compose.terms import (
 )
 
 State: TypeAlias = dict[str, Term]
-"""What a row's columns are by now; those that are not in it are as they were."""
+"""The present values of a row's columns; columns that are not in it are unchanged."""
 PIECES_PER_CELL: Final = 3
-"""Of terms: a literal that is cast is so many."""
+"""The pieces of a term that count as one cell: a literal and its cast are so many."""
 
 
 class _Unfit(Exception):
-    """A change has to stay out."""
+    """The change must stay out of the window."""
 
 
 @dataclass(slots=True)
 class Row:
-    """A row that the window inserts; ``gone`` once it deleted it again."""
+    """A row that the window inserts; ``gone``: a later change has deleted it."""
 
     state: State
     gone: bool = False
@@ -69,10 +69,10 @@ class Row:
 
 @dataclass(slots=True)
 class RowEffect:
-    """What becomes of the rows of the table that have a key.
+    """The effect on the table's rows with one key.
 
-    ``cells``: the key's literals; ``state`` is None once they are deleted. ``otherwise``: the row
-    that comes if the table has none.
+    ``cells``: the key's literals. ``state``: the rows' new values; None: the rows are deleted.
+    ``otherwise``: the row that is inserted if the table has none with the key.
     """
 
     cells: tuple[Cell, ...]
@@ -81,15 +81,15 @@ class RowEffect:
 
     @property
     def comes(self) -> State | None:
-        """What that row is by now; None if none comes."""
+        """The present values of ``otherwise``; None if no row is inserted."""
         return None if self.otherwise is None or self.otherwise.gone else self.otherwise.state
 
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """What a statement does to a key: its rows get ``sets``, or go (None); ``row`` comes for none.
+    """The effect of one statement on a key. ``cells``: the key's literals.
 
-    ``cells``: the key's literals.
+    ``sets``: new values of its rows; None deletes them. ``row``: inserted if there are none.
     """
 
     cells: tuple[Cell, ...]
@@ -98,10 +98,10 @@ class _Effect:
 
 
 class ComposedWindow:
-    """See the module. ``columns``: the table's, which stores in them what it is given.
+    """The combined effect of changes. ``columns``: the columns of the table.
 
-    ``cells_max``: rows times columns of all that the changes read and write, one after another;
-    None: however many, which is for what was a window's before.
+    ``cells_max``: the most cells (rows times columns) that the changes read and write in all; None:
+    no limit, for changes that have been in a window before.
     """
 
     def __init__(self, columns: Sequence[Column], cells_max: int | None = None) -> None:
@@ -110,7 +110,7 @@ class ComposedWindow:
         self.types: Mapping[str, str] = {c.name.lower(): c.type_text for c in columns}
         self.names: Mapping[str, str] = {c.name.lower(): c.name for c in columns}
         self.keys: tuple[str, ...] = ()
-        """The columns that all conditions fix; none as long as there was no condition."""
+        """The columns that all conditions fix; empty before the first condition."""
         self.rows: list[Row] = []
         self.standing: dict[Key, RowEffect] = {}
         self._all = tuple(self.types)
@@ -119,11 +119,11 @@ class ComposedWindow:
         self._cells = 0
 
     def anew(self) -> ComposedWindow:
-        """Return an empty one of the same table."""
+        """Return an empty window of the same table."""
         return ComposedWindow(self._columns, self.cells_max)
 
     def take(self, change: Change) -> bool:
-        """Take a change in; False if it has to stay out."""
+        """Add a change; False if it must stay out."""
         if self._ambiguous:
             return False
         before = self._cells
@@ -141,12 +141,12 @@ class ComposedWindow:
         return True
 
     def _spend(self, cells: int) -> None:
-        """Count what is about to be read and written, and end the window if that is too much."""
+        """Count cells that will be read and written; raises _Unfit if they are too many."""
         self._cells += cells
         if self.cells_max is not None and self._cells > self.cells_max:
             raise _Unfit
 
-    # -- rows that come --------------------------------------------------------------------
+    # -- inserted rows ---------------------------------------------------------------------
 
     def _insert(self, change: Inserted) -> None:
         columns = change.columns or self._all
@@ -176,14 +176,14 @@ class ComposedWindow:
         return stored((cell,), self.types[name])
 
     def _plain(self, name: str) -> str:
-        """Return the type of a column that stores what it is given."""
+        """Return the type of a column; raises _Unfit unless it stores values unchanged."""
         found = self.types.get(name, "")
         if not is_plain(found):
             raise _Unfit
         return found
 
     def _key_of(self, row: Row, names: Iterable[str]) -> Key | None:
-        """Return an inserted row's key; None if no condition is ever true for it."""
+        """Return an inserted row's key; None if a NULL in it makes every condition untrue."""
         values = []
         for name in names:
             cell = row.state[name][1] if name in row.state else NULL
@@ -194,7 +194,7 @@ class ComposedWindow:
             values.append(value)
         return None if None in values else tuple(v for v in values if v is not None)
 
-    # -- rows that change ------------------------------------------------------------------
+    # -- changed rows ----------------------------------------------------------------------
 
     def _change(self, change: Changed) -> None:
         self._spend(len(change.keys) * len(change.columns))
@@ -214,7 +214,7 @@ class ComposedWindow:
         pieces = sum(len(value) for _, value in said)
         self._spend(len(change.rows) * (len(types) + len(said) + pieces // PIECES_PER_CELL))
         held = {name: (Given(on),) for name, on in zip(change.columns, change.on, strict=True)}
-        # A key that is set to what it is held against stays as it is.
+        # Setting a key column to the column that it is compared with changes nothing.
         sets = tuple((name, said) for name, said in change.sets or () if said != held.get(name))
         effects: dict[Key, _Effect] = {}
         unmatched = []
@@ -235,7 +235,7 @@ class ComposedWindow:
         self.rows += unmatched
 
     def _key(self, columns: Sequence[str], cells: Sequence[Cell]) -> Key | None:
-        """Return the key that these literals are; None if nothing has it."""
+        """Return the key of these literals; None if no row can have it."""
         pairs = zip(columns, cells, strict=True)
         values = [key_value(cell, self.types.get(name, "")) for name, cell in pairs]
         return None if None in values else tuple(v for v in values if v is not None)
@@ -263,7 +263,7 @@ class ComposedWindow:
                 self._come(key, effect.row, surely=there[key] is False)
 
     def _come(self, key: Key, row: Row, *, surely: bool) -> None:
-        """Take in an upsert's row; not ``surely``: it comes if the table has none of its key."""
+        """Add an upsert's row; not ``surely``: it is inserted if the table has none of its key."""
         if surely:
             self._add(row, key)
         else:
@@ -271,7 +271,7 @@ class ComposedWindow:
             self._by_key.setdefault(key, []).append(row)
 
     def _filed(self, columns: tuple[str, ...]) -> dict[Key, list[Row]]:
-        """Return all rows by their keys, now that it is known which columns make them up."""
+        """Return the inserted rows by key. ``columns``: the key, as the first condition has it."""
         if not columns or not all(has_keys(self._plain(name)) for name in columns):
             raise _Unfit
         by_key: dict[Key, list[Row]] = {}
@@ -284,9 +284,9 @@ class ComposedWindow:
     def _stated(
         self, keys: Sequence[str], sets: Sets, given: Mapping[str, Cell], types: Mapping[str, str]
     ) -> State:
-        """Return what columns get by a statement, none of which is a key.
+        """Return the columns' new values by a statement; raises _Unfit if one is in the key.
 
-        ``given``, ``types``: its source's columns, as literals, and their types.
+        ``given``: the source's columns as literals; ``types``: their types.
         """
         if any(name in keys for name, _ in sets):
             raise _Unfit
@@ -309,7 +309,7 @@ class ComposedWindow:
     def _news(
         self, sets: State, standing: RowEffect, rows: Sequence[Row]
     ) -> list[tuple[State, State]]:
-        """Return the states of a key that an UPDATE changes, each with its news."""
+        """Return the states of a key that an UPDATE changes, each with its new values."""
         if not sets:
             return []
         found = [(row.state, self._whole(row.state, sets)) for row in rows]
@@ -318,7 +318,7 @@ class ComposedWindow:
         return [(state, self._put(sets, seen)) for state, seen in found]
 
     def _put(self, sets: State, seen: State) -> State:
-        """Return what an UPDATE makes of a row: all of its values see the row before."""
+        """Return a row's new values after an UPDATE, all computed from the row before it."""
         new = put_into_all(sets, seen)
         if any(len(term) > PIECES_MAX for term in new.values()):
             raise _Unfit
@@ -326,7 +326,7 @@ class ComposedWindow:
         return new
 
     def _whole(self, state: State, sets: State) -> State:
-        """Return an inserted row's state with NULL where an INSERT named no value."""
+        """Return an inserted row's state, with NULL for used columns that its INSERT left out."""
         used = {piece.name for term in sets.values() for piece in term if isinstance(piece, Own)}
         absent = {name: stored((NULL,), self.types[name]) for name in used - state.keys()}
         return absent | state
@@ -338,10 +338,10 @@ class ComposedWindow:
 
 
 def _there(standing: RowEffect, rows: Sequence[Row]) -> bool | None:
-    """Whether a key has a row by now, those of the table's included; None: that hangs on these.
+    """True if a key has a row now, in the window or the table; None if that depends on the table.
 
-    ``rows``: those that the window holds. Raises _Unfit where it hangs on the table's the other
-    way round: they went, and where there were none, one came.
+    ``rows``: the window's rows of the key. Raises _Unfit if the key has a row only if the table had
+    none: the table's rows were deleted, and otherwise one was inserted.
     """
     if any(row is not standing.otherwise for row in rows):
         return True
@@ -353,5 +353,5 @@ def _there(standing: RowEffect, rows: Sequence[Row]) -> bool | None:
 
 
 def put_into_all(sets: State, state: State) -> State:
-    """Return what an UPDATE makes of a row of this state: all of its values see the row before."""
+    """Return a row's new values after an UPDATE, all computed from its ``state`` before."""
     return {name: put_into(term, state) for name, term in sets.items()}

@@ -1,4 +1,4 @@
-"""The work of other clusters according to the log: operations that succeeded, and computed rows."""
+"""Other clusters' results according to the log: operations that succeeded, and computed rows."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from haproc.replicate.records.rows import ApplicationFailure, Passed, Rows
 
 
 class PeerSuccess:
-    """Peer success tracking: which operations are known to have succeeded on another cluster.
+    """Peer success tracking: the operations that are known to have succeeded on another cluster.
 
-    Also: which clusters have reported an error on an operation.
+    Also: the clusters that have reported an error on an operation.
 
-    A cluster stores a cursor beyond an operation only once a record about it is in the log where it
-    did not simply succeed there: a report of its error, a skip, a word that it cannot be applied.
-    So a HAProc that has read all control records up to an end of the log that was looked up *after*
-    the cursor was read, and found none about an operation below that cursor, knows that the
-    operation succeeded.
+    If an operation does not simply succeed on a cluster, a control record about it is in the log
+    before the cluster stores a cursor beyond it: an error report, a skip, a failure vote. So a
+    HAProc reads the cursor first, then looks up the log's end, and reads all control records up to
+    that end. If it finds none about an operation below the cursor, the operation succeeded there.
     """
 
     def __init__(self) -> None:
@@ -28,7 +27,7 @@ class PeerSuccess:
         self._failed: dict[int, dict[str, int]] = {}
 
     def record(self, message: Message | Filler) -> None:
-        """Record a control record. The order does not matter, nor do repetitions."""
+        """Note a control record. The order does not matter, and repetitions change nothing."""
         if isinstance(message, FailureReport | Skip | FailureVote | VoteWithdrawal | Abandon):
             self._with_control_record.add(message.offset)
         if isinstance(message, FailureReport):
@@ -36,7 +35,7 @@ class PeerSuccess:
             reported[message.cluster] = max(message.epoch, reported.get(message.cluster, -1))
 
     def passed(self, below: int) -> None:
-        """A cluster had stored this cursor, and all control records since then are read."""
+        """Note a cursor that a cluster has stored. All control records since then must be read."""
         self._below = max(self._below, below)
 
     def succeeded(self, offset: int) -> bool:
@@ -44,15 +43,15 @@ class PeerSuccess:
         return offset < self._below and offset not in self._with_control_record
 
     def failed(self, offset: int, cluster: str) -> int | None:
-        """Return the epoch of the newest process of a cluster that reported its error on it."""
+        """Return the epoch of the cluster's newest process that reported an error, if any did."""
         return self._failed.get(offset, {}).get(cluster)
 
     def has_control_record(self, offset: int) -> bool:
-        """True if an operation is known not to have simply succeeded somewhere."""
+        """True if the operation is known not to have simply succeeded on some cluster."""
         return offset in self._with_control_record
 
     def forget(self, below: int) -> None:
-        """Forget what nobody asks about any more."""
+        """Forget operations below an offset: they are not asked about any more."""
         if len(self._with_control_record) > 1:
             self._with_control_record = {
                 offset for offset in self._with_control_record if offset >= below
@@ -62,13 +61,13 @@ class PeerSuccess:
             }
 
 
-# The log's facts about operations' rows, and the cluster that is to compute them. Values in, values
+# The log's facts about operations' rows, and the cluster that must compute them. Values in, values
 # out.
 
 
 @dataclass(frozen=True, slots=True)
 class RowsLocation:
-    """The place of an operation's rows in the log, and their number; or that there will be none."""
+    """The offset and number of an operation's rows, or the error because of which it has none."""
 
     place: int
     count: int
@@ -82,7 +81,7 @@ class Passes:
     by_place: dict[int, Passed] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of times that each cluster passed."""
+        """Return by cluster how many times it could not compute the rows."""
         counts: dict[str, int] = {}
         for passed in self.by_place.values():
             counts[passed.by] = counts.get(passed.by, 0) + 1
@@ -90,14 +89,14 @@ class Passes:
 
 
 class Computations:
-    """Operations' rows according to the log, as far as it was read. Texts stay in the log."""
+    """The operations' rows, as far as the log was read. The rows themselves stay in the log."""
 
     def __init__(self) -> None:
         self._found: dict[int, RowsLocation] = {}
         self._passes: dict[int, Passes] = {}
 
     def see(self, place: int, rows: Rows) -> bool:
-        """Note a rows record at its place; False if it is not the first on its operation."""
+        """Note a ``rows`` record at offset ``place``; False if it is not its operation's first."""
         if rows.offset in self._found:
             return False
         self._found[rows.offset] = RowsLocation(place, rows.count, rows.failure)
@@ -105,21 +104,21 @@ class Computations:
         return True
 
     def see_passed(self, place: int, passed: Passed) -> None:
-        """Note that a cluster passed; hearing of it again changes nothing."""
+        """Note a ``passed`` record at offset ``place``; the same again changes nothing."""
         if passed.offset not in self._found:
             self._passes.setdefault(passed.offset, Passes()).by_place[place] = passed
 
     def found(self, offset: int) -> RowsLocation | None:
-        """Return the place of the rows of the operation at this offset, if they are there."""
+        """Return the location of the rows of the operation at this offset, if the log has them."""
         return self._found.get(offset)
 
     def passes(self, offset: int) -> Mapping[str, int]:
-        """Return the number of times that each cluster passed on the operation at this offset."""
+        """Return by cluster how many times it could not compute the rows of this operation."""
         passes = self._passes.get(offset)
         return passes.counts() if passes is not None else {}
 
     def trouble(self, offset: int) -> tuple[int, str]:
-        """Return the number of failures of the query at this offset, and the last error."""
+        """Return the number of failures of this operation's query, and the last error as text."""
         passes = self._passes.get(offset)
         if passes is None:
             return 0, ""
@@ -128,16 +127,16 @@ class Computations:
         return len(passes.by_place), error
 
     def forget(self, below: int) -> None:
-        """Forget what concerns operations that nobody asks about any more."""
+        """Forget operations below an offset: they are not asked about any more."""
         self._found = {at: found for at, found in self._found.items() if at >= below}
         self._passes = {at: passes for at, passes in self._passes.items() if at >= below}
 
 
 def responsible(ring_order: Sequence[str], origin: str, passes: Mapping[str, int]) -> str:
-    """Return the cluster that is to compute an operation's rows, as the log has it.
+    """Return the cluster that must compute an operation's rows, by the log.
 
-    The origin; if it passed, the next one in ring order; those that passed least often first. A
-    silent cluster is not skipped here: the cluster that waits for it takes over.
+    It is the origin; if that could not compute them, the next cluster in ring order. Those that
+    failed least often come first. A silent cluster is not skipped here: another one takes over.
     """
     order = [origin, *ring_order]
     if origin in ring_order:

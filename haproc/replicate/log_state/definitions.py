@@ -1,4 +1,4 @@
-"""The definitions and tables of an operation, and the offsets at which these were written."""
+"""Finds changed definitions: stale operations, newest writes, DDL that names all its tables."""
 
 from __future__ import annotations
 
@@ -18,33 +18,31 @@ from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
-# Whether what an operation rests on still stood as it was at its place in the order.
+# Stale operations: a definition that they rest on has changed before their place in the log.
 #
-# Before an operation enters the log, the HAProc that received it looks up what its tables, views
-# and functions are, and what is written down rests on that: which query text means the same
-# everywhere, which one has to become rows. The operation names what it *rests on*, and
-# ``analyzed_to``: all records below it were applied where that was looked up. If a record between
-# there and the operation's own place may have defined any of it anew, the operation is *stale*:
-# every cluster passes over it, as if it were not in the log, and its HAProc looks again and appends
-# it anew.
+# Before a HAProc appends an operation, it looks up the definitions of the operation's tables, views
+# and functions. The record's content depends on them: does the query's text mean the same
+# everywhere, or must rows replace it? The operation names what it *rests on*, and ``analyzed_to``:
+# the lookup was made on a cluster that had applied all records below. If a record between there and
+# the operation may have changed one of these definitions, the operation is *stale*: every cluster
+# passes over it, and its HAProc analyzes it again and appends it anew.
 #
-# Whether it is stale depends on the log alone: not on what became of the records in between, nor
-# on whether they are stale or repetitions themselves. One that never ran costs one more look. What
-# is asked is always "between there and here", so the newest definition of each name is enough to
-# know.
+# Only the log decides whether an operation is stale. The outcomes of the records in between do not
+# matter, nor whether they are stale or repetitions: such a record costs one more analysis. The
+# question is always "since ``analyzed_to``", so the newest change of each name is all that is kept.
 #
-# How far back that may lie is a part of the record's own window of request ids (`reach`). So a
-# HAProc that reads the log from ``records_needed`` below its cursor knows which records of the
-# window are stale, and which new ones repeat one that is not.
+# ``analyzed_to`` may be at most `reach` records back: a share of the operation's own idempotency
+# window. So a HAProc that reads the log from ``records_needed`` below its cursor knows the stale
+# records of the window, and the new records that repeat one that is not stale.
 
 
 _SHARE: Final = 4
-"""Chosen: a quarter of the default window is seconds at any rate that a ring reaches, and reading a
-quarter more at a start is little."""
+"""Chosen: at any rate that a ring reaches, a quarter of the default window is seconds. And to read
+a quarter more at a start costs little."""
 
 NOTHING: Final = frozenset[str]()
 ANYTHING: Final = "*"
-"""Among the names that an operation rests on: those are not all that it rests on."""
+"""A name in `Operation.rests_on`: the operation may also rest on names that are not in the set."""
 _NEVER: Final = frozenset(
     {
         Kind.DELETE,
@@ -56,31 +54,31 @@ _NEVER: Final = frozenset(
         Kind.ROWS,
     }
 )
-"""Kinds that change what a table holds, and never what it is."""
+"""Kinds that change a table's rows, and never its schema."""
 _MAY: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.MERGE})
-"""Kinds that change what a table is where that is asked for."""
+"""Kinds that change a table's schema only on request."""
 _MERGING: Final = ("automerge", "overwriteschema")
-"""Words in the names of the settings that evolve the schema for every statement."""
+"""Words in the names of settings by which every statement may change the schema."""
 
 
 def reach(window_records: int) -> int:
-    """Return the most records that may stand between the look and the operation."""
+    """Return the most records between an operation's ``analyzed_to`` and the operation."""
     return window_records // _SHARE
 
 
 def records_needed(window_records: int) -> int:
-    """Return the number of records below its cursor that a HAProc must know to judge later ones."""
+    """Return the number of records below its cursor that a HAProc must read to judge new ones."""
     return window_records + reach(window_records)
 
 
 def redefined_by(
     op: Operation, evolves: bool | None = None, *, writes_known: bool = False
 ) -> frozenset[str] | None:
-    """Return the names that the operation may redefine, of those it writes; None: anything.
+    """Return the written names that the operation may redefine; None: any name.
 
-    Decided once, where the operation is made, and written into the record. ``evolves``: whether it
-    may change its table's columns by itself, where its plan was read. ``writes_known``:
-    ``op.writes`` is all that it writes, though more may be read than is known.
+    The HAProc that makes the operation stores this in the record. ``evolves``: the plan shows that
+    the operation may change its table's columns; None: no plan was read. ``writes_known``: the
+    operation writes only ``op.writes``, even if not all that it reads is known.
     """
     if not (op.tables_known or writes_known):
         return None
@@ -94,7 +92,7 @@ def redefined_by(
 def _evolves(op: Operation, evolves: bool | None) -> bool:
     """True if an INSERT or a MERGE may change its table's columns.
 
-    It does by WITH SCHEMA EVOLUTION, by an option, or by a setting of the session. Plain rows
+    It may because of WITH SCHEMA EVOLUTION, an option, or a setting of the session. Plain rows
     (`Operation.insert`) have no options.
     """
     if _merges_by_itself(op.settings):
@@ -130,12 +128,12 @@ def _merges_by_itself(settings: Settings) -> bool:
 
 
 def redefined(op: Operation | Fence) -> frozenset[str] | None:
-    """Return the names that a record of the log may redefine; None: anything."""
+    """Return the names that a record of the log may redefine; None: any name."""
     return frozenset({op.name}) if isinstance(op, Fence) else op.redefines
 
 
 class Definitions:
-    """The definitions that the last records changed; ``window_records`` as in `Window`."""
+    """The names that the newest records have redefined, as far back as `reach`."""
 
     def __init__(self, window_records: int) -> None:
         self._reach = reach(window_records)
@@ -147,15 +145,15 @@ class Definitions:
 
     @property
     def known_from(self) -> int:
-        """All records from here on were seen, as far as is remembered."""
+        """The offset from which on all records were noted."""
         return self._known_from
 
     def begin(self, known_from: int) -> None:
-        """The first record that will be noted stands there."""
+        """Set the offset of the first record that will be noted."""
         self._known_from = known_from
 
     def note(self, offset: int, op: Operation | Fence) -> None:
-        """Take in a record, whatever becomes of it; offsets must rise from call to call."""
+        """Note a record, whatever its outcome is. Offsets must rise from call to call."""
         self._read_to = offset + 1
         names = redefined(op)
         if names != NOTHING:
@@ -197,13 +195,13 @@ class Definitions:
 
 
 TABLES_MAX: Final = 10_000
-"""Of more tables than this it is no longer known which were written when. Chosen: a few MiB."""
+"""The most tables whose newest writes are remembered. Chosen: a few MiB."""
 
 
 def defines(op: Operation) -> bool:
-    """True if an operation may change the meaning of a query: its names, or their types.
+    """True if an operation may change the meaning of a query: by names, or by their types.
 
-    An exclusive operation may, because it may touch more than it names.
+    An exclusive operation may do so, because it may touch more than it names.
     """
     return op.exclusive or redefined(op) != NOTHING
 
@@ -214,14 +212,14 @@ def touches(op: Operation, tables: frozenset[str]) -> bool:
 
 
 class Written:
-    """The newest offset at which each table is written, for answers that may be given again.
+    """The newest offset at which each table is written, for cached answers.
 
-    An answer that shows all writes to its tables below an offset is still right at a later one if
-    no record in between writes any of them. Records are known when they are read, long before they
-    are applied. Their outcomes are not looked at: a record that was rejected, is stale or repeats
-    another costs an answer, and no more.
+    An answer that shows all writes to its tables below an offset is still right at a later offset
+    if no record in between writes these tables. Records are noted when they are read, long before
+    they are applied. Their outcomes do not matter: a record without effect costs a cached answer,
+    and no more.
 
-    It receives every operation that this process reads, with rising offsets.
+    Every operation that this process reads must be noted, with rising offsets.
     """
 
     def __init__(self, tables_max: int = TABLES_MAX) -> None:
@@ -230,7 +228,7 @@ class Written:
         self._defined = self._unknown = -1
 
     def note(self, offset: int, op: Operation) -> None:
-        """Take in an operation, whatever becomes of it."""
+        """Note an operation, whatever its outcome is."""
         if defines(op):
             self._defined = offset
         self._newest.update(dict.fromkeys(op.writes, offset))
@@ -240,7 +238,7 @@ class Written:
 
     @property
     def newest(self) -> Mapping[str, int]:
-        """The offset of the newest write of each table that is known."""
+        """The offset of the newest known write, by table."""
         return self._newest
 
     def defined(self, since: int) -> bool:
@@ -253,11 +251,11 @@ class Written:
         return max(newest, self._defined, self._unknown) >= since
 
 
-# Which DDL touches nothing but the tables that it names, so that it need not wait for all others.
+# DDL that touches only the tables that it names, so it need not wait for operations on others.
 #
-# What names a place may touch the files of a table that it does not name. An operation on a schema
-# or a function touches names that it does not contain. So this is a closed list, and whatever is
-# not certain is not on it. Decided once, where the operation is made, and written into its record.
+# DDL with a place of files may touch the files of a table that it does not name. An operation on a
+# schema or a function touches names that it does not contain. So the list of kinds is closed, and a
+# doubtful one is not on it. The HAProc that makes an operation stores the result in its record.
 
 
 _KINDS: Final = frozenset(
@@ -274,7 +272,7 @@ _KINDS: Final = frozenset(
 _PLACES: Final = (b"path", b"location")
 """Parts of the names of a plan's options that give the place of a table's files."""
 _GOES_ON: Final = frozenset({"FROM", "AS"})
-"""Behind a column of the name ``location``."""
+"""Words that may follow a column with the name ``location``."""
 
 
 def names_all(op: Operation) -> bool:
@@ -297,7 +295,7 @@ def _names_place(plan: bytes) -> bool:
 
 
 def _may_name_place(sql: str, *, renames: bool) -> bool:
-    """True if a text may name a place of files, or ``renames`` its target."""
+    """True if a text may name a place of files; with ``renames`` also if it has RENAME."""
     try:
         tokens = [token for token in tokenize(sql) if token.kind is not TokenKind.HINT]
     except LexicalError:

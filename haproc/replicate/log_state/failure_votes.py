@@ -1,42 +1,42 @@
-"""Failure votes: which clusters cannot apply an operation, and when the ring rejects it.
+"""Failure votes: the clusters that cannot apply an operation, and the ring's decision to reject it.
 
-One statement must not stop the ring. But a write that any member has acknowledged must stand. So an
-operation is given up only if no member has committed it and none can any more, and that is decided
-in one place of the log:
+One statement must not stop the ring. But a write that any member has acknowledged must not be lost.
+So an operation is given up only if no member has committed it and none can do so any more. Records
+in the log decide that:
 
-- ``unable``: a cluster has tried the operation often enough, made sure that no attempt is under
-  way, looked at its tables, and has not committed it. From here on it does not run it.
-- ``able``: it takes that back. It runs the operation again only once it has read the log up to this
-  record and found no valid ``abandon`` before it.
-- ``abandon``: the ring gives the operation up. It names the standing word of every member
-  (``words``). Every cluster passes over the operation at its place in the order, and it counts as
-  rejected. The first one that is valid counts.
+- ``unable``: a failure vote. A cluster has tried the operation often enough, made sure that no
+  attempt runs, checked its tables, and has not committed it. It does not run the operation now.
+- ``able``: a withdrawal. The cluster runs the operation again only after it has read the log up to
+  this record and found no valid ``abandon`` before it.
+- ``abandon``: the ring gives the operation up. The record names the valid vote of every member
+  (``votes``). Every cluster passes over the operation, which counts as rejected. The first valid
+  ``abandon`` counts.
 
-The writer of an ``abandon`` has read the log up to ``read_to`` and found all members covered there.
-For readers it is valid if nothing that matters came in between: no word was taken back, the members
-did not change, no other cluster came in, and the writer was not replaced. All of that stands behind
-the operation itself, so every cluster that has not applied it yet reads the same.
+The writer of an ``abandon`` has read the log up to ``read_to``, and all members had voted there.
+For readers the record is valid if nothing relevant came in between: no vote was withdrawn, the
+members did not change, no other cluster claimed, and the writer was not replaced. All of these
+records come after the operation, so every cluster that has not applied it yet reads the same.
 
-Somebody may want an operation taken back that could be applied well:
+An operation that could be applied can be revoked:
 
-- ``revoke``: the wish. A cluster that reads it does not begin the operation, or stops it, makes
-  sure that nothing of it is under way, looks, and writes ``unable``; the rest is as above. The wish
-  is void from the first ``able`` on that names a wish: a cluster has an outcome of the operation
-  already, so it stands; or not all had spoken in time, and it goes on. A cluster that voted for it
-  withdraws its vote when the operation is to run there. One that comes into the log behind that
-  counts for nothing: by then its cluster may run the operation again.
+- ``revoke``: the request. A cluster that reads it does not begin the operation, or stops it. It
+  makes sure that no attempt runs, checks its tables, and votes ``unable``; the rest is as above.
+  An ``able`` that names a revoke ends all revokes before it: either a cluster has an outcome
+  already, so the operation is not revoked; or not all members voted in time, and the operation
+  goes on. The voters then withdraw their votes before it runs. A later vote for an ended revoke
+  does not count: its cluster may run the operation again by then.
 
 A process that starts reads the log up to its own claim before it runs anything. So it obeys the
-words of the processes before it, and what was given up while it was away. Records of a replaced
-process behind that claim are void.
+votes of earlier processes, and knows the operations that were given up while it was away. Records
+of a replaced process after that claim are void.
 
-A member that is away cannot vote. It is covered by the vote that it wrote before, or if it never
-took part, or if an operator vouches for it (``absent``, with its newest claim): then a newer claim
-of that cluster in between voids the ``abandon``, because it has come back. A cluster that finds
-that it had committed the abandoned operation is DIVERGED, and reports it.
+A member that is away cannot vote. Its earlier vote counts; or it never took part; or an operator
+vouches for it (``absent``, with its newest claim). In that case a newer claim of the cluster voids
+the ``abandon``: the cluster has come back. A cluster that finds that it had committed the abandoned
+operation is DIVERGED, and reports that.
 
-`replicate.agree.poison_rejection` does what this decides. Hearing of a record again changes
-nothing: only offsets are compared.
+`replicate.agree.poison_rejection` carries this out. The same record again changes nothing: only
+offsets are compared.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from haproc.replicate.records.control import (
 )
 
 QUERY_CANCELED: Final = "57014"
-"""The SQLSTATE of what was taken back: that of a cancelled statement."""
+"""The SQLSTATE of a revoked operation: that of a cancelled statement."""
 
 
 def given_up_as(word: Abandon) -> ErrorClass:
-    """Return the class of the clients' error."""
+    """Return the class of the error that clients receive for an abandoned operation."""
     return ErrorClass.REVOKED if word.revoked else ErrorClass.GIVEN_UP
 
 
 def taken_back(who: str) -> str:
-    """Return the clients' error for a revoked operation."""
+    """Return the text of the clients' error for a revoked operation."""
     return f"it was taken back by {who}, and has no effect anywhere"
 
 
@@ -79,21 +79,21 @@ class FailureVotes:
         self._known_from = 0
 
     def begin(self, known_from: int) -> None:
-        """Pass over votes on operations below this offset: they are not known completely."""
+        """Ignore votes on operations below this offset: they are not known completely."""
         self._known_from = known_from
 
     def members_changed(self, offset: int, leaves: str = "") -> None:
-        """Note a record about the ring's members, and those that leave."""
+        """Note a record of the ring's members; ``leaves``: the cluster that leaves, or empty."""
         self._changes[offset] = leaves
 
     def left_since(self, offset: int) -> frozenset[str]:
-        """Return the clusters that left the ring behind an offset: they may have applied it."""
+        """Return the clusters that left the ring after an operation: they may have applied it."""
         return frozenset(name for at, name in self._changes.items() if name and at > offset)
 
     def record(self, at: int, word: FateMessage, claims: Claims) -> bool:
-        """Take in the record at ``at``; whether the operation is given up by it, from here on.
+        """Note the record at offset ``at``; True if it gives the operation up.
 
-        Records must come in the log's order, with all claims before them seen.
+        Records must come in the order of the log, after all claims before them.
         """
         by = word.by if isinstance(word, Abandon | Revoke) else word.cluster
         if word.offset < self._known_from or claims.void(at, by, word.epoch):
@@ -129,9 +129,9 @@ class FailureVotes:
     def standing_votes(
         self, offset: int, before: int | None = None
     ) -> dict[str, tuple[int, FailureVote]]:
-        """Return by cluster the word on an operation that it has not taken back, and its place.
+        """Return by cluster its valid failure vote on an operation, with the vote's offset.
 
-        ``before``: as of that place in the log.
+        ``before``: count only records below this offset.
         """
         found: dict[str, tuple[int, FailureVote]] = {}
         void = -1
@@ -146,7 +146,7 @@ class FailureVotes:
         return found
 
     def wish(self, offset: int) -> tuple[int, Revoke] | None:
-        """Return the wish to take an operation back that is neither void nor fulfilled."""
+        """Return the first ``revoke`` of an operation that is still open, with its offset."""
         wishes = self._wishes.get(offset)
         if not wishes or offset in self._abandoned:
             return None
@@ -158,31 +158,31 @@ class FailureVotes:
         return min((each for each in wishes.items() if each[0] > void), default=None)
 
     def wishes(self) -> list[int]:
-        """Return the operations that somebody wants, or wanted, taken back."""
+        """Return the offsets of all operations with a ``revoke``, open or not."""
         return sorted(self._wishes)
 
     def was_wished(self, offset: int) -> bool:
-        """True if anybody ever wanted to revoke it."""
+        """True if the operation has a ``revoke``, open or not."""
         return offset in self._wishes
 
     def done(self, offset: int) -> bool:
-        """True if a cluster answered the wish with its outcome: the operation stands."""
+        """True if a cluster answered a ``revoke`` with its outcome: it cannot be revoked."""
         votes = self._votes.get(offset, {}).values()
         return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 
     def given_up(self, offset: int) -> Abandon | None:
-        """Return the record by which the ring gave the operation up, if it has."""
+        """Return the valid ``abandon`` record of an operation, if there is one."""
         found = self._abandoned.get(offset)
         return None if found is None else found[1]
 
     def abandoned_from(self, at: int) -> list[int]:
-        """Return the operations that are given up by a record at or behind an offset."""
+        """Return the operations with an ``abandon`` record at or after an offset."""
         return sorted(offset for offset, (found, _) in self._abandoned.items() if found >= at)
 
     def uncovered(
         self, offset: int, members: Iterable[str], absent: Mapping[str, int]
     ) -> frozenset[str]:
-        """Return the members that may have committed the operation, or may yet."""
+        """Return the members that may have committed the operation, or may still do so."""
         return frozenset(members) - self.standing_votes(offset).keys() - absent.keys()
 
     def abandon(
@@ -194,10 +194,10 @@ class FailureVotes:
         members: Iterable[str],
         absent: Mapping[str, int],
     ) -> Abandon | None:
-        """Return the record that gives an operation up; None if somebody is not covered.
+        """Return an ``abandon`` record; None if a member has not voted, nor is vouched for.
 
-        ``members``: all that were members since the operation, as of ``read_to``. ``by``: the
-        deciding cluster, and its claim.
+        ``members``: all members since the operation, as of ``read_to``. ``by``: the deciding
+        cluster, and its claim. ``absent``: members that are vouched for, with their claims.
         """
         names = frozenset(members)
         if self.uncovered(offset, names, absent):
@@ -214,7 +214,7 @@ class FailureVotes:
         return Abandon(offset, operation_id, *by, read_to, words, without, error, wish is not None)
 
     def forget(self, below: int) -> None:
-        """Forget operations that nobody asks about any more."""
+        """Forget operations below an offset: they are not asked about any more."""
         if self._votes or self._abandoned or self._wishes:
             self._wishes = {o: found for o, found in self._wishes.items() if o >= below}
             self._votes = {o: votes for o, votes in self._votes.items() if o >= below}

@@ -1,4 +1,4 @@
-"""The request ids seen before, their range in the log, and the operations that count."""
+"""The request ids of earlier records, and the decision which operations of the log count."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dmq import LogError
 from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.records.operation import Operation
 
-# Where the log ended some time ago: below that no copy of a request stands that was sent later.
+# The earlier ends of the log: a request that was sent later has no copy below such an end.
 #
-# A request states the time since it was first sent, by its sender's own clock. This HAProc watches
-# the log's end once a second, and remembers that as far back as the window of request ids reaches.
-# What it did not see itself, because it was started later, it takes from the times at which the
-# records were made, by the clocks of the HAProcs that made them.
+# A request states the time since it was first sent, by its sender's own clock. This HAProc asks for
+# the log's end once a second, and remembers the ends as far back as the idempotency window reaches.
+# For the time before its own start it uses the times at which the records were made, by the clocks
+# of the HAProcs that made them.
 #
-# `MARGIN_S` is given to every request, also to one that is sent for the first time: it may have
-# lain in this process's sockets while that was frozen. After thawing, the newest end known from
-# five seconds ago is the one from before the freeze.
+# `MARGIN_S` is added to the age of every request, also of a first attempt: the request may have
+# waited in this process's sockets while the process was frozen. After that, the newest end known
+# from five seconds ago is the end from before the freeze.
 
 
 MARGIN_S: Final = 5.0
-"""The most by which a request may be older than stated, and the HAProcs' clocks may differ. Chosen:
+"""A request may be older than stated by so much, and the HAProcs' clocks may differ by it. Chosen:
 more than a network's delays, and at 5,000 writes a second less than half of the window."""
 _STEP_MS: Final = 100
 
@@ -42,7 +42,7 @@ class Past:
         self._noted_to = 0
 
     def observe(self, now_s: float, end: int) -> None:
-        """The log had this end, or a later one."""
+        """Note the log's end at the time ``now_s``; the real end may have been later."""
         if self._ends and end <= self._ends[-1]:
             return
         self._seen_s.append(now_s)
@@ -64,10 +64,10 @@ class Past:
             del self._made_ms[:half], self._made_at[:half]
 
     def since(self, age_s: float, arrived_s: float, arrived_ms: int) -> int:
-        """Return an offset below which no copy of a request stands.
+        """Return an offset below which the log has no copy of a request.
 
-        It arrived at ``arrived_s``, which was ``arrived_ms`` in Unix time, and was first sent
-        ``age_s`` before. 0 if nothing is known of that time.
+        The request arrived at ``arrived_s`` (in Unix time ``arrived_ms``), and was first sent
+        ``age_s`` before. 0 if nothing is known about that time.
         """
         at = bisect_right(self._seen_s, arrived_s - age_s - MARGIN_S) - 1
         if at >= 0:
@@ -75,7 +75,7 @@ class Past:
         if self._forgotten or not self._ends:
             return 0
         if age_s == 0:
-            return self._ends[0]  # before that this process was not there to be sent anything
+            return self._ends[0]  # the request was sent to this process, so after its start
         return min(self._made_since(arrived_ms - 1000 * (age_s + MARGIN_S)), self._ends[0])
 
     def _made_since(self, moment_ms: float) -> int:
@@ -86,31 +86,30 @@ class Past:
         return self._made_at[at] if at < len(self._made_at) else self._noted_to
 
 
-# Which request ids were seen before: two records with one id, and the first counts.
+# The idempotency window: of two records with the same request id, the first one counts.
 #
-# The answer must be the same on every cluster and after every restart, so it depends on the log
-# alone. A record repeats another if the same id of the same user stands at most ``window`` offsets
-# before it, be that one a repetition itself or not. After a restart the window is rebuilt from the
-# log. A stale record (`replicate.log_state.definitions`) is never shown to the window: it is as if
-# it were not there.
+# The result must be the same on every cluster and after every restart, so it depends on the log
+# alone. A record repeats another one if that has the same id and user and is at most ``window``
+# offsets before it. The earlier one may be a repetition itself. After a restart the window is
+# rebuilt from the log. Stale records (`replicate.log_state.definitions`) never enter the window.
 #
-# What stands farther back is forgotten. So that a late copy is not taken for new, a record contains
-# ``since``: an offset below which no copy of its request can stand (see `Past`). If that is not
-# within the window, the record is *expired*: it is passed over, whether or not there was an earlier
-# copy. Of two copies at most one is therefore applied: the second one is either within reach of the
-# first, or expired, because its ``since`` lies at or below the first.
+# Older records are forgotten. A late copy must not count as new. So a record contains ``since``, an
+# offset below which there is no copy of its request (see `Past`). If ``since`` is not within the
+# window, the record is *expired*: it is passed over, with or without an earlier copy. So of two
+# copies at most one is applied: the second one either finds the first one in the window, or is
+# expired, because its ``since`` is at or below the first one.
 #
-# ``window`` comes with the record, so all readers agree on it, whatever their own limits; one that
-# remembers less than a record asks for cannot judge it, and stops there. So does one that could
-# not read as far back as a record asks for, because the log begins later.
+# ``window`` is stored in the record, so all readers use the same one, whatever their own limits. A
+# reader that remembers fewer ids than a record needs cannot judge the record, and stops there. So
+# does a reader that could not read far enough back, because the log begins later.
 
 
 class WindowTooSmallError(LogError):
-    """A record asks for more memory of request ids than this HAProc has."""
+    """A record cannot be judged: this HAProc knows fewer request ids than the record needs."""
 
 
 class Sighting(Enum):
-    """The kind of a record by its request id."""
+    """The result of looking up a record's request id in the window."""
 
     NEW = auto()
     REPEATED = auto()
@@ -118,11 +117,11 @@ class Sighting(Enum):
 
 
 _Key: TypeAlias = tuple[str, str]
-"""A user and an id of theirs."""
+"""A user, and a request id of this user."""
 
 
 class IdempotencyWindow:
-    """Request ids of the last ``records`` offsets."""
+    """The request ids of the last ``records`` offsets."""
 
     def __init__(self, records: int) -> None:
         self._records = records
@@ -134,20 +133,17 @@ class IdempotencyWindow:
 
     @property
     def known_from(self) -> int:
-        """The ids of all records from here on are known, and whether they count.
-
-        As far as the window reaches.
-        """
+        """The offset from which on all ids in the window are known, and whether they count."""
         return max(self._known_from, self._sure_from)
 
     def knows_from(self, offset: int) -> None:
-        """The ids of all records from there on were, or will be, noted."""
+        """Set the offset from which on all ids were noted, or will be."""
         self._known_from = offset
 
     def see(self, offset: int, key: _Key, since: int, window: int) -> Sighting:
-        """Note the key at ``offset``, user and id, and return the kind of the record.
+        """Note a record's key, and return what the window shows of it.
 
-        ``since`` and ``window`` are the record's own. Offsets must rise from call to call.
+        ``since`` and ``window`` are those of the record. Offsets must rise from call to call.
         """
         if window > self._records:
             raise WindowTooSmallError(
@@ -180,17 +176,17 @@ class IdempotencyWindow:
         return Sighting.NEW
 
     def unsure(self, offset: int, key: _Key) -> None:
-        """Note a record of which it cannot be known whether it is stale."""
+        """Note a record that may be stale or not: this HAProc cannot know that."""
         self._unsure[key] = offset
         self._sure_from = offset + 1
 
     def begins(self, offset: int) -> int:
-        """Return from where on the ids must be known to judge what stands at ``offset``."""
+        """Return the offset from which on ids must be known to judge the record at ``offset``."""
         return max(0, offset - self._records)
 
 
 class RecordJudgement(Enum):
-    """The judgement of an operation at its place in the log."""
+    """The judgement on an operation of the log; only NEW ones count."""
 
     NEW = auto()
     STALE = auto()
@@ -208,10 +204,10 @@ _OF_SIGHTING = {
 class Judge:
     """Decides if an operation of the log is applied, by its definitions and by its request id.
 
-    A stale one never enters the window, so the two rules belong together, in this order. The result
-    is the same on every cluster, and for every later reader of that part of the log.
+    The definitions come first, because a stale operation never enters the window. The result is the
+    same on every cluster, and for every later reader of that part of the log.
 
-    It receives every operation, with rising offsets.
+    Every operation must be judged, with rising offsets.
     """
 
     def __init__(self, window: IdempotencyWindow, definitions: Definitions) -> None:
@@ -221,10 +217,10 @@ class Judge:
     def judge(
         self, offset: int, op: Operation, passed_window: int | None = None
     ) -> RecordJudgement:
-        """Take in an operation; raises WindowTooSmallError where it cannot be known.
+        """Note and judge an operation; raises WindowTooSmallError if too little is known.
 
-        ``passed_window``: another process with so wide a window has passed it already, so it
-        matters for reports only.
+        ``passed_window``: an earlier process with a window of this size has judged the operation
+        already; the result is used for answers only.
         """
         if self._stale(offset, op, passed=passed_window is not None):
             return RecordJudgement.STALE

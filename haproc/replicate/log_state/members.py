@@ -1,4 +1,4 @@
-"""The members of the ring according to the log: their incarnations, and the cursors that count."""
+"""The ring's members according to the log: names, claims, and the stored cursors that are valid."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from haproc.replicate.records.progress import Progress, from_cursor
 
 
 def enrolled_after(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
-    """Return the members after a record; a repeated one changes nothing."""
+    """Return the members after a record; a repeated record changes nothing."""
     if offset <= enrolled.offset or roster.replaces != enrolled.offset:
         return enrolled
     return Enrolled(offset, roster.members)
 
 
 class RingMembers:
-    """The members as of the log so far; until it names them, those of the configuration."""
+    """The members as of the log so far, or those of the configuration if the log names none."""
 
     def __init__(self, me: str, configured: tuple[str, ...]) -> None:
         self._me = me
@@ -46,7 +46,7 @@ class RingMembers:
         return self._order[at + 1 :] + self._order[:at]
 
     def enrol(self, enrolled: Enrolled) -> None:
-        """Use the log's present members."""
+        """Set the members according to the log."""
         self._enrolled = enrolled
         if enrolled.members is not None:
             names = tuple(member.name for member in enrolled.members)
@@ -59,7 +59,7 @@ def names_needed(
     with_cursor: Collection[str],
     with_claim: Collection[str],
 ) -> frozenset[str]:
-    """Return the clusters without whose consent nothing is trimmed or given up.
+    """Return the clusters that count for trimming and for giving operations up.
 
     While the log names no members, a configuration may lack one: so every cluster that ever took
     part counts.
@@ -69,15 +69,15 @@ def names_needed(
     return frozenset(configured) | frozenset(with_cursor) | frozenset(with_claim)
 
 
-# Which incarnation of a HAProc spoke for its cluster at which point of the log.
+# Claims: the incarnation of each cluster's HAProc whose records are valid at an offset of the log.
 #
 # A process that was frozen and replaced may wake up and append its pending record. Its decisions
-# and reports carry its *epoch*, the offset of its own claim; one that stands behind a newer claim
-# of the same cluster is void, on every cluster alike, because only offsets are compared.
+# and reports contain its *epoch*, the offset of its own claim. Such a record is void if it comes
+# after a newer claim of the same cluster. All clusters agree, because only offsets are compared.
 
 
 class Claims:
-    """The claims read so far; ``newest`` are those that the stored progress remembers."""
+    """The claims that were read so far; ``newest``: those of the stored progress."""
 
     def __init__(self, newest: Iterable[tuple[str, int]] = ()) -> None:
         self._offsets: dict[str, list[int]] = {}
@@ -89,11 +89,11 @@ class Claims:
 
     @property
     def clusters(self) -> frozenset[str]:
-        """The clusters that were ever claimed, as far as is known."""
+        """The clusters with a known claim."""
         return frozenset(self._offsets)
 
     def see(self, offset: int, cluster: str) -> None:
-        """Note a claim."""
+        """Note a claim at ``offset``."""
         offsets = self._offsets.setdefault(cluster, [])
         if offset not in offsets[-64:]:
             insort(offsets, offset)
@@ -115,24 +115,23 @@ class Claims:
 
 
 class StoredCursors:
-    """The stored cursors that count. Values in, values out.
+    """The stored cursors that are valid. Values in, values out.
 
-    A cursor is valid only for the log that its cluster read. A log that lost its newest records (a
-    disk that lied, an old copy) ends before the cursors of its readers, and later grows beyond them
-    with other records. So a cursor counts only if
+    A cursor is valid only for the log that its cluster read. A log that lost its newest records (by
+    a disk that confirmed writes too early, or an old copy) ends before the cursors of its readers,
+    and later grows beyond them with other records. So a cursor counts only if
 
-    - it is not beyond the log's end, read after the cursor. A cursor that was beyond does not count
-      from then on, however far the log grows, until its cluster stores a lower one or another
-      process stores one;
-    - the clusters' newest claims below it that it knows are those of this log: a process that began
-      after the loss has claimed at an offset that held another record before;
-    - its cluster is not known to differ from the others, and holds its tables (no copy of them is
-      under way).
+    - it is not beyond the log's end, which is read after the cursor. A cursor that was beyond the
+      end once stays invalid, however far the log grows, until its cluster stores a lower one or
+      another process stores one;
+    - the newest claims below the cursor that are stored with it are in this log: a process that
+      began after the loss has claimed at an offset that held another record before;
+    - its cluster is not known to differ from the others, and no copy replaces its tables.
 
-    None of these finds a log that was shortened and grew again while no process looked at it and
-    none began.
+    These rules do not find a log that was shortened and grew again while no process read it or
+    began.
 
-    ``claims``: those in the log, up to the ends that callers give.
+    ``claims``: the log's claims, up to the ends that callers give.
     """
 
     def __init__(self, claims: Claims) -> None:
@@ -140,9 +139,9 @@ class StoredCursors:
         self._beyond: dict[str, Cursor] = {}
 
     def counting(self, cursors: Mapping[str, Cursor], end: int) -> dict[str, Progress]:
-        """Return, by cluster, the progress of the cursors that count.
+        """Return, by cluster, the progress of the valid cursors.
 
-        ``end``: the log's, read after the cursors; all claims below it are known.
+        ``end``: the log's end, read after the cursors. All claims below it must be noted.
         """
         found: dict[str, Progress] = {}
         for name, cursor in cursors.items():

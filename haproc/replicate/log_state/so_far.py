@@ -1,4 +1,4 @@
-"""All facts from the log so far, and the first decision on each synchronous operation."""
+"""All facts from the records read so far, and the first decision on each synchronous operation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from haproc.replicate.log_state.members import Claims, StoredCursors
 from haproc.replicate.records.operation import DecisionKind
 from haproc.replicate.records.rows import ApplicationFailure
 
-# The first decision on each synchronous operation, as the log has it, and the tasks that await it.
+# The first decision on each synchronous operation, and the tasks that await it.
 
 
 class Decisions:
-    """The first decision on each synchronous operation, as the log has it."""
+    """The first decision in the log on each synchronous operation."""
 
     def __init__(self) -> None:
         self._first: dict[int, DecisionKind] = {}
@@ -42,17 +42,17 @@ class Decisions:
         return self._first.get(offset)
 
     def failure(self, offset: int) -> ApplicationFailure | None:
-        """Return the reason why an operation was rejected, if it was and the record has one."""
+        """Return the error of a rejected operation, if its record has one."""
         return self._failures.get(offset)
 
     def forget(self, below: int) -> None:
-        """Forget decisions on operations that nobody asks about any more."""
+        """Forget decisions on operations below an offset: they are not asked about any more."""
         if self._first and next(iter(self._first)) < below:
             self._first = {o: verdict for o, verdict in self._first.items() if o >= below}
             self._failures = {o: failure for o, failure in self._failures.items() if o >= below}
 
     async def wait(self, offset: int) -> DecisionKind:
-        """Wait for the decision."""
+        """Wait for the decision, and return it."""
         while offset not in self._first:
             await self._waiting.setdefault(offset, asyncio.Event()).wait()
         return self._first[offset]
@@ -60,27 +60,27 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogState:
-    """All facts from the log so far, beside the operations in the queue.
+    """All facts from the records read so far, except the operations in the queue.
 
-    The reader records them; the parts of the replica look them up.
+    The reader notes the records; the parts of the replica look the facts up.
     """
 
     decisions: Decisions
-    """The outcomes of synchronous operations."""
+    """The decisions on synchronous operations."""
     computations: Computations
-    """Operations' rows."""
+    """The rows of operations."""
     failure_votes: FailureVotes
-    """Operations that clusters cannot apply."""
+    """The votes on operations that clusters cannot apply, or that are revoked."""
     claims: Claims
-    """The incarnation that speaks for each cluster."""
+    """The valid incarnation of each cluster."""
     definitions: Definitions
-    """The definitions that changed."""
+    """The redefined tables, views and functions."""
     past: Past
     """The earlier ends of the log, with their times."""
     peer_success: PeerSuccess
-    """Operations that other clusters have passed."""
+    """The operations that have succeeded on another cluster."""
     written: Written
-    """The tables that are written."""
+    """The newest write of each table."""
     cursors: StoredCursors
     """The other clusters' stored cursors."""
 
@@ -102,6 +102,6 @@ class LogState:
         )
 
     def forget(self, below: int) -> None:
-        """Forget what concerns operations that nobody asks about any more."""
+        """Forget the facts about operations below an offset: they are not asked about any more."""
         for each in (self.decisions, self.computations, self.failure_votes, self.peer_success):
             each.forget(below)

@@ -1,1 +1,1 @@
-"""The records of the log: what HAProcs say to each other in it. Values only."""
+"""The records of the log: operations and control records. Values only."""

@@ -11,31 +11,31 @@ from msgspec import UNSET, UnsetType
 
 from haproc.membership.peers import Member
 
-# Records that say which clusters the ring has.
+# The record of the ring's members.
 #
-# ``members``: an operator has added a cluster, or removed one for good; or nothing changed, and it
-# is said anew before the record that said it is trimmed away.
+# ``members``: an operator has added a cluster, or removed one for good. Or nothing has changed: the
+# newest record was appended anew because it would have been trimmed.
 #
-# Each of them holds all members there are after it, so the newest is enough. And each names the
-# record that it *replaces*: it counts only if that is the one that counted before it. So of two
-# changes made at the same time the first in the log counts, and the other is void, on every HAProc
-# alike; the one that appended that one sees it and makes the change anew.
+# Each record contains all members after it, so the newest is enough. And each names the record that
+# it *replaces*: it counts only if that one was the newest that counted. So of two changes at the
+# same time the first in the log counts, and the other one is void on every HAProc. The HAProc that
+# appended the void one sees this, and makes the change anew.
 
 
 class Change(StrEnum):
-    """What a record says."""
+    """The change that a record of the members makes."""
 
     JOIN = "join"
     LEAVE = "leave"
     MEMBERS = "members"
-    """Nothing changed."""
+    """No change: the members are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """``members``: all there are from here on. ``replaces``: offset of the record before, or -1.
+    """All ``members`` from here on. ``replaces``: the offset of the record before, or -1.
 
-    ``cluster``: who joins or leaves, else empty. ``by``: the HAProc that was asked.
+    ``cluster``: the one that joins or leaves, else empty. ``by``: the HAProc that was asked.
     """
 
     change: Change
@@ -49,29 +49,29 @@ class Roster:
             raise ValueError("a cluster is named twice")
 
 
-# The record in front of which a writer's writes count, and behind which they are asked about anew.
+# Fences: records after which a writer's permission to write is checked again.
 #
-# Some writers may write only for a time: a job's attempt, until another replaces it. Their writes
-# *rest on* a name (`Operation.rests_on`): the writer was found to be let in after the log had been
-# applied up to ``analyzed_to``. A ``fence`` says that this is to be looked at again, so it defines
-# the name anew, and a write that was let in before it and stands behind it is stale, on every
-# cluster alike (`replicate.log_state.definitions`). Whoever fences has shut the writer out first;
-# so what is looked at again is refused. Said twice it does no harm, whoever says it.
+# Some writers may write only for a time: an attempt of a job, until another attempt replaces it.
+# Their writes *rest on* a name (`Operation.rests_on`): the permission was checked when the log had
+# been applied up to ``analyzed_to``. A ``fence`` redefines this name. So a write is stale on every
+# cluster if its permission was checked before the fence and it comes after the fence in the log
+# (`replicate.log_state.definitions`). Before HAProc appends a fence, it withdraws the permission.
+# So the second check refuses the write. Several fences, by several HAProcs, do no harm.
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What rests on ``name`` and was looked at before this is stale behind it."""
+    """Makes later writes stale that rest on ``name`` and were analyzed before this record."""
 
     name: str
 
 
-# Records about what a cluster holds: a skipped operation, a verification, its checksums.
+# Records about the content of clusters: a skipped operation, a verification, its checksums.
 #
 # - ``skip``: an operator has one cluster pass over an operation that it cannot apply.
-# - ``verify``: a place in the order at which every cluster notes what its tables hold; an operator
-#   may say, too, which cluster's tables are right.
-# - ``checksums``: what a cluster found there.
+# - ``verify``: a verification point, at which every cluster computes checksums of its tables. An
+#   operator can name a cluster with the right tables.
+# - ``checksums``: the checksums of a cluster at that point.
 #
 # ``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.members`.
 
@@ -81,7 +81,7 @@ REASON_CHARACTERS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """``cluster`` is to pass over the operation at ``offset``, because of ``reason``."""
+    """``cluster`` must pass over the operation at ``offset``, because of ``reason``."""
 
     offset: int
     operation_id: str
@@ -92,9 +92,9 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Every cluster is to note what it holds here; ``by``: whose HAProc was asked to.
+    """A verification point. ``by``: the cluster of the HAProc that was asked for it.
 
-    ``trusted``: the cluster whose tables are right, by an operator's word; empty: the majority's.
+    ``trusted``: the cluster with the right tables, as an operator says; empty: the majority counts.
     """
 
     by: str
@@ -103,10 +103,10 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """What a cluster held at the verification at ``marker``.
+    """The content of a cluster at the verification point ``marker``.
 
-    ``tables``: a checksum for each table and view; empty text where one could not be read.
-    ``marked``: the cluster was known to differ. ``error``: why there are no checksums at all.
+    ``tables``: a checksum for each table and view; an empty text if it could not be read.
+    ``marked``: the cluster was known to differ. ``error``: the reason if there are no checksums.
     """
 
     marker: int
@@ -120,24 +120,24 @@ class Checksums:
 Check: TypeAlias = Skip | Verify | Checksums
 
 
-# The record of a copy: a place in the order at which a donor notes what it holds.
+# The record of a copy: when the donor reaches it, it makes a snapshot of its content.
 #
-# ``cluster`` is to become what ``donor`` is there. Everything below the record is in the donor's
-# tables then, and nothing behind it; so the copy goes on with the log from the record on. With
-# ``tables`` only these are copied, and ``cluster`` comes to the record's place by itself. It copies
-# them there, or ``ahead`` of that: then they stand for the operations in front of the record that
-# write them.
+# ``cluster`` becomes a copy of ``donor`` as of the record. The snapshot contains all operations
+# below the record, and none after it; so the copy goes on with the log from the record on. With
+# ``tables`` only these are copied, and ``cluster`` applies the log up to the record by itself. It
+# copies the tables when it reaches the record, or ``ahead`` of that: then the copies stand for the
+# operations below the record that write these tables.
 #
-# ``spare`` notes the same: it takes the donor's place if that one is lost.
+# ``spare`` makes the same snapshot: it replaces the donor if that one is lost.
 
 
 BACKUP: Final = "(backup)"
-"""Stands for a cluster where what the donor holds goes into a backup; no cluster's name."""
+"""Replaces a cluster's name if the donor's content goes into a backup; no cluster may have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """``epoch``: the claim of the process that copies; ``tables``: as `schema.table`."""
+    """A copy. ``epoch``: the claim of the process that copies; ``tables``: as `schema.table`."""
 
     cluster: str
     donor: str
@@ -149,7 +149,7 @@ class Copy:
 
 # Records of failure votes and their results: ``unable``, ``able``, ``abandon``, ``revoke``.
 #
-# `haproc.replicate.log_state.failure_votes` says what they mean and when they count.
+# Their meaning and their rules are in `haproc.replicate.log_state.failure_votes`.
 
 
 ERROR_CHARACTERS_MAX: Final = 1000
@@ -157,10 +157,10 @@ ERROR_CHARACTERS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class FailureVote:
-    """``cluster`` has not committed the operation at ``offset``, and does not run it any more.
+    """``cluster`` has not committed the operation at ``offset``, and does not run it now.
 
-    ``epoch`` is the offset of the writer's claim; ``error``: what it met, in words. ``wish``: the
-    offset of the ``revoke`` that it answers, -1 for none.
+    ``epoch``: the offset of the writer's claim. ``error``: the cluster's error, as text. ``wish``:
+    the offset of the ``revoke`` that the vote answers, -1 for none.
     """
 
     offset: int
@@ -173,10 +173,10 @@ class FailureVote:
 
 @dataclass(frozen=True, slots=True)
 class VoteWithdrawal:
-    """``cluster`` takes back its word on the operation at ``offset``, or has given none.
+    """``cluster`` withdraws its vote on the operation at ``offset``, if it has voted.
 
-    ``wish``: the offset of the ``revoke`` that is void by this, -1 for none; ``done``: because the
-    operation has an outcome there.
+    ``wish``: the offset of the ``revoke`` that this record ends, -1 for none. ``done``: it ends
+    because the operation has an outcome on the cluster.
     """
 
     offset: int
@@ -189,10 +189,10 @@ class VoteWithdrawal:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Somebody wants the operation at ``offset`` taken back, on all clusters.
+    """A request to revoke the operation at ``offset`` on all clusters.
 
-    ``by``: the cluster that was asked, or whose budget for it is spent; ``who`` wants it, and why,
-    in words.
+    ``by``: the cluster that was asked, or on which the operation's time budget is over. ``who``:
+    the requester and the reason, as text.
     """
 
     offset: int
@@ -204,11 +204,11 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The ring gives up the operation at ``offset``; see the module.
+    """The ring gives up the operation at ``offset``; the rules are those of failure votes.
 
-    ``words``: by cluster the offset of its ``unable``. ``absent``: by cluster the offset of its
-    newest claim, -1 for none. ``error``: what clients are told. ``revoked``: because somebody
-    wanted it taken back.
+    ``votes``: by cluster the offset of its ``unable``. ``absent``: by cluster the offset of its
+    newest claim, -1 for none. ``error``: the text of the clients' error. ``revoked``: the reason
+    is a ``revoke``.
     """
 
     offset: int

@@ -1,21 +1,19 @@
-"""The records that HAProcs put into the log: operations and what controls them.
+"""The records of the log: operations, and the control records about them.
 
-An *operation* is a write that stands alone: parameters bound, nothing in it that could mean
-something else on another cluster or at another time, and the session settings that change its
-meaning. *Control* records say what became of operations and who applies them:
+An *operation* is a complete write. Its parameters are bound, and it contains the session settings
+that change its meaning. It means the same on every cluster and at any time. The *control* records
+are about the outcomes of operations, and about the processes that apply them:
 
 - ``decision``: the fate of a synchronous operation; the first one in the log counts.
-- ``outcome``: an application error that a cluster met when it applied an operation. Recorded
-  before anything that depends on the operation starts, so it survives the process.
+- ``outcome``: an application error of an operation on a cluster. It is appended before any
+  operation that depends on this one starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
 - ``unable``, ``able``, ``abandon``, ``revoke``: see `replicate.log_state.failure_votes`.
-- ``skip``, ``verify``, ``checksums``: see `replicate.records.contents`.
 - ``rows``, ``part``, ``passed``: see `replicate.records.rows`.
-- ``members``: see `replicate.records.members`.
-- ``fence``: see `replicate.records.contents`.
-- ``copy``: see `replicate.records.copy`.
+- ``skip``, ``verify``, ``checksums``, ``members``, ``fence``, ``copy``: see
+  `replicate.records.control`.
 
-`dmq.log` has the rule for changes. The bytes of each kind are kept in tests/golden/records.
+The rule for changes of records is in `dmq.log`. tests/golden/records has the bytes of each kind.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCH
 
 OPERATION: Final = "operation"
 FENCE: Final = "fence"
-"""The kinds of records whose place counts."""
+"""OPERATION and FENCE records may redefine names: so readers handle them in the log's order."""
 
 _SIDE_BY_SIDE: Final = frozenset(
     {
@@ -77,9 +75,9 @@ _SIDE_BY_SIDE: Final = frozenset(
         Kind.ROWS,
     }
 )
-"""Kinds that touch nothing but the tables they name."""
+"""Kinds that touch only the tables that they name."""
 _ALIKE_MAX: Final = 4096
-"""Settings, sets of tables and shapes kept to be used again. Chosen: a MiB or so."""
+"""The most settings, sets of tables and shapes that are kept for reuse. Chosen: about a MiB."""
 _T = TypeVar("_T")
 
 
@@ -87,7 +85,7 @@ _T = TypeVar("_T")
 def _alike(value: _T) -> _T:
     """Return the first of equal values.
 
-    Operations stay in memory by the tens of thousands, and much of them is alike.
+    Tens of thousands of operations stay in memory, and many have equal settings and tables.
     """
     return value
 
@@ -110,20 +108,20 @@ class Operation:
     insert: InsertShape | None = None
     created_ms: int = 0
     since: int = 0
-    """No copy of the request stands below this offset."""
+    """The log has no copy of the request below this offset."""
     window: int = 0
-    """How many offsets back a repetition is looked for."""
+    """The number of offsets before it in which an earlier copy is searched."""
     analyzed_to: int | None = None
-    """What it rests on was looked up on a cluster that had applied everything below; None: nothing
-    was looked up."""
+    """Its definitions were looked up on a cluster that had applied everything below this offset;
+    None: nothing was looked up."""
     rests_on: frozenset[str] = frozenset()
     """The tables, views and functions that were looked up; ``*`` stands for any."""
     apply_budget_s: float | None = None
-    """How long it, or its query, may run on a cluster before the ring takes it back."""
+    """The longest time that it, or its query, runs on a cluster before the ring revokes it."""
     redefines: frozenset[str] | None = frozenset()
-    """What it may define anew; None: anything."""
+    """The names that it may redefine; None: any name."""
     named: bool = False
-    """It is DDL that touches nothing but the tables it names, see `replicate.log_state.named`."""
+    """True for DDL that touches only the tables that it names, see `log_state.definitions`."""
 
     def __post_init__(self) -> None:
         for name in ("settings", "reads", "writes", "insert"):
@@ -133,38 +131,38 @@ class Operation:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What its request is known by: user and id."""
+        """The user and the id, by which its request is recognised."""
         return self.user, self.id
 
     @property
     def synchronous(self) -> bool:
-        """Whether every cluster stops in front of it until its fate is decided."""
+        """True if clusters wait with it for a decision; its origin tries it first."""
         return self.operation_class in SYNCHRONOUS
 
     @property
     def exclusive(self) -> bool:
-        """Whether it runs with nothing beside it: its tables don't say all that it touches."""
+        """True if nothing runs beside it: it is synchronous, or may touch more than its tables."""
         plain = self.tables_known and self.kind in _SIDE_BY_SIDE and not self.synchronous
         return not (plain or self.beside)
 
     @property
     def beside(self) -> bool:
-        """Whether it runs beside others though it is DDL: a computation that may take hours."""
+        """True for DDL that runs beside other operations: its computation may take hours."""
         return self.named and self.kind is Kind.CREATE_TABLE_AS
 
     @property
     def unmarked(self) -> bool:
-        """Whether only a look at what stood there before tells that it was applied."""
+        """True if it has no transaction marker: only changed objects show that it was applied."""
         return self.exclusive or self.beside
 
     @property
     def computed(self) -> bool:
-        """Whether it waits for its rows, which another record has."""
+        """True if it waits for its rows, which come in another record."""
         return isinstance(self.write, QueryWrite | ComputedPlan | SpooledRows)
 
     @property
     def size_bytes(self) -> int:
-        """What it weighs in a batch and in memory."""
+        """Its approximate size in a batch and in memory."""
         match self.write:
             case SqlText(sql) | QueryWrite(sql):
                 return len(sql)
@@ -191,7 +189,7 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected.
+    """The decision on the operation at ``offset``; ``failure``: the reason of a rejection.
 
     ``epoch`` is the offset of its writer's claim, see `replicate.log_state.members`.
     """
@@ -227,7 +225,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """A place in the log that means nothing, such as a part of a large record; never written."""
+    """An entry of the log without a message, such as a part of a large record; never appended."""
 
 
 Message: TypeAlias = (
@@ -273,5 +271,5 @@ def to_record(message: Message) -> Record:
 
 
 def from_record(record: Record) -> Message | Filler:
-    """Return the message of a log record; LogCorruptError if it is none of ours."""
+    """Return the message of a log record; LogCorruptError if HAProc does not know such a record."""
     return Filler() if record.kind == FILLER else KINDS.message(record)

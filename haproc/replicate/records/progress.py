@@ -1,17 +1,17 @@
-"""How far a cluster has come, as one small value that is stored with its cursor.
+"""The progress of a cluster, one small value that is stored with its cursor.
 
 Everything below ``low`` is done. Above it, operations on other tables may be done already
-(``done``). Two kinds of *intent* are written down before the statement starts, so that after a
-crash exactly the same statement is run again:
+(``done``). Two kinds of *intent* are stored before the statement starts, so that exactly the same
+statement runs again after a crash:
 
-- ``batches``: (first, last) offsets of INSERTs that run as one statement under the last one's
-  version. A bigger batch formed anew would not be recognised by Delta as the one that may have
-  been committed, and would apply its first part twice.
-- ``unmarked``: statements without a mark (DDL), each with what stood under its names before it.
-  After a crash they are in doubt, see `haproc.replicate.apply.doubts`.
+- ``batches``: (first, last) offsets of INSERTs that run as one statement, with the last offset as
+  the version of the transaction marker. A new, bigger batch would have another version: Delta
+  would not recognise the committed part, and would apply it twice.
+- ``unmarked``: statements without a transaction marker (DDL), each with a fingerprint of the
+  objects that it names. After a crash they are in doubt, see `haproc.replicate.apply.doubts`.
 
-An operation becomes done here, durably, before any operation that conflicts with it starts. So
-whatever is in doubt after a crash has nothing conflicting behind it, and running it again is safe.
+Before a conflicting operation starts, it is stored here that the earlier one is done. So nothing
+that conflicts has run after an operation in doubt, and it is safe to run that one again.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from dmq import Cursor, LogCorruptError
 from haproc.membership.state import Cause, Divergence, Undecided
 
 LINEAGE_MAX: Final = 3
-"""Copies that are remembered, the newest ones: as many as there is room for beside the cursor."""
+"""The most copies that are remembered, the newest ones: the room beside the cursor is limited."""
 
 
 SPAN_MAX: Final = 16_384
-"""Offsets between ``low`` and the farthest operation started. Keeps the worst note (every other
-offset done) at about 2.8 kB, under what the log stores beside a cursor."""
+"""The most offsets between ``low`` and the farthest started operation. So the largest note (every
+other offset done) has about 2.8 kB, which is below the log's limit for a note beside a cursor."""
 
 
 JUDGING_MAX: Final = 8
-"""Operations whose comparison is resumed after a restart."""
+"""The most operations whose comparison is resumed after a restart."""
 
 
 TEXT_CHARACTERS_MAX: Final = 200
-"""What a note beside the cursor has room for, of each text for people in it."""
+"""The longest text for people in a note beside the cursor, in characters as JSON."""
 
 
 def shortened(text: str) -> str:
-    """Return a text, or as much of it as there is room for beside a cursor."""
+    """Return a text, cut to TEXT_CHARACTERS_MAX."""
     if _width(text) <= TEXT_CHARACTERS_MAX:
         return text
     kept = text[: TEXT_CHARACTERS_MAX - 1]
@@ -58,70 +58,70 @@ def _width(text: str) -> int:
 
 
 class CopyWay(StrEnum):
-    """How the files of tables come to a cluster that copies another one."""
+    """The way of table files to a cluster that copies another one."""
 
     STORAGE = "storage"
-    """Its Spark reads the donor's files."""
+    """The Spark of the copying cluster reads the donor's files."""
     STREAM = "stream"
-    """Through the two HAProcs."""
+    """The donor's HAProc sends the files to the other HAProc."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """A copy that was asked for.
+    """A requested copy of a cluster, or a requested restore.
 
-    ``wanted``: from which cluster; empty: from any. ``donor`` notes what it holds at ``marker``,
-    the offset of the copy's record; -1: there is none yet. ``first``: that of the first record.
+    ``wanted``: the cluster to copy; empty: any. ``donor`` makes its snapshot at ``marker``, the
+    offset of the copy's record; -1: no record yet. ``first``: the offset of the first record.
     """
 
     wanted: str = ""
     donor: str = ""
     marker: int = -1
     source: str = ""
-    """The place of a backup, whose tables are wanted as of ``marker``; empty: a cluster's are."""
+    """The place of a backup, which is restored as of ``marker``; empty: a cluster is copied."""
     verify: bool = False
-    """Whether checksums of what is restored are compared with the backup's."""
+    """True if checksums of the restored tables are compared with the backup's."""
     first: int = -1
     way: CopyWay | None = None
-    """None: as the configuration has it for the donor."""
+    """None: the configured way for the donor."""
     spare: str = ""
-    """Who notes the same as the donor does; empty: nobody."""
+    """The cluster that makes the same snapshot as the donor; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """See the module. Offsets are log offsets; ``done`` holds only offsets at or above ``low``."""
+    """The progress of a cluster; all offsets in ``done`` are at or above ``low``."""
 
     low: int = 0
     done: frozenset[int] = frozenset()
     batches: tuple[tuple[int, int], ...] = ()
     unmarked: tuple[tuple[int, str], ...] = ()
-    """What stood there is empty where it is not known."""
+    """Offsets, each with its fingerprint; an unknown fingerprint is empty."""
     diverged: Divergence | None = None
-    """How this cluster was found to differ from the others."""
+    """The difference that proves this cluster wrong, if it is DIVERGED."""
     undecided: Undecided | None = None
-    """How clusters were found to differ, and nothing proves which of them is wrong."""
+    """A difference between clusters without a proof which of them is wrong."""
     claims: tuple[tuple[str, int], ...] = ()
     """Each cluster's newest claim below ``low``."""
     born: int = 0
-    """The claim of the first process that began without a cursor. What the log says of this
-    cluster before it (skips) concerns tables that were rebuilt since."""
+    """The claim of the first process that began without a cursor. Earlier records about this
+    cluster (skips) concern tables that were rebuilt since."""
     judging: tuple[int, ...] = ()
-    """Operations whose outcomes are to be compared with the other clusters', the newest ones."""
+    """The newest operations with outcomes that are not compared with other clusters' yet."""
     roster: int = -1
-    """The newest record read of who the ring's members are; it may stand far below ``low``."""
+    """The offset of the newest record with the ring's members; it may be far below ``low``."""
     storage: str = ""
-    """The id of the marker in the storage to which all this belongs; empty before it has one."""
+    """The id of the storage to which this progress belongs; empty before it is known."""
     lineage: tuple[tuple[str, int], ...] = ()
-    """Whose tables these were before: a cluster, and the offset up to which. What that cluster says
-    of operations below it is true here, too. By offset; empty: they were this cluster's always."""
+    """Earlier clusters of these tables, each with the offset up to which the tables were that
+    cluster's. Its reports on operations below the offset are true here, too. Sorted by offset."""
     copying: CopyRequest | None = None
-    """Its tables are to become another cluster's; they are nothing whole before that is done."""
+    """The copy that replaces this cluster's tables; they may be incomplete until it is done."""
     ahead: int = -1
-    """Some tables are as of this place, which ``low`` has not passed: its record names them."""
+    """The offset of a `Copy` record at or above ``low``: its tables are as of this offset."""
 
     def has_done(self, offset: int) -> bool:
-        """Whether what stands at an offset needs no running any more."""
+        """True if the operation at an offset is done."""
         return offset < self.low or offset in self.done
 
 
@@ -194,7 +194,7 @@ def _copying(note: dict[str, Any]) -> CopyRequest | None:
 
 
 def from_cursor(cursor: Cursor) -> Progress:
-    """Return the progress that a cursor stores; LogCorruptError for a note of another make."""
+    """Return the progress that a cursor stores; LogCorruptError if its note cannot be read."""
     try:
         note: dict[str, Any] = json.loads(cursor.note) if cursor.note else {"v": 1}
         if note["v"] != 1:

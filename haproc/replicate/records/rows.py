@@ -1,4 +1,4 @@
-"""Writes whose rows are computed at their place in the order, and failures, as records."""
+"""Records of application errors, and of writes with rows that are computed in their turn."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from haproc.engine.placeholder import with_rows
 from haproc.engine.statement import Statement
 from haproc.spark_error import NO_DETAILS, Details, cut
 
-# An application error as records of the log hold it.
+# An application error as the log's records contain it.
 
 
 MESSAGE_CHARACTERS_MAX: Final = 2048
-"""As much as Spark puts into a status; what quotes a statement may be as long as that."""
+"""The most that Spark puts into a status. A message that quotes a statement can be that long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationFailure:
     """An application error: the deterministic outcome of an operation on a cluster.
 
-    Its message is cut to what is worth to be remembered.
+    Its message is cut to MESSAGE_CHARACTERS_MAX.
     """
 
     error_class: str
@@ -36,31 +36,31 @@ class ApplicationFailure:
 
     @classmethod
     def of(cls, error: EngineError) -> ApplicationFailure:
-        """Return a cluster's error as a record holds it."""
+        """Return a cluster's error in the form of records."""
         return cls(error.error_class, error.sqlstate, error.message, error.details)
 
     def same_as(self, other: ApplicationFailure) -> bool:
-        """Whether two clusters met the same error (messages may name files or hosts)."""
+        """True if two errors are the same; messages do not count: they may name files or hosts."""
         return (self.error_class, self.sqlstate) == (other.error_class, other.sqlstate)
 
 
-# Writes whose rows are computed at their place in the order.
+# Writes with rows that are computed in their turn.
 #
-# A write that feeds a query's rows into a table, and would not feed the same ones everywhere, is
-# in the log as it stands. Its rows come when its turn has come: one cluster runs the query,
-# everything before it applied and nothing after it, and puts what it gave into the log:
+# The query of a write may give other rows on other clusters. Such a write is in the log as it was
+# sent. In its turn one cluster runs the query: all conflicting operations before it are applied
+# then, and none after it. This cluster appends the result:
 #
-# - ``rows``: what is to be run everywhere, or the error that the query came to. The first one in
-#   the log counts for all, for the cluster that computed it, too: a plan with a placeholder
-#   (`haproc.engine.placeholder`) and the rows for it.
-# - ``part``: rows for which one record has no room. Parts stand before the ``rows`` that names
-#   them; what none names, or not the first one, means nothing.
-# - ``passed``: a cluster could not run the query, for reasons of its own: another one is to.
+# - ``rows``: a plan with a placeholder (`haproc.engine.placeholder`) and the rows for it, which all
+#   clusters run; or the error of the query. The first record counts for all, also for the cluster
+#   that has computed it.
+# - ``part``: rows that do not fit into one record. Parts come before the ``rows`` record that names
+#   them. A part counts only if the first ``rows`` record names it.
+# - ``passed``: a cluster could not run the query, for reasons of its own: another one must do it.
 #
-# All of them stand behind their operation, so as long as that is needed, they are.
+# All of them come after their operation: so they are not trimmed before the operation is.
 #
-# ``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.members`. What a
-# replaced process says is void.
+# ``epoch`` is the offset of the writer's claim, see `haproc.replicate.log_state.members`. Records
+# of a replaced process are void.
 
 
 Confs: TypeAlias = tuple[tuple[str, str], ...]
@@ -69,9 +69,9 @@ Confs: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """A client's session as it was: with the entries of its journal whose ordinals are lower.
+    """A client's session at a point of its journal: with the entries below ordinal ``entries``.
 
-    ``begun`` names as which it began: one that is begun afresh under its id is another.
+    ``begun``: the identity of this session; a new session under the same id has another one.
     """
 
     user: str
@@ -81,12 +81,11 @@ class SessionRef:
 
 
 class QueryWrite(Struct, frozen=True, tag="query"):
-    """A statement whose rows are yet to be computed; its query begins at ``query_at``.
+    """A statement with rows that are not computed yet; its query begins at ``query_at``.
 
-    ``of_session``: the query rests on the session of the client that sent it (temporary views,
-    variables), on ``session``; without that it can run only where that session is.
-    ``confs``: settings of its client's session alone, under which the query runs besides the
-    operation's.
+    ``of_session``: the query uses the client's session (temporary views, variables). ``session``:
+    that session; without it the query can run only on the HAProc that has the session. ``confs``:
+    settings of the client's session, which the query needs besides those of the operation.
     """
 
     sql: str
@@ -107,11 +106,11 @@ class QueryWrite(Struct, frozen=True, tag="query"):
 
 
 class ComputedPlan(Struct, frozen=True, tag="computed"):
-    """A plan that writes, whose rows are yet to be computed.
+    """A plan that writes rows which are not computed yet.
 
-    ``query``: a serialized ``spark.connect.Relation``, which is run once, in the session if there
-    is one. ``template``: a serialized ``spark.connect.Plan`` with a hole
-    (`haproc.engine.placeholder`). ``confs``: as of a `QueryWrite`.
+    ``query``: a serialized ``spark.connect.Relation``, which runs once, in the session if there is
+    one. ``template``: a serialized ``spark.connect.Plan`` with a placeholder
+    (`haproc.engine.placeholder`). ``confs``: as in a `QueryWrite`.
     """
 
     query: bytes
@@ -121,14 +120,14 @@ class ComputedPlan(Struct, frozen=True, tag="computed"):
 
     @property
     def plan(self) -> bytes:
-        """What it does with its rows: the plan as it would be without any."""
+        """The plan without any rows: it shows what is done with them."""
         return with_rows(self.template, b"")
 
 
 class SpooledRows(Struct, frozen=True, tag="spooled"):
     """Rows to append to a table by column name, which only the operation's origin has so far.
 
-    ``schema``: an Arrow IPC stream without rows, of the columns that the rows have.
+    ``schema``: an Arrow IPC stream with the rows' columns, and without rows.
     """
 
     table: str
@@ -136,15 +135,15 @@ class SpooledRows(Struct, frozen=True, tag="spooled"):
 
 
 Write: TypeAlias = Statement | QueryWrite | ComputedPlan | SpooledRows
-"""What an operation does: a statement, or one whose rows another record has."""
+"""The write of an operation: a statement, or one with rows that come in another record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A plan with a hole, and the rows for it: one Arrow IPC stream, or the offsets of its parts.
+    """A plan with a placeholder, and its rows: one Arrow IPC stream, or the offsets of the parts.
 
-    ``size_bytes``: what the rows take, in parts or not. ``observed``: what observations of the
-    query found (`haproc.engine.interface.Observed`), for whoever tells the client.
+    ``size_bytes``: the size of the rows, in parts or not. ``observed``: the results of the query's
+    observations (`haproc.engine.interface.Observed`), for the answer to the client.
     """
 
     plan: bytes
@@ -156,9 +155,9 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the query of the operation at ``offset`` came to, on the cluster ``by``.
+    """The result of the query of the operation at ``offset``, on the cluster ``by``.
 
-    ``filling`` is what to run everywhere, which adds ``count`` rows; with a ``failure`` the
+    ``filling``: the plan that every cluster runs, which adds ``count`` rows. With a ``failure`` the
     operation is rejected.
     """
 
@@ -173,10 +172,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of the operation at ``offset``, an Arrow IPC stream; the ``number``-th of ``by``'s.
+    """Rows of the operation at ``offset``, an Arrow IPC stream; the ``number``-th part of ``by``.
 
-    ``created_ms`` is Unix time by its writer's clock: how old a stretch of the log is where it
-    holds nothing but parts.
+    ``created_ms``: Unix time by its writer's clock, for the age of a range of the log that has only
+    parts.
     """
 
     offset: int
