@@ -11,10 +11,10 @@ from haproc.config.shares import Denied, Shares
 
 
 class WaitQueue:
-    """Gives free permits to waiting requests: the user with fewest is first, equals in turns.
+    """Gives free permits to waiting requests, first to the user with the fewest permits.
 
-    So a user's thousand requests delay another user's single request only until one permit is free.
-    If the next request needs more permits than are free, they are kept for it.
+    Users with equally many take turns, so a user's thousand requests do not hold up another user's
+    single one. If the next request needs more permits than are free, they are kept for it.
     """
 
     def __init__(self, places: Shares) -> None:
