@@ -134,8 +134,10 @@ class PeerStatus(StrEnum):
 def standing_of(
     peer: str, heard: Collection[str], hears: Mapping[str, Collection[str]]
 ) -> PeerStatus:
-    """Return a peer's standing. ``heard``: the peers up for this HAProc; ``hears``: for each peer,
-    the HAProcs that it reports as up."""
+    """Return a peer's status.
+
+    ``heard``: the peers that are up for this HAProc; ``hears``: by peer, those up for it.
+    """
     if peer in heard:
         return PeerStatus.HEARD
     if any(peer in hears.get(other, ()) for other in heard):
