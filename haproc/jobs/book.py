@@ -239,8 +239,7 @@ class JobTokens:
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
-        """Note the session before the token is checked: a HAProc that replaces the attempt finds
-        it."""
+        """Note the session before the token is checked, for a HAProc that replaces the attempt."""
         if (attempt, session_id) in self._noted:
             return
         _checked(await self._book.job(job_id), attempt, token)

@@ -24,7 +24,7 @@ from haproc.config.jobs import Schedule
 #
 # - an *attempt* counts if it replaces the job's last one, and only as often as the program asked for
 #   restarts: of several HAProcs that start a job at once, exactly one does;
-# - an *ending* counts if it is the last attempt's: the end of an older one means nothing any more;
+# - an *ending* counts if it is the last attempt's: the end of an older one means nothing;
 # - a *kill* ends the job, unless it has ended.
 #
 # An attempt is valid while it is the last one of a job that has not ended. Only so long its token

@@ -27,8 +27,8 @@ from haproc.jobs.model import (
 # - ``job/asked/USER/REQUEST/NAME`` a submission. The revision of the first one under a request id
 #   **is the job's id**: a number that no other job of the ring has or will have, made without
 #   asking another HAProc;
-# - ``job/at/ID/…`` its events: ``a/NUMBER.NAME`` an attempt, ``e/NAME`` an ending, ``k/NAME`` a kill,
-#   ``f/NAME`` a fence after its end, ``s/ATTEMPT/SESSION`` a Spark session of an attempt;
+# - ``job/at/ID/…`` its events: ``a/NUMBER.NAME`` an attempt, ``e/NAME`` an ending,
+#   ``k/NAME`` a kill, ``f/NAME`` a fence after its end, ``s/ATTEMPT/SESSION`` a Spark session of an attempt;
 # - ``jobfile/STORED/INDEX`` the bytes of its files;
 # - ``joblog/ID/ATTEMPT/FROM-TO`` lines of its log, see `LogPiece`.
 
