@@ -76,7 +76,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClassifyReport:
-    """The outcome of classifying one statement: ``statement``, ``refused``, or Spark has to say."""
+    """A statement's classification: ``statement`` or ``refused``; none if Spark must decide."""
 
     sql: str
     statement: Classified | None = None

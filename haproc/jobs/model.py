@@ -22,8 +22,8 @@ from haproc.config.jobs import Schedule
 # one order, the same for all HAProcs. So every HAProc computes the same job from its events in that
 # order (`job_of`), and no HAProc needs to hold a lock:
 #
-# - an *attempt* counts if it replaces the job's last one, and only as often as the program asked for
-#   restarts: of several HAProcs that start a job at once, exactly one does;
+# - an *attempt* counts if it replaces the job's last one, and only as often as the program
+#   asked for restarts: of several HAProcs that start a job at once, exactly one does;
 # - an *ending* counts if it is the last attempt's: the end of an older one means nothing;
 # - a *kill* ends the job, unless it has ended.
 #

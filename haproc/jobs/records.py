@@ -28,7 +28,7 @@ from haproc.jobs.model import (
 #   **is the job's id**: a number that no other job of the ring has or will have, made without
 #   asking another HAProc;
 # - ``job/at/ID/…`` its events: ``a/NUMBER.NAME`` an attempt, ``e/NAME`` an ending,
-#   ``k/NAME`` a kill, ``f/NAME`` a fence after its end, ``s/ATTEMPT/SESSION`` a Spark session of an attempt;
+#   ``k/NAME`` a kill, ``f/NAME`` a fence after its end, ``s/ATTEMPT/SESSION`` a Spark session;
 # - ``jobfile/STORED/INDEX`` the bytes of its files;
 # - ``joblog/ID/ATTEMPT/FROM-TO`` lines of its log, see `LogPiece`.
 
