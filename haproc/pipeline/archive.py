@@ -32,7 +32,7 @@ POSITION: Final = "position"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows as Arrow; all below ``end`` is in it or before it, and ``applied_to`` can be told."""
+    """Rows as Arrow: operations from ``start`` to ``end``; ``applied_to``: the archive's end."""
 
     rows: Any
     start: int
