@@ -101,7 +101,7 @@ async def _make_equal(config: Config, report: Report, options: argparse.Namespac
 
 
 def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the clusters whose HAProcs must be started first. ``answers``: each one's status.
+    """Return the clusters that need a serving HAProc first. ``answers``: each one's status.
 
     A cluster that becomes a copy need not serve: an earlier copy may have failed.
     """
@@ -132,7 +132,7 @@ async def _written(config: Config) -> str:
 
 
 async def first_operation(log: Log) -> int | None:
-    """Return the offset of the log's first operation, 0 if it is trimmed; None without any."""
+    """Return the offset of the log's first operation: 0 if it is trimmed, None if there is none."""
     start, end = await log.start(), await log.end()
     if start > 0:
         return 0

@@ -2,7 +2,7 @@
 
 The text is changed, not the values, so comments and order stay. Only a list of clusters in block
 style (each begins with a dash on its own line) is changed. Before the result is written, the caller
-reads it and compares it with `changed_as_meant`.
+reads it and checks it with `changed_as_meant`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Isolation(StrEnum):
     USER = "user"
     """Another user of the system, `jobs.user`; HAProc must be root."""
     NONE = "none"
-    """None: programs may do everything that HAProc may do."""
+    """No separation: programs may do everything that HAProc may do."""
 
 
 class UnknownFields(StrEnum):

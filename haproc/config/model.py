@@ -19,7 +19,7 @@ from haproc.engine.interface import EngineAddress, Settings
 
 LANES_MAX = 16
 """Statements that run at the same time on one cluster. A starting HAProc fences this many lanes,
-whatever number an earlier one was configured with."""
+even if an earlier one used fewer."""
 
 
 class OnClusterDown(StrEnum):
@@ -86,7 +86,7 @@ class ClusterConfig:
     that is not ``listen``. If ``listen`` is on all addresses, the default is the host of ``peer``.
     """
     storage: Prefixes = ()
-    """The way of the other clusters' Sparks to the files of this cluster: prefixes of paths as this
+    """Access of the other clusters' Sparks to the files of this cluster: prefixes of paths as this
     cluster's Spark has them, each with its replacement elsewhere (``{"file:/data/b":
     "s3a://bucket-b"}``; the same twice for shared storage). With it, a cluster that copies this one
     reads its files directly; without it, the files pass through the HAProcs. Credentials stay in
@@ -126,7 +126,7 @@ class Timeouts:
     """Longest such pause."""
     stuck_after_attempts: int = 8
     """Environment errors of one operation after which the cluster is STUCK. As many on every
-    cluster reject a write whose query cannot run."""
+    cluster also reject a write with a query that cannot run."""
     foreign_look_s: float = 600.0
     """Interval at which the tables are scanned for commits that the ring did not make. A scan
     waits, for one interval at most, until no write waits to be applied. Of more than 1,000 commits

@@ -56,7 +56,7 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 ENVELOPE_BYTES = 1 << 20
-"""The size of the rest of a JSON body, beside a statement of the largest size."""
+"""The limit of a JSON body's other fields, beside a statement of the largest size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class WaitQueue:
         while self._waiting and (user := self._next()) is not None:
             waiting = self._waiting.pop(user)
             turn, amount = waiting.popleft()
-            self._waiting[user] = waiting  # after all others that have as few
+            self._waiting[user] = waiting  # after all others with as few
             self._places.count(user, amount)
             self._left(user)
             turn.set_result(None)

@@ -27,8 +27,8 @@ from haproc.config.jobs import Schedule
 # - an *ending* counts if it is the last attempt's: the end of an older one means nothing;
 # - a *kill* ends the job, unless it has ended.
 #
-# An attempt is valid while it is the last one of a job that has not ended. Only so long its token
-# is accepted (`haproc.jobs.book`), so an attempt that was given up is fenced.
+# An attempt is valid while it is the last one of a job that has not ended. Its token is accepted
+# only for that time (`haproc.jobs.book`), so an attempt that was given up is fenced.
 
 
 class Outcome(StrEnum):

@@ -128,8 +128,8 @@ RECORDS: Final[Kinds[Submission | Event]] = Kinds(
 # The tail of a job's output in the key-value store: whole lines, the oldest ones dropped.
 #
 # A piece is stored under the numbers of its lines, and is never changed. A small last piece is
-# replaced by a longer one with the same begin, and then deleted. A reader in between sees both, and
-# takes the longer one. Lines are numbered from the job's first attempt on. At the begin of the next
+# replaced by a longer one with the same start, and then deleted. A reader in between sees both, and
+# takes the longer one. Lines are numbered from the job's first attempt on. At the start of the next
 # attempt, later lines of an earlier one are cut off.
 
 

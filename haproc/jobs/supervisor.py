@@ -198,7 +198,7 @@ def _takes_more(folder: str, most: int) -> bool:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # it is gone again
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # deleted meanwhile
                 return True
     return False
 

@@ -257,7 +257,7 @@ def _since(now: tuple[int, ...], then: tuple[int, ...]) -> list[int]:
 
 
 def quantile(within: list[int], share: float) -> float | None:
-    """Return the time, in seconds, in which a share of requests was answered; None without any.
+    """Return the seconds in which a share of requests was answered; None if there are none.
 
     ``within`` are `Totals.within`. A value between two bounds is interpolated, as in Prometheus.
     The largest bound stands for all slower requests.

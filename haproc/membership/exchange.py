@@ -81,8 +81,8 @@ class Seal:
 
 
 PROVEN_INTERVALS_MAX = 2.0
-"""The highest age of the message that a peer names. Peers send at their own times, so a message
-named half an interval after it was sent may be 1.5 intervals old; 0.5 more is for late timers."""
+"""At the check, half an interval after a message, the newest message that a peer names may be 1.5
+intervals old, since peers send at their own times. 0.5 more is for late timers."""
 SETTLE_INTERVALS = 0.5
 """The time after a message at which its receipt by the peers is checked."""
 
@@ -114,9 +114,9 @@ class _Peer:
     proven_at: float = float("-inf")
     """The time at which the last message that counts was received."""
     received_at: float = float("-inf")
-    """The time at which our newest message was sent that the peer names."""
+    """The time of this HAProc's newest message that the peer has named."""
     mesh_since: float = float("-inf")
-    """The time since when the mesh is used without a break."""
+    """The time at which the present use of the mesh began."""
 
 
 class Exchange:
@@ -173,7 +173,7 @@ class Exchange:
         return self._number, {name: (p.incarnation, p.number) for name, p in peers if p.number}
 
     def settle(self, now_s: float) -> frozenset[str]:
-        """Check the receipt half an interval after a message; return the peers without it."""
+        """Check the receipt, half an interval after a message; return the peers for the mesh."""
         echoed = self._connected and self._echoed == self._number
         self._count(echoed)
         limit_s = PROVEN_INTERVALS_MAX * self._rules.heartbeat_interval_s

@@ -125,7 +125,7 @@ class Members:
         )
 
     def age_s(self, at: float) -> float:
-        """Return the time since one of the view's times."""
+        """Return the seconds since a time of the view."""
         return self._clock() - at
 
     # -- peers' messages --------------------------------------------------------------------

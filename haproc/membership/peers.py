@@ -230,7 +230,7 @@ class CopyAnswer:
 class Peers(Protocol):
     """The other HAProcs of the ring, by cluster name.
 
-    Every question may raise PeerUnavailableError.
+    Every request may raise PeerUnavailableError.
     """
 
     def given_up(self, peer: str) -> bool:

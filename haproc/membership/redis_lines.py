@@ -112,7 +112,7 @@ class RedisChannel:
                 await self._live()
             except (RedisError, OSError, TimeoutError) as error:
                 self._on_change(self._reason(error))
-            except Exception as error:  # a bug of HAProc: the mesh carries, and this retries
+            except Exception as error:  # a bug of HAProc: the mesh is used, and this retries
                 logger.exception("%s: the channel in Redis failed", self._key)
                 self._on_change(self._reason(error))
             if asyncio.get_running_loop().time() - began > 2 * self._patience_s:
@@ -120,7 +120,7 @@ class RedisChannel:
             await asyncio.sleep(pauses.pause_s())
 
     async def aclose(self) -> None:
-        """Release the rest after `run` was cancelled."""
+        """Release the sentinel and the running write after `run` was cancelled."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)

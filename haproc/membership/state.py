@@ -54,7 +54,7 @@ ANSWERING: Final = SERVING | {State.DRAINING}
 refuses new ones with an error that names the state."""
 
 HOPELESS: Final = frozenset({State.FENCED, State.REMOVED, State.TOO_FAR_BEHIND, State.DIVERGED})
-"""States that no waiting ends."""
+"""States that do not end by waiting."""
 
 PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, State.STARTING})
 """States in which a HAProc will run its own operations without help."""
@@ -104,7 +104,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A difference of clusters of which nothing proves which one is wrong: all go on serving.
+    """A difference between clusters, without a proof which one is wrong: all go on serving.
 
     It is kept with the cursor until a verification finds this cluster equal to the others, or
     different. ``offset``: of the operation or the verification. ``cause``: OUTCOME or TABLES.
@@ -150,7 +150,7 @@ class Condition:
     """The reason why this HAProc counts as cut off from the ring; empty if it does not."""
     undecided: Undecided | None = None
     behind: str = ""
-    """Why the log cannot bring this cluster up to date, and the remedy; empty if it can."""
+    """The reason why the log cannot help this cluster, with the remedy; empty if it can."""
     copying: str = ""
     """The progress of the copy of another cluster's tables; empty if there is none."""
     cluster_error: str = ""

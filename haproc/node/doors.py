@@ -152,7 +152,7 @@ class NodeDoors:
 
     clients: Listener
     connect: ConnectListener | None
-    """For Spark Connect's clients."""
+    """The door of Spark Connect; None if the cluster has none."""
     operators: Listener
     request_admission: RequestAdmission
 

@@ -39,7 +39,7 @@ SHOWN_MAX: Final = 100
 
 
 class Server(Protocol):
-    """See `haproc.engine.interface.Engine`."""
+    """A Spark server, see `haproc.engine.interface.Engine`."""
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]: ...
 

@@ -122,7 +122,7 @@ class Report:
 
     @property
     def refusals(self) -> list[str]:
-        """The reasons why no copy can be made; empty if all can, or no copy is needed."""
+        """The reasons why no copy can be made; empty if all can be made, or none is needed."""
         if not self.copies:
             return []
         found = [

@@ -135,8 +135,8 @@ def _name(schema: str, name: str) -> str:
 
 TIMEOUT_S = 300.0
 SETTINGS = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
-"""By default Spark hashes no maps, because equal maps may have different orders. Here they have the
-same order: all clusters ran the same statements."""
+"""By default Spark hashes no maps, because the entries of equal maps may have different orders.
+Here they have the same order: all clusters ran the same statements."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, s
 
 
 INTERNAL_PARTITIONS = 2
-"""Of the topics for offsets and transactions (50 by default): each is a few files and handles."""
+"""Partitions of Kafka's internal topics (50 by default): each is a few files and handles."""
 
 BROKER_LOG_SETTINGS = """\
 rootLogger.level = warn

@@ -32,7 +32,7 @@ class ArchiveService(Protocol):
     """The log as the archive sees it; methods raise RequestError."""
 
     async def page(self, start: int, rows_max: int) -> Page:
-        """Return the records from an offset on that every cluster has applied."""
+        """Return the operations from an offset on that every cluster has applied, as a page."""
         ...
 
     async def archived(self, below: int) -> None:

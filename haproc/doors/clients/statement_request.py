@@ -36,7 +36,7 @@ FRESHNESS_HEADERS: Final = {
     "after_offset": "HAProc-After-Offset",
 }
 _SEEN_MAX: Final = 64
-"""As many clusters as a ring may have."""
+"""The most clusters of a ring."""
 
 
 def read_freshness(

@@ -173,7 +173,7 @@ class Boundary:
     @contextmanager
     def _let_in(self, shown: _Shown) -> Iterator[Call]:
         user, session_id = shown.by.user, shown.session_id
-        # Spark runs a query while its rows are sent, when the request as such is answered.
+        # Spark still runs a query while its rows are sent: the trace covers the whole call.
         call = f"pyspark.{shown.rpc}" if shown.rpc in _RUNNING else ""
         received = tracing.received(shown.metadata, call)
         with self._request_admission.answering(user) as held, received:

@@ -31,7 +31,7 @@ _MESSAGE_BYTES_MAX: Final = 2048
 """As in Spark: clients accept 8 KiB of metadata, which contain a message twice."""
 ENRICHED_MAX: Final = 500
 """Errors with more details than fit into their status; clients fetch them at once. At most 24 KiB
-each, mostly below one."""
+each, mostly less than one."""
 _CODE_NUMBER: Final = {
     "INVALID_ARGUMENT": 3,
     "DEADLINE_EXCEEDED": 4,
@@ -131,8 +131,8 @@ class CallEnd:
 def as_given(error: RelayedError) -> CallEnd | None:
     """Return Spark's own error for a statement; None if it is not for the client.
 
-    It is not if it is about a session that the client does not know, or from HAProc's plugin, or if
-    there is none.
+    It is not for the client if the client does not know the session in it, if HAProc's plugin
+    raised it, or if there is none.
     """
     is_ours = error.error_class.startswith("HAPROC_")
     if not error.packed or session_lost(error.error_class) or is_ours:

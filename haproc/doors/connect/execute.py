@@ -101,7 +101,7 @@ class Behind(Protocol):
         ...
 
     async def enter_session(self, session_id: str, user: str) -> ClientSession:
-        """Return the client's session, made if there is none, if this HAProc serves."""
+        """Return the client's session, made if there is none; RequestError if not serving."""
         ...
 
     async def decide(self, request: Request) -> Fit | Answer:

@@ -167,7 +167,7 @@ _OF_LITERAL: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
 
 
 def given(part: SqlPart) -> Given | None:
-    """Return a text's arguments; None without any. Raises RequestError."""
+    """Return a text's arguments; None if it has none. Raises RequestError."""
     if not part.positional and not part.named:
         return None
     entries = [_entry(None, value, at) for at, value in enumerate(part.positional, 1)]

@@ -62,7 +62,7 @@ class DeliveryLimits:
     abandoned_after_s: float = 300.0
     """An operation without a reader is given up after this; Spark's own default."""
     look_interval_s: float = 5.0
-    """The interval of checks for those."""
+    """The interval of checks for operations without a reader."""
     ended_s: float = 1800.0
     """The time for which an ended operation is remembered; Spark's own default."""
     ended_max: int = 10_000
@@ -80,7 +80,7 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run. ``keep`` returns the way for another HAProc to continue it, with the ids' part."""
+    """One run. ``keep`` returns the way for another HAProc to continue it, and its part of ids."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ConnectOperation:
         self._held: list[Followed] | None = []
         self._held_bytes = 0
         self._kept: deque[bytes] = deque()
-        self._first = 0  # the index of the first one kept
+        self._first = 0  # the index of the first kept response
         self._next_unread = 0
         self._unread_bytes = 0
         self._read_bytes = 0

@@ -102,7 +102,7 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResultPosition:
-    """A client's part of a result: ``rows``, their digest, ``others`` beside rows and progress."""
+    """A client's part of a result: ``rows`` with their digest, ``others``: the other responses."""
 
     rows: int = 0
     others: int = 0

@@ -218,7 +218,7 @@ class ConnectListener:
             if certificates is None:
                 return int(server.add_insecure_port(where))
             return int(server.add_secure_port(where, _credentials(certificates)))
-        except RuntimeError as error:  # it has no more text
+        except RuntimeError as error:  # the error has no text
             raise _why_not(self.address) from error
 
     async def close(self) -> None:

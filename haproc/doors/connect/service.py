@@ -38,7 +38,7 @@ from haproc.statements.registry import Registry
 _base = protos.base
 SERVICE: Final = "spark.connect.SparkConnectService"
 CONTROL_S: Final = 60.0
-"""For calls that run no statement; a cold server took over 10 s for its first one."""
+"""Deadline of calls that run no statement; a cold server took over 10 s for its first one."""
 RESENT_S: Final = 900.0
 """The highest age of a request that PySpark repeats, which it does not state: it retries for ten
 minutes (15 times, finally a minute apart), and attempts take time, too."""

@@ -47,7 +47,7 @@ async def read_object(request: web.BaseRequest, known: Collection[str]) -> dict[
 
 
 async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
-    """Return the body; raises RequestError for one that is too large, unread, or too slow."""
+    """Return the body; raises RequestError if it is too large (without reading it) or too slow."""
     length = request.content_length
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
@@ -161,7 +161,7 @@ def json_response(body: Any, status: int = 200) -> web.Response:
 
 
 def raw_json(data: bytes, status: int = 200) -> web.Response:
-    """Return an answer from written JSON."""
+    """Return an answer with a body that is JSON already."""
     return web.Response(
         body=data, status=status, headers={"Content-Type": "application/json; charset=utf-8"}
     )

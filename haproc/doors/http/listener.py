@@ -257,7 +257,7 @@ class Listener:
             listening, self._server = self._server, None
             if listening is None:
                 return
-            # asyncio drops accepted but unread connections, open, when its server is closed.
+            # A closed asyncio server forgets accepted connections, unread and without closing them.
             for each in listening.sockets if isinstance(listening, asyncio.Server) else ():
                 asyncio.get_running_loop().remove_reader(each.fileno())
             try:

@@ -90,7 +90,7 @@ class Keys:
             # Its own task: a client that leaves does not cancel the fetch.
             self._refreshing = asyncio.create_task(self._refresh())
         if found is not None and age_s < 2 * self._settings.keys_kept_s:
-            return found  # nobody waits for it
+            return found  # the new keys come later
         await asyncio.shield(self._refreshing)
         if not self._keys:
             raise RequestError(

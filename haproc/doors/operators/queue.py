@@ -42,7 +42,7 @@ class OperatorService(Protocol):
         ...
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
-        """Begin a verification: all clusters report their content. ``trusted``: a right one."""
+        """Begin a verification of all clusters; ``trusted``: the one with the right tables."""
         ...
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
