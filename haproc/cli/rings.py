@@ -224,7 +224,7 @@ async def roll_ring(
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The order of restarts; ``away``: the clusters whose HAProc does not answer."""
+    """The order of restarts; ``away``: the clusters without an answer from their HAProc."""
 
     order: tuple[str, ...]
     away: frozenset[str]

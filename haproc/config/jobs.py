@@ -53,7 +53,7 @@ class Jobs:
     enabled: bool = False
     """Accept jobs. They run users' programs on the HAProcs' machines."""
     folders: tuple[Path, ...] = ()
-    """Folders whose files may be run by name; other files must be sent with the request."""
+    """Folders with files that may be run by name; other files must be sent with the request."""
     python: Path | None = None
     """The interpreter, with PySpark. Without it: HAProc's own."""
     isolation: Isolation = Isolation.BUBBLEWRAP

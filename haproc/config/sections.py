@@ -94,9 +94,9 @@ class Limits:
     driver's heap: such a text takes 500 to 1,000 times its size. Eight SELECTs of 20,000 columns,
     of 300 KB each, filled a heap of 1 GiB, and the cluster was down for minutes."""
     writes_waiting_max: int = 2000
-    """Writes in the log that wait for their outcome, and queries whose cluster is behind. They do
-    not count among ``statements_max``, unless there are more than this. Chosen: twice a listener's
-    connections."""
+    """Writes in the log that wait for their outcome, and queries that wait for a cluster that is
+    behind. They do not count among ``statements_max``, unless there are more than this. Chosen:
+    twice a listener's connections."""
     sessions_max: int = 1000
     """Client sessions of the ring; the next one is refused. Counted every minute."""
     session_entries_max: int = 1000
@@ -123,8 +123,9 @@ class Limits:
     user may have at a time, in a ring that may have several users; above 0, at most 1. Chosen, not
     measured."""
     staged_bytes_max: int = 16 << 30
-    """Bytes of rows of one write whose query is run once (a nondeterministic INSERT … SELECT), and
-    of one body of rows; they pass through the log, and through a staging table on each cluster."""
+    """Bytes of rows of one write with a query that is run once (a nondeterministic INSERT …
+    SELECT), and of one body of rows; they pass through the log, and through a staging table on each
+    cluster."""
     spooled_bytes_max: int = 32 << 30
     """Bytes of bodies of rows on disk (in ``state_dir``) at a time, from their first byte until
     their operation is applied here; at least ``staged_bytes_max``. A user's share is ``user_share``
@@ -212,7 +213,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The queries whose answers are kept, and the size of the cache."""
+    """The choice of queries with kept answers, and the size of the cache."""
 
     by_default: bool = False
     """Keep the answers of queries for which neither the request nor a rule decides it."""
@@ -223,7 +224,7 @@ class Cache:
     """A larger answer is not kept. Chosen: enough for short results, not for whole tables."""
 
 
-# The tables whose small files the ring compacts: keys below ``optimize``.
+# Small files that the ring compacts: keys below ``optimize``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ class Optimize:
     """OPTIMIZE statements that the ring submits by itself."""
 
     tables: tuple[OptimizeRule, ...] = ()
-    """Tables whose small files the ring compacts. Empty: it submits no OPTIMIZE."""
+    """Tables with small files to be compacted by the ring. Empty: it submits no OPTIMIZE."""
     interval_s: float = 60.0
     """Interval at which the written tables are checked. Chosen, not measured."""
 
@@ -305,7 +306,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Oidc:
-    """A provider whose signed tokens (JWT) the doors accept; off without ``issuer``."""
+    """A provider of signed tokens (JWT) that the doors accept; off without ``issuer``."""
 
     issuer: str = ""
     """URL of the provider, exactly as its tokens have it in ``iss``. Empty: no such tokens are

@@ -164,7 +164,7 @@ PREFIX: Final = "haproc-job"
 Submitter: TypeAlias = tuple[str, Rights | None]
 """The user of a job, and the rights from the provider's token, if that gave any."""
 _LOOKS_MAX: Final = 1024
-"""The number of tokens whose last check is kept."""
+"""The number of tokens with a kept result of their last check."""
 
 
 def new_token(job_id: int, attempt: str) -> tuple[str, str]:

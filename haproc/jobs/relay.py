@@ -26,7 +26,7 @@ PIECE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class DoorAddress:
-    """A door; ``mine``: the own HAProc's, whose certificate need not name the loopback."""
+    """A door; ``mine``: the own HAProc's: its certificate need not name the loopback."""
 
     cluster: str
     host: str

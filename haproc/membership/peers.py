@@ -166,7 +166,7 @@ class CopyFailure:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A HAProc's state, cursor and lag. ``computing``: operations whose rows it is computing."""
+    """A HAProc's state, cursor and lag. ``computing``: operations that it computes rows for."""
 
     cluster: str
     state: State

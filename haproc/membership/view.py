@@ -240,7 +240,7 @@ class RingView:
         return True
 
     def check(self, now_s: float) -> list[str]:
-        """Judge every peer; return the names of those whose status changed."""
+        """Judge every peer; return the names of the peers with a new status."""
         rules = self._rules
         pause_s = now_s - self._checked_at
         if pause_s > rules.check_interval_s + rules.missed_in_a_row * rules.heartbeat_interval_s:

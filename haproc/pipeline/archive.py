@@ -89,7 +89,7 @@ class Operations:
         return 0 if row[0] is None else int(row[0]) + 1
 
     def merge(self, rows: Any) -> None:
-        """Add the rows whose offsets are not in the table yet."""
+        """Add the rows with offsets that are not in the table yet."""
         newest = self._spark.createDataFrame(rows).selectExpr("*", "CAST(time AS DATE) AS day")
         below = min(rows.column("offset").to_pylist())
         merged = newest.alias("new").mergeInto(

@@ -85,8 +85,8 @@ def make_certificate(folder: Path) -> None:
 
 # The configuration of a local ring, its secrets and ports, written into an empty folder.
 #
-# Each start may name the wanted log again. A folder whose ring has another log is never changed:
-# the start is refused.
+# Each start may name the wanted log again. If the folder's ring has another log, the start is
+# refused and nothing is changed.
 
 
 KAFKA_FOLDER = "kafka"

@@ -102,7 +102,7 @@ _DEFAULTS = {
     # By default a session keeps the list of files that a file table had when it first read it: the
     # lanes of one cluster would see different rows, and none would see another lane's writes.
     "spark.sql.filesourceTableRelationCacheSize": "0",
-    # The format of a table whose statement names none. Spark's own choice, Parquet, has no
+    # The format of a table that is created without one. Spark's own choice, Parquet, has no
     # transaction markers, by which a write is applied once; df.writeTo finds no such table.
     "spark.sql.sources.default": "delta",
 }

@@ -346,7 +346,7 @@ def abandoned(operation_id: str) -> RequestError:
 
 
 def disconnected() -> RequestError:
-    """Return the error of a stream that another one replaced, or whose operation was released."""
+    """Return the error of a stream that another one or a release of its operation has ended."""
     return _cursor("DISCONNECTED", "The cursor has been disconnected by the server.")
 
 
@@ -362,7 +362,7 @@ def position_not_found(response_id: str) -> RequestError:
 
 
 def not_available(index: int) -> RequestError:
-    """Return the error of an index whose responses were released."""
+    """Return the error of an index before the first kept response."""
     return _cursor(
         "POSITION_NOT_AVAILABLE", f"The cursor position is no longer available at index {index}."
     )

@@ -73,7 +73,7 @@ class PlanRequest:
     kind: Kind
     handles: frozenset[str] = frozenset()
     is_root: bool = False
-    """True if it is a relation, whose rows the client wants."""
+    """True if it is a relation: the client wants its rows."""
     plan_id: int | None = None
 
 
@@ -205,7 +205,7 @@ class Executing:
     async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
         """Wait until a plan that only reads may be analysed in the session.
 
-        The returned function tells, after the analysis, if it is valid; see `check_still`.
+        The returned function is called after the analysis: True if it is valid; see `check_still`.
         """
         packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
@@ -296,7 +296,7 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Yield the complete responses of a plan whose result only this Spark session has."""
+        """Yield the complete responses of a plan with a result in this Spark session only."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
         permitted.session.handles |= messages.handles_in(given)

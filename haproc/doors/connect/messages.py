@@ -218,7 +218,7 @@ def as_command(plan: Any) -> Any:
 
 
 def with_text(plan: Any, text: str) -> Any:
-    """Return a SQL command's plan, or one whose root is SQL, with another text and no arguments."""
+    """Return a plan of a SQL command or a SQL root with another text and no arguments."""
     changed = type(plan)()
     changed.CopyFrom(plan)
     command = changed.command.sql_command

@@ -48,7 +48,7 @@ class Unpacking:
             data = self._stream.unused_data
 
     def check_whole(self) -> None:
-        """Refuse a body whose packed stream is cut off."""
+        """Refuse a body with a packed stream that is cut off."""
         if self._stream is not None and not self._stream.eof:
             raise self._wrong("is cut off")
 
