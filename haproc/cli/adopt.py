@@ -1,9 +1,9 @@
 """``haproc ring adopt``: clusters that have tables already become a ring.
 
-First each cluster's Spark is asked what it holds, and a report says what differs from the named
-source; nothing is touched, and no HAProc is needed. Then the clusters that differ become copies of
-the source, each as a whole (`haproc cluster rebuild`), and a verification compares all. The command
-may be repeated until the first write is in the log.
+First the command reads the objects of each cluster's Spark, and reports the differences from the
+named source. This changes nothing and needs no HAProc. Then each cluster that differs becomes a
+copy of the source as a whole (`haproc cluster rebuild`), and a verification compares all. The
+command may be repeated until the first write is in the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from haproc.ring.settings import RingError
 
 
 def adopt(options: argparse.Namespace) -> int:
-    """Report what differs, then have the clusters become equal."""
+    """Report the differences, then make the clusters equal."""
     return guarded(_adopt(options))
 
 
@@ -45,7 +45,7 @@ async def _adopt(options: argparse.Namespace) -> int:
         return output.USAGE
     show = progress_since(time.monotonic())
     answering = [name for name, told in (await ask_all(config)).items() if "error" not in told]
-    # Without a HAProc there may be no log yet, and looking for one would make it.
+    # Without a HAProc there may be no log yet, and opening it would make one.
     if answering and (written := await _written(config)):
         output.error(written)
         return output.FAILED
@@ -101,9 +101,9 @@ async def _make_equal(config: Config, report: Report, options: argparse.Namespac
 
 
 def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the clusters whose HAProcs must be started first. ``answers``: each one's status.
+    """Return the clusters that need a serving HAProc first. ``answers``: each one's status.
 
-    One that is to become a copy need not serve: a copy that was begun before may have failed.
+    A cluster that becomes a copy need not serve: an earlier copy may have failed.
     """
     return [
         name
@@ -113,7 +113,7 @@ def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list
 
 
 async def _written(config: Config) -> str:
-    """Return why the ring counts as written to; empty: no operation is in its log."""
+    """Return the reason why the ring counts as written; empty if its log has no operation."""
     try:
         log = await open_log(config.log, kafka=kafka_options(config))
         try:
@@ -132,7 +132,7 @@ async def _written(config: Config) -> str:
 
 
 async def first_operation(log: Log) -> int | None:
-    """Return where the log's first operation stands, or stood; None: it has had none."""
+    """Return the offset of the log's first operation: 0 if it is trimmed, None if there is none."""
     start, end = await log.start(), await log.end()
     if start > 0:
         return 0
@@ -154,7 +154,7 @@ async def first_operation(log: Log) -> int | None:
 
 
 def print_report(report: Report) -> None:
-    """Print what each cluster holds, what differs, and what would be done."""
+    """Print the objects of each cluster, the differences, and the planned copies."""
     header = ("CLUSTER", "TABLES", "VIEWS", "FUNCTIONS", "ROWS", "")
     rows = []
     for name, each in report.clusters.items():
@@ -194,7 +194,7 @@ def _rows(one: Differing) -> str:
 
 
 def _print_loss(name: str, report: Report) -> None:
-    """Say what will be gone for good."""
+    """Print the objects that will be lost."""
     lost = [
         one.name
         for one in report.clusters[name].differing

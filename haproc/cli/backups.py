@@ -1,4 +1,4 @@
-"""``haproc backup`` and ``haproc restore``: what a ring holds, kept where no ring is needed."""
+"""``haproc backup`` and ``haproc restore``: a ring's tables, stored outside the ring."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from haproc.replicate.restoring import RestoreState
 _RESTORE: Final = "/ha/v1/restore"
 _POLL_S: Final = 0.5
 _FAILED_S: Final = 5.0
-"""How long a cluster must say that it failed: at first that may be of an earlier attempt."""
+"""Time for which a cluster must report a failure: at first that may be of an earlier attempt."""
 _SILENT_S: Final = 120.0
-"""A HAProc that does not answer for so long is given up; one that begins anew answers before."""
+"""A HAProc that is silent for longer is given up; one that begins anew answers before."""
 
 
 async def backup(asker: Asker, options: argparse.Namespace) -> int:
-    """Have one cluster make a backup; 0 once there is one."""
+    """Have one cluster make a backup; returns 0 if it is done."""
     name, place = options.cluster or await serving(options.ring), options.destination
     body = {"cluster": name, "destination": place}
     found = await asker.ask(name, "POST", "/ha/v1/backup", body)
@@ -67,16 +67,16 @@ def _far(found: dict[str, Any]) -> str:
 
 
 async def restore(asker: Asker, options: argparse.Namespace) -> int:
-    """Have all clusters of a new ring restored; 0 once they are, and serve."""
+    """Have all clusters of a new ring restored; returns 0 once they serve."""
     names = [cluster.name for cluster in options.ring.clusters]
     end = time.monotonic() + options.timeout_s
     body: dict[str, Any] = {"source": options.source, "verify": options.verify}
     if options.offset is not None:
         body["offset"] = options.offset
-    # Asked before anything is drained: a ring that is in use refuses, and goes on.
+    # Before anything is drained: a ring that is in use refuses this, and goes on.
     for name in names:
         found = await asker.ask(name, "POST", _RESTORE, {"cluster": name, **body})
-        body["offset"] = found["offset"]  # all restore the same, also if there is a newer one
+        body["offset"] = found["offset"]  # all restore the same backup, even if a newer one appears
     try:
         for name in names:
             await clients.begin(asker, name, force=True)
@@ -101,7 +101,7 @@ async def restore(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def _restored(asker: Asker, name: str, body: dict[str, Any], end: float) -> bool:
-    """Wait until a cluster is restored; say how far it is."""
+    """Wait until a cluster is restored, and print its progress; False if that failed."""
     told, heard_s, failed_s = "", time.monotonic(), 0.0
     while time.monotonic() < end:
         await asyncio.sleep(_POLL_S)
@@ -112,7 +112,7 @@ async def _restored(asker: Asker, name: str, body: dict[str, Any], end: float) -
                 output.error(f"{name}: {status['reason']}")
                 return False
             if failed_s:
-                pass  # by an earlier attempt perhaps: it has not begun anew yet
+                pass  # perhaps by an earlier attempt: it has not begun anew yet
             elif status["copy"] is None:
                 asked = {"cluster": name, **body}
                 found = await asker.ask(name, "POST", _RESTORE, asked)

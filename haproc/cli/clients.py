@@ -20,11 +20,11 @@ _POLL_S: Final = 0.2
 _PATH: Final = "/ha/v1/drain"
 
 Standing = dict[str, Any]
-"""What a HAProc says of its drain, see docs/reference/http.md."""
+"""A HAProc's drain status, see docs/reference/http.md."""
 
 
 async def drain(asker: Asker, options: argparse.Namespace) -> int:
-    """Drain a cluster; 0 once that is so, and with ``--wait`` once it is idle."""
+    """Drain a cluster; returns 0 once that is done, and with ``--wait`` once it is idle."""
     if options.undo:
         return await undrain(asker, options)
     standing = await begin(asker, options.cluster, force=options.force)
@@ -35,7 +35,7 @@ async def drain(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def undrain(asker: Asker, options: argparse.Namespace) -> int:
-    """Give a cluster back to its clients; 0 once that is so, with ``--wait`` once it serves."""
+    """Undrain a cluster; returns 0 once that is done, with ``--wait`` once it serves."""
     standing = await end(asker, options.cluster)
     if options.wait:
         standing = await wait(asker, options.cluster, serves, options.timeout_s)
@@ -44,12 +44,12 @@ async def undrain(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def begin(asker: Asker, name: str, *, force: bool = False) -> Standing:
-    """Take a cluster from its clients; raises AskError."""
+    """Drain a cluster; raises AskError."""
     return await asker.ask(name, "POST", _PATH, {"cluster": name, "force": force})
 
 
 async def end(asker: Asker, name: str) -> Standing:
-    """Give it back; raises AskError."""
+    """Undrain a cluster; raises AskError."""
     return await asker.ask(name, "POST", "/ha/v1/undrain", {"cluster": name})
 
 
@@ -66,17 +66,17 @@ async def wait(
 
 
 def is_idle(standing: Standing) -> bool:
-    """Whether clients have nothing left at a HAProc; it may be stopped."""
+    """True if no client has anything left at a HAProc; it may be stopped."""
     return not standing["under_way"] and not standing["unfetched"]
 
 
 def serves(standing: Standing) -> bool:
-    """Whether it takes requests."""
+    """True if the cluster takes requests."""
     return standing["state"] in SERVING
 
 
 def words(standing: Standing) -> str:
-    """Return the standing for people."""
+    """Return the drain status for people."""
     reason = f": {standing['reason']}" if standing["reason"] else ""
     left = [
         f"{count} {what}"
@@ -91,9 +91,9 @@ def words(standing: Standing) -> str:
     return f"{standing['cluster']} is {standing['state']}{reason}{still}{idle}"
 
 
-# ``haproc jobs``: the ring's jobs, their logs, and ending one.
+# ``haproc jobs``: the ring's jobs, their logs, and a command that ends one.
 #
-# Any HAProc of the ring that answers can tell and do it.
+# Any HAProc of the ring that answers can do it.
 
 
 PAGE: Final = 1000
@@ -139,7 +139,7 @@ async def show(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def log(asker: Asker, options: argparse.Namespace) -> int:
-    """Print what is kept of a job's output."""
+    """Print the kept end of a job's output."""
     start = 0
     while True:
         path = f"/ha/v1/jobs/{options.job}/log?from={start}&size={PAGE}"
@@ -164,9 +164,9 @@ def _time(unix_ms: int | None) -> str:
     return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-# ``haproc sessions``: the ring's client sessions, and closing one.
+# ``haproc sessions``: the ring's client sessions, and a command that closes one.
 #
-# Any HAProc of the ring that answers can tell and do it.
+# Any HAProc of the ring that answers can do it.
 
 
 async def list_sessions(asker: Asker, options: argparse.Namespace) -> int:
@@ -203,7 +203,7 @@ async def close(asker: Asker, options: argparse.Namespace) -> int:
 
 
 def _hour(unix_ms: int | None) -> str:
-    """Return the hour of a use."""
+    """Return the hour of a use, as text."""
     if unix_ms is None:
         return _NEVER
     return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:00Z")

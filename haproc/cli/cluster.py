@@ -1,7 +1,7 @@
 """``haproc cluster add|remove|rebuild`` and ``haproc table repair``.
 
-The members: the new file is checked, the change is sent to any HAProc that is READY, and the file
-is replaced; the old one is kept beside it with ``.bak``. Each of the steps may be done again, so a
+For a change of members the new file is checked, the change is sent to any HAProc that is READY, and
+the file is replaced; the old one is kept beside it with ``.bak``. Every step can be repeated, so a
 command that failed half-way is simply repeated.
 """
 
@@ -33,12 +33,12 @@ from haproc.ring.making import new_cluster
 
 POLL_S: Final = 1.0
 TELL_S: Final = 10.0
-"""How often the progress of a copy is printed."""
+"""Interval at which the progress of a copy is printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A configuration before and after; ``text`` is None where it need not be changed."""
+    """A configuration before and after; ``text`` is None if the file need not be changed."""
 
     file: Path
     before: Config
@@ -46,7 +46,7 @@ class Rewritten:
     text: str | None
 
     def write(self) -> None:
-        """Put the new text in the file's place; the old file stays beside it."""
+        """Replace the file by the new text; the old file stays beside it."""
         if self.text is None:
             return
         shutil.copy2(self.file, self.file.with_name(self.file.name + ".bak"))
@@ -94,7 +94,7 @@ async def _add(options: argparse.Namespace) -> int:
 
 
 def remove(options: argparse.Namespace) -> int:
-    """Have the ring do without a cluster for good; stop it, if the ring is a local one."""
+    """Remove a cluster from the ring for good; stop it, if the ring is a local one."""
     return guarded(_remove(options))
 
 
@@ -132,7 +132,7 @@ async def _remove(options: argparse.Namespace) -> int:
 
 
 async def rebuild(asker: Asker, options: argparse.Namespace) -> int:
-    """Have a cluster become a copy of another one."""
+    """Make a cluster a copy of another one."""
     name, donor = options.cluster, options.donor
     if options.tables is not None:
         if options.way:
@@ -162,9 +162,9 @@ def _rebuild_body(name: str, donor: str, way: str) -> dict[str, str]:
 
 
 async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way: str = "") -> int:
-    """Have a cluster become a copy, and wait until it serves; say how far it is.
+    """Make a cluster a copy, and wait until it serves; print the progress.
 
-    Returns the exit code; raises AskError if it refuses.
+    Returns the exit code; raises AskError if the cluster refuses.
     """
     before = (await asker.ask(name, "GET", "/ha/v1/status"))["incarnation"]
     await asker.ask(name, "POST", "/ha/v1/rebuild", _rebuild_body(name, donor, way))
@@ -192,7 +192,7 @@ async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way
 
 
 async def repair(asker: Asker, options: argparse.Namespace) -> int:
-    """Have tables of a cluster replaced by another cluster's; wait until they are."""
+    """Replace tables of a cluster by another cluster's; wait until that is done."""
     name, donor, table = options.cluster, options.donor, options.table
     print(
         f"{table} on {name} will be replaced with that of {donor or 'another cluster'}. "
@@ -226,7 +226,7 @@ def _names(config: Config) -> list[str]:
 
 
 def _described(options: argparse.Namespace, local: bool) -> dict[str, Any]:
-    """Return the new cluster as the configuration file describes it."""
+    """Return the new cluster in the form of the configuration file."""
     if not NAME.fullmatch(options.name):
         raise EditError(f"{options.name!r} must be 1 to 63 letters, digits, '.', '_' or '-'")
     if local:
@@ -267,7 +267,7 @@ def _without(file: Path, config: Config, name: str) -> Rewritten:
 
 
 async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -> dict[str, Any]:
-    """Have the first HAProc that can put the change into the log; raises AskError."""
+    """Have the first HAProc that can do so append the change to the log; raises AskError."""
     told: list[str] = []
     code = output.FAILED
     async with Asker(config) as asker:
@@ -283,7 +283,7 @@ async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -
 
 
 def confirmed() -> bool:
-    """Ask whether to go on; False also if there is nobody to ask."""
+    """Ask the user to confirm; False also if there is no terminal."""
     if not sys.stdin.isatty():
         output.error("say --yes, or run it in a terminal")
         return False

@@ -24,7 +24,7 @@ from haproc.ring.settings import RingError
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out a command on the log of a ring that is stopped."""
+    """Run a command on the log of a stopped ring."""
     config = read_config(options.config or options.folder / "ring.yaml")
     if config is None:
         return output.USAGE
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def carried_out(work: Coroutine[Any, Any, None]) -> int:
-    """Run a command, and say what went wrong."""
+    """Run a command; print its error."""
     try:
         asyncio.run(work)
     except (LogError, RingError, OSError) as error:
@@ -83,7 +83,7 @@ async def export(config: Config, options: argparse.Namespace) -> None:
 
 
 async def import_(config: Config, options: argparse.Namespace) -> None:
-    """Make the ring's new log what the file says."""
+    """Fill the ring's new log from the file."""
     await with_log(config, lambda log, store: _import(config, options.file, log, store))
 
 
@@ -94,7 +94,7 @@ async def _import(config: Config, file: Path, log: MovableLog, store: KeyValueSt
 
 
 async def reopen(config: Config, options: argparse.Namespace) -> None:
-    """Have HAProcs start on a log again that was exported."""
+    """Let HAProcs start again on a log that was exported."""
 
     async def act(log: MovableLog, store: KeyValueStore) -> None:
         found = await origin_of(log, store)
@@ -109,7 +109,7 @@ async def reopen(config: Config, options: argparse.Namespace) -> None:
 async def with_log(
     config: Config, act: Callable[[MovableLog, KeyValueStore], Awaitable[None]]
 ) -> None:
-    """Act on the ring's log and store, whatever they are good for."""
+    """Act on the ring's log and store, even if HAProcs may not start on them."""
     kafka = kafka_options(config)
     log = await open_log(config.log, kafka=kafka)
     try:
@@ -123,7 +123,7 @@ async def with_log(
 
 
 def told(contents: Contents) -> str:
-    """Return what a file holds, for people."""
+    """Return the content of a file, for people."""
     return (
         f"{contents.records:,} records, offsets from {contents.start} to {contents.end}, "
         f"{contents.cursors} cursors, {contents.keys} keys"
@@ -134,7 +134,7 @@ def told(contents: Contents) -> str:
 
 
 def run_found(options: argparse.Namespace) -> int:
-    """Say what is lost, then begin the new log."""
+    """Print the lost writes, then begin the new log."""
     path: Path = options.config or options.folder / "ring.yaml"
     config = read_config(path, options.founder)
     return output.USAGE if config is None else carried_out(_found_anew(config, options))
@@ -185,7 +185,7 @@ async def _found_anew(config: Config, options: argparse.Namespace) -> None:
 
 
 def print_findings(findings: Findings, founder: str) -> None:
-    """Print how far each cluster is, and what is lost with this founder."""
+    """Print each cluster's newest offset, and the writes that are lost with this founder."""
     rows = []
     for name, tables in findings.clusters.items():
         lost = findings.lost(name)

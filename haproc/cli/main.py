@@ -1,4 +1,4 @@
-"""The command ``haproc``: its arguments, and which module carries out what.
+"""The command ``haproc``: its arguments, and the module of each subcommand.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 not (all) ready; 4 and 5 see
 `haproc.node.node.ExitCode`.
@@ -72,7 +72,7 @@ def _where(command: argparse.ArgumentParser, config: str = "the ring's YAML file
 
 
 def _where_or_here(command: argparse.ArgumentParser) -> None:
-    """Add where the ring is; without, it is the local ring in the working folder."""
+    """Add the options that name the ring; by default the local ring in the working folder."""
     where = command.add_mutually_exclusive_group()
     where.add_argument("--config", type=Path, help="the ring's YAML file")
     where.add_argument(
@@ -437,7 +437,7 @@ def _json(command: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
-    # Whatever it makes, or the servers that it starts make, may hold somebody's data or secrets.
+    # Files that the command, or a server that it starts, makes may hold users' data or secrets.
     os.umask(0o077)
     try:
         code: int = options.run(options)

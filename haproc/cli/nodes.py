@@ -1,4 +1,4 @@
-"""``haproc serve|start|stop|status``: one HAProc as a process, and what it writes to its log."""
+"""``haproc serve|start|stop|status``: one HAProc as a process, and its log."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from haproc.membership.state import SERVING
 from haproc.node.node import ExitCode, Node
 from haproc.ring.process import StartError, launch, process_of, wait_answering
 
-# What ``haproc serve`` writes to its log, and what it keeps out of it.
+# The log of ``haproc serve``, with the Kafka client's messages shortened.
 #
-# While no broker answers, the Kafka client reports each attempt with several errors and
-# tracebacks, many a second; what that means for the HAProc its own lines say. So what the client
-# says becomes one line in a while, that tells how much there was. At DEBUG all of it is written,
-# but for the client's own DEBUG, in which it would write passwords: it never gets below INFO.
+# While no broker answers, the Kafka client reports each attempt with several errors and tracebacks,
+# many a second; HAProc's own lines tell the effects. So the client's messages become one line in a
+# while, with their number. At DEBUG all of them are written. The client's own DEBUG messages, which
+# contain passwords, are never written: its logger stays at INFO or above.
 
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _SHOWN_MAX = 300
 
 
 class KafkaInOneLine(logging.Filter):
-    """Turns the Kafka client's warnings and errors into one line of ours in a while."""
+    """Turns the Kafka client's warnings and errors into one line in a while."""
 
     def __init__(self, again_after_s: float = AGAIN_AFTER_S) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class KafkaInOneLine(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether this message is written; one that is, is shortened."""
+        """True if this message is written; it is then shortened."""
         if record.name.partition(".")[0] != "kafka":
             return True
         if self._last is not None and record.created - self._last < self._again_after_s:
@@ -91,9 +91,9 @@ def set_up(level: str, form: str = "text") -> None:
 
 
 def set_up_audit(file: Path | None) -> None:
-    """Bound the audit log's refusals, and write it to its own file if there is to be one.
+    """Limit the audit log's refusals, and write it to its own file if one is configured.
 
-    Raises OSError. The file is opened again where it was moved, so it can be rotated.
+    Raises OSError. The file is opened again if it was moved, so it can be rotated.
     """
     audit.logger.addFilter(audit.Bounded())
     audit.logger.setLevel(logging.INFO)
@@ -107,7 +107,7 @@ def set_up_audit(file: Path | None) -> None:
 
 
 def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Write what nobody handled, and where it arose, without texts that may be a client's."""
+    """Log an unhandled error and its place, without texts that may be a client's."""
     error = context.get("exception")
     where = ""
     if isinstance(error, BaseException):
@@ -121,13 +121,13 @@ def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 _ANSWER_S = 2.0
 FILES_MAX = 65_536
-"""Open files, sockets among them, that a HAProc asks the system for."""
+"""The limit of open files, including sockets, that a HAProc requests from the system."""
 COLLECTED_AFTER = 10_000
-"""So many objects more than before are looked at together, in about 2 ms."""
+"""The number of new objects after which the collector runs, for about 2 ms."""
 
 
 def read_config(path: Path, cluster: str | None = None) -> Config | None:
-    """Read the configuration; says what is wrong and returns None if it can't be used."""
+    """Return the configuration; None, after an error message, if it can't be used."""
     try:
         config = load(path, os.environ)
     except ConfigError as error:
@@ -170,7 +170,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
-    """Send traces if the environment asks for it; return what ends that, None if it cannot be."""
+    """Send traces if the environment asks for it; return the function that ends it, or None."""
     exporter = os.environ.get("OTEL_TRACES_EXPORTER", "none")
     if exporter == "none":
         return lambda: None
@@ -188,24 +188,23 @@ def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
 
 
 def prepare_process() -> None:
-    """Have this process's files, memory and threads as a HAProc needs them."""
+    """Set this process's limits of files, memory and threads as a HAProc needs them."""
     _allow_files()
     serving.leave_pandas_out()
     serving.give_back_blocks()
-    # The log's threads must get their turn beside a busy event loop (measured: at the default of
-    # 5 ms, reads beside a loop about 80 % busy took seconds).
+    # The log's threads must get their turn beside a busy event loop (measured: at the default of 5
+    # ms, reads beside a loop about 80 % busy took seconds).
     sys.setswitchinterval(0.0005)
-    # What is imported stays: the collector need not look at it again and again (measured: telling
-    # the log to the archive takes a quarter less). Nor need it look so often at the requests that
-    # are remembered or wait for their answers, which are no cycles (measured, at the default of
-    # 700: a fifth of the time of draining 40,000 INSERTs, and 0.1 s at once; a third with 1,000
-    # clients).
+    # Imported objects stay, so the collector need not check them again and again (measured: sending
+    # the log to the archive takes a quarter less). Nor must it check remembered and waiting
+    # requests so often, which are no cycles (measured, at the default of 700: a fifth of the time
+    # of draining 40,000 INSERTs, and 0.1 s at once; a third with 1,000 clients).
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
 
 
 def _allow_files() -> None:
-    """Have as many files open as the system allows: the usual 1024 is less than two full doors."""
+    """Raise the limit of open files: the usual 1024 is less than two full doors need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -237,9 +236,9 @@ async def _serve(config: Config, cluster: str, file: Path) -> ExitCode:
 
 
 def read_users(access: Access, file: Path) -> None:
-    """Have a HAProc read its users again; it keeps those that it has if anything is wrong."""
+    """Read a HAProc's users again; it keeps its present users if anything is wrong."""
     try:
-        # A certificate that is broken just now must not keep a user who was removed.
+        # A certificate that is broken at the moment must not keep a removed user.
         config = load(file, os.environ, with_files=False)
         access.take_users(config)
     except (ConfigError, ValueError) as error:
@@ -273,7 +272,7 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Show every HAProc; 0 if all serve, 3 if not."""
+    """Show every HAProc; returns 0 if all serve, 3 if not."""
     path: Path = options.config or options.folder / "ring.yaml"
     if options.config is None and not path.exists():
         where = f"there is no ring in {options.folder.resolve()}"
@@ -317,7 +316,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientSSLError):
         return f"no TLS: {error}"
     if isinstance(error, aiohttp.ClientConnectorError) and (error.errno or 0) > 0:
-        return os.strerror(error.errno or 0)  # it says more about its own arguments
+        return os.strerror(error.errno or 0)  # the error's own text is about its arguments
     return message_of(error)
 
 
@@ -354,7 +353,7 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
 
 
 def _undecided(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return who says that clusters differ, and nothing proves which of them is wrong."""
+    """Return a line for each HAProc that found an unproven difference of clusters."""
     found = {name: answer.get("undecided") for name, answer in answers.items()}
     return [
         f"UNDECIDED, as {name} found at offset {each['offset']} ({each['cause']}): {each['what']}"
@@ -364,7 +363,7 @@ def _undecided(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _foreign(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return whose tables have commits that the ring did not make, and the newest of them."""
+    """Return a line for each cluster with unverified foreign commits, with the newest one."""
     lines = []
     for name, answer in answers.items():
         commits = (answer.get("foreign") or {}).get("commits", ())
@@ -386,13 +385,13 @@ def commit_text(commit: dict[str, Any]) -> str:
 
 
 def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return what the log holds, and who keeps it from being trimmed, by the newest look."""
+    """Return the log's size, and the cause that prevents trimming, by the newest check."""
     looks = [answer.get("trim") or {} for answer in answers.values()]
     looks = [look for look in looks if look.get("log_start") is not None]
     if not looks:
         return []
     look = max(looks, key=lambda each: (each["log_end"], each["log_start"]))
-    # The look may be a minute old, the log's end is that of this moment.
+    # The check may be a minute old, the log's end is that of this moment.
     end = max(answer.get("log_end") or 0 for answer in (*answers.values(), look))
     line = f"log: {end - look['log_start']:,} records, from offset {look['log_start']:,} on"
     if not look["enabled"]:
@@ -403,7 +402,7 @@ def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _clients(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return what PySpark's clients have under way at each HAProc that has a door for them."""
+    """Return the running PySpark statements of each HAProc with a Spark Connect door."""
     lines = []
     for name, answer in answers.items():
         connect, sessions = answer.get("connect"), answer.get("sessions") or {}
@@ -424,7 +423,7 @@ def _disagreements(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _settings(answers: dict[str, dict[str, Any]]) -> list[str]:
-    """Return which settings of the Spark servers are not as they should be."""
+    """Return the settings of the Spark servers that are not as they should be."""
     lines = []
     for name, answer in answers.items():
         told = answer.get("settings") or {}
@@ -440,7 +439,7 @@ def _settings(answers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _reason(answer: dict[str, Any]) -> str:
-    """Return why it is in its state, and why heartbeats don't go the way they should."""
+    """Return the reasons of the state, and of heartbeats that don't use the configured way."""
     transport = answer.get("transport") or {}
     reasons = [str(answer.get("reason", ""))]
     if transport.get("in_use") != transport.get("configured"):
@@ -449,7 +448,7 @@ def _reason(answer: dict[str, Any]) -> str:
 
 
 def _heard_by(name: str, answers: dict[str, dict[str, Any]]) -> str:
-    """Return the other HAProcs that hear this one, by their own word."""
+    """Return the other HAProcs that receive this one's heartbeats, by their own reports."""
     return " ".join(
         other
         for other, answer in answers.items()

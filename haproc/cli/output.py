@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for machines, errors, classes of statements."""
+"""The output of commands: tables for people, JSON for machines, errors, classes of statements."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ NOT_READY = 3
 _ACTING: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""What a terminal acts upon instead of showing it: controls, and marks of a text's direction. Also
-halves of characters, which cannot be printed."""
+"""Characters that a terminal acts on instead of showing them: controls, and marks of a text's
+direction. Also halves of characters, which cannot be printed."""
 
 
 def harmless(text: str) -> str:
-    """Return a line of text of somebody else's, as a terminal may show it."""
+    """Return foreign text as one line that a terminal can show safely."""
     return _shown(text).replace("\n", "\\n")
 
 
@@ -44,7 +44,7 @@ def _shown(text: str) -> str:
 
 
 def line(text: str) -> None:
-    """Print a line of text of somebody else's."""
+    """Print foreign text as one line."""
     print(harmless(text))
 
 
@@ -68,15 +68,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         )
 
 
-# What classification makes of a statement, for people and for machines.
+# A statement's classification, for people and for machines.
 #
-# A refused statement has a report too: it says why, and what would make it acceptable. What a
-# statement is that its words do not tell, a running ring says.
+# A refused statement has a report, too, with the reason and the remedy. If its words are not enough
+# to classify a statement, a running ring must do it.
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifyReport:
-    """The outcome of classifying one statement: ``statement``, ``refused``, or Spark has to say."""
+    """A statement's classification: ``statement`` or ``refused``; none if Spark must decide."""
 
     sql: str
     statement: Classified | None = None
@@ -104,7 +104,7 @@ def report(
 ) -> ClassifyReport:
     """Classify a statement by its text alone and report on it, also if it is refused.
 
-    Which rule decides is told if that does not rest on what the statement reads.
+    The deciding rule is named if it does not depend on the tables that the statement reads.
     """
     try:
         found = classify(sql, context, rules, override)
@@ -118,9 +118,9 @@ def report(
 
 
 def under(told: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
-    """Return what a ring told of a statement, as these rules decide about it.
+    """Return a ring's report on a statement, decided anew by these rules.
 
-    What the ring itself refuses stays refused; of expressions it tells nothing.
+    A statement that the ring itself refuses stays refused; the ring reports no expressions.
     """
     if "kind" not in told:
         return {**told}

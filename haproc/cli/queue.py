@@ -1,6 +1,6 @@
-"""``haproc queue`` and ``haproc verify``: what keeps a cluster from applying its queue.
+"""``haproc queue`` and ``haproc verify``: the operations that block a cluster's queue.
 
-They talk to the operator door of the cluster's HAProc, under the ring's secret.
+The commands use the operator door of the cluster's HAProc, with the ring's secret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from haproc.membership.state import SERVING
 from haproc.replicate.agree.findings import Finding
 
 _ANSWER_S: Final = 60.0
-"""Longer than it takes to take an operation back, or to see that this cannot be."""
+"""Longer than it takes to revoke an operation, or to find out that this is not possible."""
 _POLL_S: Final = 0.5
 _TABLES_MAX: Final = 3
 _FATES: Final = {
@@ -40,7 +40,7 @@ _FATES: Final = {
 class AskError(Exception):
     """A HAProc refused (``error_class``), or could not be asked.
 
-    ``code`` is what the command ends with.
+    ``code``: the exit code of the command.
     """
 
     def __init__(self, message: str, code: int, error_class: str = "") -> None:
@@ -50,7 +50,7 @@ class AskError(Exception):
 
 
 class Asker:
-    """Asks one HAProc after another; leave it with ``async with``."""
+    """Sends requests to HAProcs; use it with ``async with``."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -117,7 +117,7 @@ async def ask_any(
     path: str,
     body: Mapping[str, Json] | None = None,
 ) -> dict[str, Any]:
-    """Ask the cluster that is named, or one after another until one can be asked."""
+    """Ask the named cluster, or one after another until one answers; raises AskError."""
     names = [options.cluster] if options.cluster else [c.name for c in options.ring.clusters]
     last: AskError | None = None
     for name in names:
@@ -135,7 +135,7 @@ async def ask_any(
 
 
 async def list_queue(asker: Asker, options: argparse.Namespace) -> int:
-    """List what is in a cluster's queue; the head is marked."""
+    """List a cluster's queue; its first operation is marked."""
     path = f"/ha/v1/queue?start={options.start}&limit={options.limit}"
     page = await asker.ask(options.cluster, "GET", path)
     if options.json:
@@ -174,7 +174,7 @@ def _brief(text: str, characters_max: int = 80) -> str:
 
 
 async def show(asker: Asker, options: argparse.Namespace) -> int:
-    """Show one operation wholly, and what may be done about it."""
+    """Show one operation completely, and the possible actions."""
     shown = await asker.ask(options.cluster, "GET", f"/ha/v1/queue/{options.offset}")
     if options.json:
         output.dump(shown)
@@ -229,7 +229,7 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def revoke(asker: Asker, options: argparse.Namespace) -> int:
-    """Have the ring take an operation back, after a confirmation; 0 if it is taken back."""
+    """Have the ring revoke an operation, after a confirmation; returns 0 if it is revoked."""
     name = options.cluster or await serving(options.ring)
     path = f"/ha/v1/queue/{options.offset}"
     if not options.yes:
@@ -252,7 +252,7 @@ async def revoke(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def verify(asker: Asker, options: argparse.Namespace) -> int:
-    """Compare all clusters' tables at one place in the order; 0 if they are equal."""
+    """Compare all clusters' tables at one offset of the log; returns 0 if they are equal."""
     config: Config = options.ring
     end = time.monotonic() + options.wait_s
     asked, marker = await _begin(asker, config, options.trust)
@@ -264,7 +264,7 @@ async def verify(asker: Asker, options: argparse.Namespace) -> int:
         except AskError as error:
             if time.monotonic() >= end:
                 raise
-            if error.code == output.NOT_READY:  # it went away: the log knows, so do the others
+            if error.code == output.NOT_READY:  # it is away: the others know the result
                 asked = await serving(config)
     if not found:
         raise AskError("no HAProc has read the marker in time", output.NOT_READY)

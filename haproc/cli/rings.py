@@ -23,7 +23,7 @@ from haproc.ring.settings import RingError
 
 
 def guarded(work: Coroutine[Any, Any, int]) -> int:
-    """Run a command on a local ring; say what went wrong."""
+    """Run a command on a local ring; print its error."""
     try:
         return asyncio.run(work)
     except RingError as error:
@@ -32,7 +32,7 @@ def guarded(work: Coroutine[Any, Any, int]) -> int:
 
 
 def progress_since(began: float) -> Any:
-    """Return what shows each step with its time."""
+    """Return a function that prints each step with its time."""
 
     def show(who: str, what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {who}: {what}", file=sys.stderr, flush=True)
@@ -103,7 +103,7 @@ async def _down(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Show the ring; 0 if all serve, 3 if not."""
+    """Show the ring; returns 0 if all serve, 3 if not."""
     return guarded(_status(options))
 
 
@@ -144,7 +144,7 @@ async def _kill(options: argparse.Namespace) -> int:
 
 
 def restart(options: argparse.Namespace) -> int:
-    """Start again what does not run of a cluster (or a broker), and wait until it serves."""
+    """Start the stopped processes of a cluster (or a broker), and wait until it serves."""
     return guarded(_restart(options))
 
 
@@ -156,10 +156,10 @@ async def _restart(options: argparse.Namespace) -> int:
 
 # ``haproc ring roll``: restart a local ring under load, one cluster after another.
 #
-# Each cluster is drained first and given back afterwards, and the next one's turn comes only once
-# it serves again, and the next one knows that; so there is a serving cluster at every moment.
-# Whatever goes wrong ends the roll, with the cluster concerned still drained. It says then how
-# each cluster stands, and can be run again: what was left drained or stopped comes first.
+# Each cluster is drained first and undrained afterwards. The next one follows only after this one
+# serves again and the next one knows it; so a cluster serves at every moment. An error ends the
+# roll, and leaves its cluster drained. The command then prints the state of each cluster, and can
+# be run again: clusters that were left drained or stopped come first.
 
 
 _POLL_S = 0.1
@@ -224,16 +224,16 @@ async def roll_ring(
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The order of restarts; ``away``: the clusters whose HAProc does not answer."""
+    """The order of restarts; ``away``: the clusters without an answer from their HAProc."""
 
     order: tuple[str, ...]
     away: frozenset[str]
 
 
 def turns_of(names: Sequence[str], answers: Mapping[str, Mapping[str, Any]]) -> Turns | str:
-    """Return the order, or why nobody may be restarted now. ``answers``: each one's status.
+    """Return the order, or why none may be restarted. ``answers``: the status of each cluster.
 
-    What an earlier roll has left drained or stopped comes first: so a roll can be run again.
+    Clusters that an earlier roll left drained or stopped come first, so a roll can be repeated.
     """
     away = {name for name in names if "error" in answers[name]}
     left = [name for name in names if name in away or answers[name].get("drained")]
@@ -262,8 +262,8 @@ async def _turns(ring: LocalRing, names: Sequence[str], timeout_s: float) -> Tur
 async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
     """Drain a cluster as soon as it finds another one that serves.
 
-    It goes by what the others have told it, so it learns a moment later than this command that the
-    one before it serves again.
+    It decides by the reports of the others, so it learns a moment later than this command that the
+    cluster before it serves again.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -277,7 +277,7 @@ async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
 
 
 async def _where_it_stands(ring: LocalRing) -> list[str]:
-    """Return what is there of each cluster, after a roll that was not finished."""
+    """Return the state of each cluster, after a roll that was not finished."""
     answers = await ask_all(ring.config)
     lines = []
     for name, answer in answers.items():
@@ -301,7 +301,7 @@ async def _restart_cluster(ring: LocalRing, name: str, what: str) -> None:
 
 
 async def _undrain(asker: Asker, name: str, timeout_s: float) -> None:
-    """Give a cluster back; a HAProc that has just been started may not take the word yet."""
+    """Undrain a cluster; a HAProc that has just been started may refuse at first."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

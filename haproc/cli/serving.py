@@ -1,4 +1,4 @@
-"""What ``haproc serve`` sets for its process: how its log is written, and its memory."""
+"""The process settings of ``haproc serve``: its log's format, and its memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from haproc.audit import FIELDS
 
-# How ``haproc serve`` writes its log: from which level, as text or as JSON.
+# The log's format: its level, text or JSON.
 #
-# Fields that a line has beside its text are in the attribute `FIELDS` of its record, by name. As
-# text they are left out: the text says the same.
+# A line's fields beside its text are in the attribute `FIELDS` of its record, by name. Text lines
+# leave them out: the text contains the same.
 
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -49,7 +49,7 @@ def formatter(name: str) -> logging.Formatter:
 
 
 def levels(text: str) -> Mapping[str, str]:
-    """Return levels by logger; that of all others has the name ``""``.
+    """Return levels by logger; the name ``""`` means all others.
 
     ``INFO,haproc.operations=DEBUG`` has one for all and one for a logger. Raises ValueError.
     """
@@ -65,27 +65,27 @@ def levels(text: str) -> Mapping[str, str]:
     return found
 
 
-# What a HAProc does with memory: it takes none for pandas, and gives back what it needs no more.
+# A HAProc's memory: no pandas is loaded, and unused blocks go back to the system.
 #
 # Parts and results pass through in blocks of megabytes, each copied a few times on several threads.
-# An allocator that keeps such blocks for the next ones keeps those of each thread, and what lies
-# between them: more than all that is in use.
+# An allocator that keeps freed blocks keeps those of each thread, and the gaps between them: more
+# than all that is in use.
 
 
 BLOCK_BYTES: Final = 1 << 20
-"""Blocks from this size on come from the system one by one, and go back when they are freed."""
+"""Blocks of this size or more come from the system one by one, and go back when they are freed."""
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 ARENAS_MAX: Final = 2
-"""So many of the allocator's heaps share the threads; by default there are eight for each core.
+"""The number of the allocator's heaps, which the threads share; by default eight for each core.
 Measured: 293 MiB instead of 319 while 256 MiB are staged, in the same time."""
 
 
 def give_back_blocks() -> None:
-    """Have large blocks given back at once, those of Arrow, too.
+    """Give large blocks back at once, those of Arrow, too.
 
-    The C library does so by default only until it has seen such a block freed once. Where it is
-    another one than GNU's, it is left as it is.
+    By default the C library stops doing so after the first such block is freed. A library other
+    than GNU's is left as it is.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -95,7 +95,7 @@ def give_back_blocks() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Finds pandas nowhere."""
+    """Hides pandas from imports."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -106,9 +106,9 @@ class _NoPandas(MetaPathFinder):
 
 
 def leave_pandas_out() -> None:
-    """Have Arrow do without pandas, where that is installed: 45 MiB that nothing here uses.
+    """Make Arrow work without pandas, even if it is installed: 45 MiB that HAProc does not use.
 
-    Arrow imports it when it first makes an array of Python values, and asks only once.
+    Arrow imports it when it first makes an array of Python values, and tries only once.
     """
     if "pandas" not in sys.modules:
         finder = _NoPandas()

@@ -36,25 +36,25 @@ from haproc.ring.making import token_file
 from haproc.ring.runtime import RuntimeMissingError
 from haproc.ring.settings import EXTENSIONS, RingError
 
-# ``haproc classify --server|--ring``: asks a running ring what would become of statements.
+# ``haproc classify --server|--ring``: statements as a running ring classifies them.
 
 
 _PATH: Final = "/api/ha/classify"
 _AT_ONCE: Final = 8
-"""Statements of a file that are under way. Chosen: a HAProc reads as many at a time."""
+"""Statements of a file that are sent at the same time. Chosen: a HAProc reads as many at a time."""
 _ANSWER_S: Final = 120.0
 TOKEN_BYTES: Final = 32
-"""So many random bytes cannot be guessed, not even from a fast hash."""
+"""Such a token cannot be guessed, not even from a fast hash."""
 
 
 class UnansweredError(Exception):
-    """No server of the ring answers; the message says why."""
+    """No server of the ring answers; the message names the reason."""
 
 
 def classify_by_ring(
     options: argparse.Namespace, statements: Sequence[str], rules: Rules | None
 ) -> int:
-    """Print what the ring tells; 3 if any statement is refused or wrong, 4 if none answers.
+    """Print the ring's answers; returns 3 if any statement is refused or wrong, 1 without answers.
 
     ``rules``: in place of the ring's own.
     """
@@ -90,7 +90,7 @@ def _text(told: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """The client doors to ask, the token for them, and what TLS is spoken with."""
+    """The client doors to ask, their token, and their TLS."""
 
     servers: Sequence[str]
     token: str | None
@@ -112,9 +112,9 @@ def access_of(options: argparse.Namespace) -> ServerAccess:
 async def shown(
     access: ServerAccess, statements: Sequence[str], about: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return what a ring tells of the statements, in their order.
+    """Return a ring's answers about the statements, in their order.
 
-    ``about``: what else is said of each. One that is wrong has an ``error``. Raises
+    ``about``: further fields of each request. A wrong statement has an ``error``. Raises
     UnansweredError.
     """
     servers = access.servers
@@ -158,7 +158,7 @@ async def _ask(
 
 
 def check_config(options: argparse.Namespace) -> int:
-    """Say everything that is wrong with a configuration file."""
+    """Print every problem of a configuration file."""
     try:
         config = load(options.file, os.environ)
     except ConfigError as error:
@@ -176,7 +176,7 @@ def check_config(options: argparse.Namespace) -> int:
 
 
 def token(options: argparse.Namespace) -> int:
-    """Make a token for a user: print it once, with the entry that lets it in."""
+    """Make a token for a user: print it once, with its entry for the configuration."""
     if not NAME.fullmatch(options.name):
         output.error(f"{options.name!r} must be 1 to 63 letters, digits, '.', '_' or '-'")
         return output.USAGE
@@ -190,7 +190,7 @@ def token(options: argparse.Namespace) -> int:
 
 
 def spark_jar(options: argparse.Namespace) -> int:
-    """Say where the Spark plugin's jar is, built if need be, and how a cluster loads it."""
+    """Print the path of the Spark plugin's jar, built if needed, and the settings that load it."""
     try:
         jar = runtime.jar(lambda step: print(step, file=sys.stderr))
     except RuntimeMissingError as error:
@@ -210,7 +210,7 @@ def spark_jar(options: argparse.Namespace) -> int:
 
 
 def classify(options: argparse.Namespace) -> int:
-    """Show what statements are; 3 if any is refused."""
+    """Show the classes of statements; returns 3 if any is refused."""
     try:
         rules = load_rules(options.rules) if options.rules else Rules.builtin()
         statements = _statements(options.statement, options.file)

@@ -1,6 +1,6 @@
-"""``haproc report``: who wrote how much to which tables, and how late clusters were.
+"""``haproc report``: the amount of writes by user and table, and the lag of clusters.
 
-Shown is the table ``haproc.usage``, which the pipeline's programs fill (docs/guide/jobs.md).
+It shows the table ``haproc.usage``, which the pipeline's programs fill (docs/guide/jobs.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def report_usage(options: argparse.Namespace) -> int:
-    """Show it."""
+    """Print the usage."""
     import haclient
     from haclient.settings import tls_options
     from haproc.pipeline.tables import COLUMNS, usage

@@ -1,4 +1,4 @@
-"""What a configuration must not say although each of its keys is readable."""
+"""Finds settings that contradict each other although each key can be read."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from haproc.config.tree import Finding
 from haproc.engine.confs import ANSI, POOL, TIME_ZONE
 from haproc.pin.literals import zone_of
 
-# What contradicts itself in the settings that sessions begin with.
+# Contradictions in the settings with which sessions begin.
 
 
 _UTC: Final = "UTC"
 
 
 def check_defaults(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield a path and what is wrong there."""
+    """Yield (path, message) for each setting that cannot be used."""
     zone = dict(config.session_defaults).get(TIME_ZONE)
     if zone is not None and config.time_zone not in (_UTC, zone):
         yield "time_zone", f"session_defaults has another {TIME_ZONE}: leave one of them out"
@@ -64,11 +64,10 @@ def _zone(path: str, name: str) -> Iterator[tuple[str, str]]:
         yield path, error.message
 
 
-# What a configuration must not say although each of its keys is readable. Values in, findings out.
+# Contradictions between settings that can be read. Values in, findings out.
 #
-# Every rule here stands for a ring that would start and then misbehave: two HAProcs on one port,
-# one Spark counted as two replicas, a log that other processes cannot see, an open door to the
-# network.
+# Each rule prevents a ring that would start and then misbehave: two HAProcs on one port, one Spark
+# counted as two replicas, a log that other processes cannot see, an open door to the network.
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -85,16 +84,16 @@ LIMITS_IN_ORDER: Final = (
     ("batch_operations_max", "look_ahead_records_max"),
     ("inline_bytes_max", "results_kept_bytes_max"),
 )
-"""Limits of which the first must not be more than the second, each behind what bounds its second.
-"""
+"""Pairs of limits: the first must not be more than the second. A pair comes after the pairs that
+bound its second."""
 _JOBS_KEPT_MIN_S = 3600.0
 _PASSWORD = re.compile(r"[^/]*//[^/@]*:[^/@]*@")
 _WINDOW_INTERVALS_MAX = 1000
-"""The window is looked at several times a second, interval by interval."""
+"""The window is checked several times a second, interval by interval."""
 
 
 def check(config: Config) -> list[Finding]:
-    """Return everything that contradicts itself; empty for a usable configuration."""
+    """Return all contradictions; empty if the configuration can be used."""
     return [
         *_names(config),
         *_addresses(config),
@@ -248,7 +247,7 @@ def _schedules(config: Config) -> Iterator[Finding]:
 
 
 def _host(host: str) -> str:
-    """Return one name for all names of the own machine; a wildcard takes its ports too."""
+    """Return one name for all names of this machine; a wildcard counts as one of them."""
     return "localhost" if is_loopback(host) or is_wildcard(host) else host.lower()
 
 
@@ -292,7 +291,7 @@ def _access(config: Config) -> Iterator[Finding]:
 
 
 def _in_order(section: str, values: object, *pairs: tuple[str, str]) -> Iterator[Finding]:
-    """Find settings that are more than the other of their pair."""
+    """Yield each setting that is more than the other of its pair."""
     for smaller, larger in pairs:
         low, high = getattr(values, smaller), getattr(values, larger)
         if low > high:

@@ -1,8 +1,8 @@
-"""Adding a cluster to a configuration's text, or taking one out, and leaving all else as it is.
+"""Adds a cluster to a configuration's text, or removes one; everything else stays as it is.
 
 The text is changed, not the values, so comments and order stay. Only a list of clusters in block
-style (each begins with a dash on a line of its own) is changed. Whoever writes the result reads it
-first and compares: `changed_as_meant`.
+style (each begins with a dash on its own line) is changed. Before the result is written, the caller
+reads it and checks it with `changed_as_meant`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_cluster(text: str, cluster: Mapping[str, Any]) -> str:
 
 
 def remove_cluster(text: str, index: int) -> str:
-    """Return the text without the cluster at this place of the list."""
+    """Return the text without the cluster at this index of the list."""
     items, _ = _items(text)
     first, after = items[index]
     lines = text.splitlines(keepends=True)
@@ -44,7 +44,7 @@ def remove_cluster(text: str, index: int) -> str:
 def changed_as_meant(
     before: Config, after: Config, added: str | None = None, removed: str | None = None
 ) -> bool:
-    """Whether nothing differs but that one cluster was added, or one removed."""
+    """True if the configurations differ only by the cluster that was added, or removed."""
     old = {c.name: c for c in before.clusters if c.name != removed}
     new = {c.name: c for c in after.clusters if c.name != added}
     names = {c.name for c in after.clusters}
@@ -54,7 +54,7 @@ def changed_as_meant(
 
 
 def _items(text: str) -> tuple[list[tuple[int, int]], int]:
-    """Return each cluster's first line and the one after it, and how far the dashes stand in."""
+    """Return each cluster's first line and the line after its last; also the dashes' indent."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     found = None
     if isinstance(root, yaml.MappingNode):
@@ -70,7 +70,7 @@ def _items(text: str) -> tuple[list[tuple[int, int]], int]:
         first, after = item.start_mark.line, item.end_mark.line
         if item.end_mark.column > 0 and lines[after : after + 1] and _within(lines[after], item):
             after += 1
-        # Comments and empty lines behind it belong to what follows.
+        # Comments and empty lines after it belong to the next item.
         while after > first + 1 and not _content(lines[after - 1]):
             after -= 1
         items.append((first, after))
@@ -78,7 +78,7 @@ def _items(text: str) -> tuple[list[tuple[int, int]], int]:
 
 
 def _within(line: str, item: yaml.Node) -> bool:
-    """Whether the line on which a node's end was noticed still belongs to it."""
+    """True if the line of a node's end mark still belongs to the node."""
     return bool(line[: item.end_mark.column].strip())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A job that the ring submits by itself, each time once."""
+    """A job that the ring submits by itself, once at each of its times."""
 
     name: str
     """Name of the schedule and its jobs."""
@@ -24,26 +24,26 @@ class Schedule:
     restarts: int | None = None
     """Restarts after a failure, as ``haproc.restart`` of a request; 0 without it."""
     user: str | None = None
-    """The user as whom the jobs run; required where there are ``users``."""
+    """The user as whom the jobs run; required if there are ``users``."""
 
 
 class Isolation(StrEnum):
-    """What stands between the programs of jobs and HAProc."""
+    """The separation of jobs' programs from HAProc."""
 
     BUBBLEWRAP = "bubblewrap"
-    """A sandbox: namespaces, and of the files none but those that are listed."""
+    """A sandbox: namespaces, and only the listed files."""
     USER = "user"
     """Another user of the system, `jobs.user`; HAProc must be root."""
     NONE = "none"
-    """Nothing: programs may do whatever HAProc may."""
+    """No separation: programs may do everything that HAProc may do."""
 
 
 class UnknownFields(StrEnum):
-    """What becomes of fields and settings of a request that cannot be honoured."""
+    """The treatment of fields and settings of a request that HAProc does not support."""
 
     REFUSE = "refuse"
     IGNORE = "ignore"
-    """The job is taken; HAProc logs what was ignored."""
+    """The job is accepted; HAProc logs the ignored fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +51,28 @@ class Jobs:
     """Batch jobs: Python programs that run beside the HAProcs."""
 
     enabled: bool = False
-    """Whether jobs are accepted: they run users' programs on the HAProcs' machines."""
+    """Accept jobs. They run users' programs on the HAProcs' machines."""
     folders: tuple[Path, ...] = ()
-    """Folders whose files may be run by name; other files have to be sent with the request."""
+    """Folders with files that may be run by name; other files must be sent with the request."""
     python: Path | None = None
     """The interpreter, with PySpark. Without it: HAProc's own."""
     isolation: Isolation = Isolation.BUBBLEWRAP
-    """How programs are separated from HAProc: ``bubblewrap`` (a sandbox), ``user`` (another user of
-    the system) or ``none``. A HAProc whose host cannot do it does not start, and reports the
+    """Separation of programs from HAProc: ``bubblewrap`` (a sandbox), ``user`` (another user of the
+    system) or ``none``. If the host does not support it, HAProc does not start, and reports the
     reason."""
     user: str | None = None
-    """The system's user as whom programs run; HAProc must be root then. Without it programs run as
+    """The system's user as whom programs run; HAProc must be root then. Without it, programs run as
     HAProc's user, or as ``nobody`` in the sandbox of a HAProc that is root."""
     readable: tuple[Path, ...] = ()
-    """Further files and folders that programs find in their sandbox, read-only."""
+    """Further files and folders that are visible in the sandbox of programs, read-only."""
     environment: tuple[str, ...] = ()
-    """Variables that programs find as HAProc has them, and that a request may set."""
+    """Environment variables that programs get from HAProc, and that a request may set."""
     running_max: int = 4
-    """Programs that run beside one HAProc at once; more wait."""
+    """Programs that one HAProc runs at the same time; more wait."""
     jobs_max: int = 200
     """Jobs of the ring that have not ended; the next one is answered 429. A user has a share."""
     restarts_max: int = 100
-    """Restarts that a request may ask for."""
+    """The highest number of restarts in a request."""
     memory_bytes_max: int = 4 << 30
     """Address space of each process of a program, stacks and libraries included (PySpark alone
     takes 1.5 GiB). Also the memory of all processes of a program together, checked every second."""
@@ -84,25 +84,25 @@ class Jobs:
     """Processes and threads of a program; with ``jobs.isolation: user`` of all programs together.
     """
     disk_bytes_max: int = 4 << 30
-    """Size of a program's folder (checked every second or so), and of the largest file that it may
+    """Size of a program's folder (checked about every second), and of the largest file that it may
     write."""
     disk_free_bytes_min: int = 1 << 30
-    """When the filesystem of ``state_dir`` has less free space, all programs of this HAProc are
-    ended (checked five times a second): deleted files that a program holds open count nowhere else.
+    """When the filesystem of ``state_dir`` has less free space, HAProc ends all its programs
+    (checked five times a second). Only this check sees deleted files that a program holds open.
     Chosen, not measured."""
     output_bytes_max: int = 256 << 20
-    """Output of a program; a program with more is ended."""
+    """Output of a program; a program with more output is ended."""
     log_bytes: int = 1 << 20
-    """The end of the output, which the ring keeps."""
+    """The size of the end of the output that the ring keeps."""
     unknown_fields: UnknownFields = UnknownFields.REFUSE
-    """What happens to fields and settings of a request that cannot be honoured, such as Livy's for
-    a driver in a JVM (executorMemory). ``refuse``: the job is refused; ``ignore``: HAProc logs what
-    it ignored."""
+    """Treatment of fields and settings of a request that HAProc does not support, such as Livy's
+    for a driver in a JVM (executorMemory). ``refuse``: the job is refused; ``ignore``: HAProc logs
+    what it ignored."""
     files_bytes_max: int = 32 << 20
-    """All files of a job together. Chosen: the key-value store keeps each as one value."""
+    """Size of all files of a job together. Chosen: the key-value store keeps each as one value."""
     kept_s: float = 604_800.0
-    """How long the result of a job is known."""
+    """Time for which the result of a job is kept."""
     kept_max: int = 1000
-    """Ended jobs that are kept; beyond it the oldest are forgotten, but none within an hour."""
+    """Ended jobs that are kept. Beyond it the oldest are deleted, but none within an hour."""
     schedules: tuple[Schedule, ...] = ()
-    """Jobs that the ring submits by itself, each time once."""
+    """Jobs that the ring submits by itself, once at each of their times."""

@@ -24,10 +24,10 @@ from haproc.engine.interface import EngineAddress
 
 # From plain values to the dataclasses of `haproc.config.model`, driven by their fields.
 #
-# A field's type says how its key is read: text, numbers, booleans, paths, enums, tuples and
-# further dataclasses. A text field that its ``repr`` hides is a secret, and is read only from the
-# environment or a file. What the file writes differently from the dataclass (an address, a Spark
-# URL, ``fanout``) has a reader of its own in `_READERS` or `_FIELD_READERS`.
+# A field's type selects the reader of its key: text, numbers, booleans, paths, enums, tuples and
+# further dataclasses. A text field that is hidden from ``repr`` is a secret, and is read only from
+# the environment or a file. A key whose form in the file differs from the dataclass (an address, a
+# Spark URL, ``fanout``) has its own reader in `_READERS` or `_FIELD_READERS`.
 
 
 _SECRET_LENGTH_MIN = 8
@@ -36,7 +36,7 @@ _SECRET_FORM = "write {env: NAME} or {file: PATH}"
 
 
 class Walker:
-    """Reads one document; findings gather in ``problems``."""
+    """Reads one document; collects the findings in ``problems``."""
 
     def __init__(self, tree: Tree, folder: Path, environ: Mapping[str, str]) -> None:
         self.problems: list[Problem] = list(tree.problems)
@@ -68,7 +68,7 @@ class Walker:
         return kind(**given) if len(self.problems) == before else None
 
     def absolute(self, file: Path, path: str) -> Path | None:
-        """Return a file's path, from the configuration's folder on, or None if it can be none."""
+        """Return the absolute path, relative to the configuration's folder; None if it is none."""
         try:
             return Path(self._folder, file.expanduser()).resolve()
         except (ValueError, RuntimeError, OSError) as error:  # a NUL, ~nobody, links in a circle
@@ -93,7 +93,7 @@ class Walker:
         return self.value(hint, value, path)
 
     def value(self, hint: Any, value: object, path: str) -> Any:
-        """Return the value read as the type of the hint, or None if a problem was found."""
+        """Return the value as the type of the hint, or None if a problem was found."""
         origin = typing.get_origin(hint)
         if origin is tuple:
             return self._items(typing.get_args(hint)[0], value, path)
@@ -110,7 +110,7 @@ class Walker:
         raise TypeError(f"no reader for {hint!r} at {path}")
 
     def text(self, value: object, path: str) -> str | None:
-        """Read text that is not empty."""
+        """Read a text that is not empty."""
         if not isinstance(value, str):
             self._expected(path, "text", value)
             return None
@@ -119,7 +119,7 @@ class Walker:
         return value
 
     def settings(self, value: object, path: str) -> tuple[tuple[str, str], ...]:
-        """Read settings of Spark's by name, with values of text, truth or numbers."""
+        """Read Spark settings by name; a value is a text, a boolean or a number."""
         if not isinstance(value, dict):
             self._expected(path, "a mapping of Spark's settings", value)
             return ()
@@ -134,7 +134,7 @@ class Walker:
         return tuple(sorted(found))
 
     def prefixes(self, value: object, path: str) -> Prefixes:
-        """Read prefixes of paths, by what stands for each."""
+        """Read prefixes of paths, each with its replacement."""
         if not isinstance(value, dict):
             self._expected(path, "a mapping of prefixes of paths", value)
             return ()
@@ -228,7 +228,7 @@ class Walker:
         return value == "parallel"
 
     def secret(self, value: object, path: str) -> str | None:
-        """Read a secret from the environment or a file; the text of it is never repeated."""
+        """Read a secret from the environment or a file; no message contains its text."""
         if isinstance(value, str):
             self.problem(path, f"a secret must not stand in this file: {_SECRET_FORM}")
             return None
@@ -304,7 +304,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Name a wrong value by its kind alone where it is long: it may hold a secret."""
+    """Return the kind of a wrong value, with a short value itself: a long one may hold a secret."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -353,7 +353,7 @@ _BYTES_MAX: Final = 1 << 20
 def load(path: Path | str, environ: Mapping[str, str], *, with_files: bool = True) -> Config:
     """Read the file; raises ConfigError with every problem found.
 
-    ``with_files``: whether the certificates that it names are looked at, too.
+    ``with_files``: read the certificate files that it names, too.
     """
     file = Path(path).expanduser().absolute()
     try:
@@ -370,7 +370,7 @@ def load(path: Path | str, environ: Mapping[str, str], *, with_files: bool = Tru
 def load_text(
     text: str, file: Path, environ: Mapping[str, str], *, with_files: bool = True
 ) -> Config:
-    """Read configuration text as if it stood in ``file`` (relative paths start at its folder)."""
+    """Read configuration text as if it were in ``file`` (relative paths start at its folder)."""
     tree = parse(text)
     walker = Walker(tree, file.parent, environ)
     config: Config | None = None
@@ -395,9 +395,9 @@ def load_text(
 
 
 def _fitted(limits: Limits, said: object) -> Limits:
-    """Return the limits with each that nobody set no larger than what bounds it.
+    """Return the limits; each limit that is not set is reduced to its bound.
 
-    Whoever sets one need not know which defaults it bounds. One that is set stays as it is.
+    So an operator who sets one need not know which defaults it bounds. A set limit stays as it is.
     """
     given = said.get("limits") if isinstance(said, dict) else None
     for smaller, larger in LIMITS_IN_ORDER:
@@ -421,13 +421,13 @@ def _absolute_log(log: str, walker: Walker) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UsersFile:
-    """What a file of users holds."""
+    """The content of a file of users."""
 
     users: tuple[User, ...]
 
 
 def _with_users_file(config: Config, walker: Walker, environ: Mapping[str, str]) -> Config:
-    """Return the configuration with the users of its file behind its own."""
+    """Return the configuration with the users of its file after its own."""
     if (file := config.users_file) is None:
         return config
     try:
@@ -445,7 +445,7 @@ def _with_users_file(config: Config, walker: Walker, environ: Mapping[str, str])
 
 
 def _check_files(config: Config, walker: Walker) -> None:
-    """Certificates are read by gRPC and the clients of Kafka and Redis, whose errors don't tell."""
+    """Check that all certificate files can be read; the errors of their clients are unclear."""
     named = [
         (f"clusters[{at}].spark.ca_file", c.spark.ca_file) for at, c in enumerate(config.clusters)
     ]

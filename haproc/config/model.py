@@ -1,4 +1,4 @@
-"""The configuration as values; each field with its unit, its default, and why that.
+"""The configuration as values; each field with its unit, its default, and the reason.
 
 Read by `haproc.config.load`. Paths are absolute after loading; secrets are resolved.
 """
@@ -18,12 +18,12 @@ from haproc.engine.confs import ANSI, TIME_ZONE
 from haproc.engine.interface import EngineAddress, Settings
 
 LANES_MAX = 16
-"""Statements side by side on one cluster. A starting HAProc fences this many lanes, however many
-an earlier one was configured with."""
+"""Statements that run at the same time on one cluster. A starting HAProc fences this many lanes,
+even if an earlier one used fewer."""
 
 
 class OnClusterDown(StrEnum):
-    """What a HAProc does when its cluster stops answering."""
+    """The reaction of a HAProc when its cluster stops answering."""
 
     WAIT = "wait"
     """Close the client door, probe, recover and open it again."""
@@ -32,7 +32,7 @@ class OnClusterDown(StrEnum):
 
 
 class OnDivergence(StrEnum):
-    """What a HAProc does when its cluster differs from the others."""
+    """The reaction of a HAProc when its cluster differs from the others."""
 
     STOP = "stop"
     """Leave service, and wait for an operator."""
@@ -41,14 +41,14 @@ class OnDivergence(StrEnum):
 
 
 class OnForeignWrite(StrEnum):
-    """What a HAProc does when somebody has written into its cluster's tables past it."""
+    """The reaction of a HAProc to commits in its cluster's tables that the ring did not make."""
 
     WARN = "warn"
-    """Say so: in the log, in the status, in metrics, in verifications."""
+    """Report it: in the log, in the status, in metrics, in verifications."""
     STOP = "stop"
-    """Take the cluster out of service as well, until a verification finds it equal."""
+    """Also take the cluster out of service, until a verification finds it equal."""
     IGNORE = "ignore"
-    """Don't look for it."""
+    """Don't look for such commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Address:
 
 
 Prefixes: TypeAlias = tuple[tuple[str, str], ...]
-"""Prefixes of paths, each with what stands for it."""
+"""Prefixes of paths, each with its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class ClusterConfig:
     """
     advertise: str | None = None
     """URL at which clients reach the client door (``http://host:8080``, or ``https`` with TLS), if
-    that is not ``listen``. Where ``listen`` is on all addresses, the default is the host of
-    ``peer``."""
+    that is not ``listen``. If ``listen`` is on all addresses, the default is the host of ``peer``.
+    """
     storage: Prefixes = ()
-    """How the Sparks of the other clusters reach the files of this one: prefixes of paths as this
-    cluster's Spark has them, each with what stands for it elsewhere (``{"file:/data/b":
-    "s3a://bucket-b"}``; the same twice where the storage is shared). With it, a cluster that copies
-    this one reads its files; without, they come through the HAProcs. Credentials stay in the Hadoop
-    configuration of the Sparks."""
+    """Access of the other clusters' Sparks to the files of this cluster: prefixes of paths as this
+    cluster's Spark has them, each with its replacement elsewhere (``{"file:/data/b":
+    "s3a://bucket-b"}``; the same twice for shared storage). With it, a cluster that copies this one
+    reads its files directly; without it, the files pass through the HAProcs. Credentials stay in
+    the Hadoop configuration of the Sparks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,92 +104,94 @@ class Timeouts:
     append_s: float = 5.0
     """Deadline of a durable append to the log."""
     probe_interval_s: float = 1.0
-    """How often the cluster is probed and the log's end is read."""
+    """Interval at which the cluster is probed and the log's end is read."""
     probe_timeout_s: float = 5.0
     """Deadline of one probe; a healthy two-core cluster under load answered within 2 s. A probe
     does not count while the cluster is busy with statements that came through this HAProc."""
     probes_missed: int = 2
     """Failed probes in a row that make a cluster DOWN; a refused connection does so at once."""
     takeover_s: float = 3.0
-    """How long the HAProc that owes a decision, or the rows of a write, may be silent before
-    another one acts."""
+    """Time for which the HAProc that must send a decision, or the rows of a write, may be silent
+    before another one acts."""
     peer_s: float = 2.0
     """Deadline of a short request to a peer."""
     fanout_s: float = 60.0
     """Deadline of a peer's part in a synchronous operation; after it the operation waits in the
     peer's queue."""
     drain_s: float = 30.0
-    """How long a stopping HAProc waits for the requests that it still serves."""
+    """Time for which a stopping HAProc waits for the requests that it still serves."""
     retry_first_s: float = 0.1
-    """First pause between attempts to apply an operation that the environment failed."""
+    """First pause between attempts to apply an operation after an environment error."""
     retry_max_s: float = 5.0
     """Longest such pause."""
     stuck_after_attempts: int = 8
-    """Environment errors of one operation that make the cluster STUCK. As many on every cluster
-    reject a write whose query cannot run."""
+    """Environment errors of one operation after which the cluster is STUCK. As many on every
+    cluster also reject a write with a query that cannot run."""
     foreign_look_s: float = 600.0
-    """How often the tables are looked at for commits that the ring did not make. A look waits for
-    as long at most until no write waits to be applied. Of more than 1,000 commits of one table
-    between two looks only the newest are read."""
+    """Interval at which the tables are scanned for commits that the ring did not make. A scan
+    waits, for one interval at most, until no write waits to be applied. Of more than 1,000 commits
+    of one table between two scans only the newest are read."""
     give_up_after_s: float = 60.0
-    """For how long an operation must have failed, too, before the cluster appends a failure vote;
+    """Time for which an operation must also have failed before the cluster appends a failure vote;
     once all clusters have voted, the ring rejects the operation. Chosen: longer than a restart of a
     storage or a driver, which all clusters may share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How HAProcs notice that one of them is gone, and what they tell each other about lag.
+    """Heartbeats and reports between HAProcs.
 
     The values are those of ksqlDB's high availability; a dead peer is noticed within half a second.
     """
 
     heartbeat_interval_s: float = 0.1
-    """How often each peer gets a heartbeat. It is also the length of the window's intervals. All
+    """Interval of the heartbeats to each peer. It is also the length of the window's intervals. All
     keys of ``membership`` must be the same on every HAProc."""
     window_s: float = 2.0
     """Length of the window in which heartbeats are counted."""
     check_interval_s: float = 0.2
-    """How often the window is checked."""
+    """Interval at which the window is checked."""
     missed_in_a_row: int = 3
     """Intervals without a heartbeat after which a peer counts as silent."""
     received_in_a_row: int = 2
     """Intervals with a heartbeat after which the peer counts as alive again."""
     report_interval_s: float = 0.5
-    """How often state, cursor and log end are reported to peers; at once when the state changes."""
+    """Interval of reports of state, cursor and log end to peers; a new state is reported at once.
+    """
     in_sync_lag_max: int = 1000
     """Records by which a cluster may lag and still count as in sync. Chosen, not measured."""
 
 
 class Consistency(StrEnum):
-    """How fresh a query's answer must be."""
+    """The read level: the required freshness of a query's answer."""
 
     ANY = "any"
-    """As the cluster has it."""
+    """The cluster's present tables."""
     BOUNDED = "bounded"
-    """Lacks at most so many of the records that the log held when the request came."""
+    """Lacks at most ``acceptable_offset_lag`` records of the log as of the request."""
     SESSION = "session"
-    """Has all that the client wrote or saw before."""
+    """Has everything that the client wrote or saw before."""
     LINEARIZABLE = "linearizable"
-    """Has all that the log held when the request came."""
+    """Has everything that was in the log when the request came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """How fresh queries' answers are that don't say it themselves."""
+    """The default freshness of queries' answers."""
 
     consistency: Consistency = Consistency.ANY
     """Read level of queries that name none: ``any``, ``bounded``, ``session``, ``linearizable``."""
     acceptable_offset_lag: int = 1000
-    """Records of the log that may lack in an answer of level ``bounded``. Chosen, not measured."""
+    """Records of the log that an answer of level ``bounded`` may lack. Chosen, not measured."""
     wait_s: float = 5.0
-    """How long a query waits until its cluster is fresh enough. Then it is forwarded to a fresher
-    cluster, waits on while its own cluster makes progress, or is refused. Chosen, not measured."""
+    """Time for which a query waits until its cluster is fresh enough. Then it is forwarded to a
+    fresher cluster, waits on while its own cluster makes progress, or is refused. Chosen, not
+    measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """Which clusters must have applied a write before it is answered."""
+    """The clusters that must have applied a write before it is answered."""
 
     concern: WriteConcern = WriteConcern.ONE
     """Write concern of requests that name none, ``one``, ``majority`` or ``all``: the clusters that
@@ -197,24 +199,24 @@ class Writes:
     min_insync_clusters: int = 1
     """With fewer clusters in sync, writes of concern ``majority`` and ``all`` are refused."""
     guard_always: bool = False
-    """Whether Delta looks for a write's transaction marker in the table at the first attempt, too,
-    not only when it is run again. Set it where a Spark address can lead to two live drivers (a load
+    """Have Delta look for a write's transaction marker in the table at the first attempt, too, not
+    only when the write is repeated. Set it if a Spark address can lead to two live drivers (a load
     balancer, an old and a new driver): a fence reaches only one of them. An INSERT takes 0.7 s
     instead of 0.2 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """When records of the log that no cluster needs any more are deleted."""
+    """The deletion of log records that no cluster needs any more."""
 
     enabled: bool = True
-    """Whether records of the log that no cluster needs any more are deleted."""
+    """Delete the records of the log that no cluster needs any more."""
     interval_s: float = 60.0
-    """How often the clusters' cursors are checked."""
+    """Interval at which the clusters' cursors are checked."""
     keep_records: int = 100_000
-    """So many of the newest records are kept. Chosen, not measured."""
+    """Number of the newest records that are kept. Chosen, not measured."""
     keep_s: float = 604_800.0
-    """All records that are younger are kept (seven days, Kafka's own default). As long as the log
+    """Age up to which all records are kept (seven days, Kafka's own default). As long as the log
     still begins at 0, a new cluster can be filled from it."""
 
 
@@ -231,16 +233,16 @@ class Connect:
     artifacts_bytes_max: int = 256 << 20
     """Bytes of files that one call may add to a session."""
     allow_jars: bool = False
-    """Whether sessions may add JVM jars, which run inside Spark's driver."""
+    """Let sessions add JVM jars, which run inside Spark's driver."""
 
 
 class StateWay(StrEnum):
-    """How HAProcs tell each other that they live, and how far they are."""
+    """The way of heartbeats and reports between HAProcs."""
 
     MESH = "mesh"
     """Each sends to each."""
     REDIS = "redis"
-    """Through a Redis; over the mesh while that is away."""
+    """Through a Redis; over the mesh while Redis is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,22 +261,22 @@ class Redis:
     sentinel_password: str = field(default="", repr=False)
     """Secret of the user at the sentinels."""
     ssl_ca_file: Path | None = None
-    """Certificates (PEM) that may have signed the servers' certificates. Without it: those that the
-    system trusts."""
+    """Certificates (PEM) of the CAs that may sign the servers' certificates. Without it: the
+    system's."""
     ssl_certificate_file: Path | None = None
     """The HAProc's own certificate (PEM), for servers that ask for one."""
     ssl_key_file: Path | None = None
     """Key of the certificate, if it is not in the same file."""
     ssl_check_hostname: bool = True
-    """Whether a server's certificate must be for its host."""
+    """Require that a server's certificate is for its host."""
     allow_password_plaintext: bool = False
     """Needed to send a password without TLS to a server that is not on loopback."""
     key_ttl_s: float = 10.0
-    """How long a HAProc's key outlives its last report. Chosen, not measured."""
+    """Time for which a HAProc's key outlives its last report. Chosen, not measured."""
 
 
 class Compression(StrEnum):
-    """What a Kafka log's messages are compressed with."""
+    """The compression of a Kafka log's messages."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -284,7 +286,7 @@ class Compression(StrEnum):
 
 
 class SecurityProtocol(StrEnum):
-    """How Kafka's brokers are reached; by Kafka's own names."""
+    """The protocol of Kafka's brokers, by Kafka's own names."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -293,17 +295,17 @@ class SecurityProtocol(StrEnum):
 
     @property
     def tls(self) -> bool:
-        """Whether everything on the way is encrypted."""
+        """True if the whole connection is encrypted."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def sasl(self) -> bool:
-        """Whether a user and a password are shown."""
+        """True if the client sends a user and a password."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class SaslMechanism(StrEnum):
-    """How the user is shown to Kafka's brokers; those that need no more than a password."""
+    """The user's authentication at Kafka's brokers; only mechanisms with a password."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -312,7 +314,7 @@ class SaslMechanism(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A log in Kafka: how its topic is made, how its brokers are reached."""
+    """A log in Kafka: the settings of its topic, and of the connections to its brokers."""
 
     replication_factor: int = 3
     """Copies of the topic, when HAProc creates it."""
@@ -324,10 +326,10 @@ class Kafka:
     message_bytes_max: int = 1 << 20
     """A larger record is stored in several messages; at least 16384."""
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
-    """How the brokers are reached: ``PLAINTEXT``, ``SSL``, ``SASL_SSL``, ``SASL_PLAINTEXT``."""
+    """Protocol of the brokers: ``PLAINTEXT``, ``SSL``, ``SASL_SSL``, ``SASL_PLAINTEXT``."""
     ssl_ca_file: Path | None = None
-    """Certificates (PEM) that may have signed the brokers' certificates. Without it: those that the
-    system trusts."""
+    """Certificates (PEM) of the CAs that may sign the brokers' certificates. Without it: the
+    system's."""
     ssl_certificate_file: Path | None = None
     """The HAProc's own certificate (PEM), for brokers that ask for one."""
     ssl_key_file: Path | None = None
@@ -335,9 +337,9 @@ class Kafka:
     ssl_key_password: str = field(default="", repr=False)
     """Secret that opens the key."""
     ssl_check_hostname: bool = True
-    """Whether a broker's certificate must be for its host."""
+    """Require that a broker's certificate is for its host."""
     sasl_mechanism: SaslMechanism | None = None
-    """How the user authenticates: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``."""
+    """Authentication of the user: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``."""
     sasl_username: str | None = None
     """User at the brokers."""
     sasl_password: str = field(default="", repr=False)
@@ -362,51 +364,49 @@ class Config:
     """Secret by which HAProcs authenticate to each other."""
     state_dir: Path = Path("haproc-state")
     """Folder for pid files, logs of HAProcs in the background, results kept for clients, large
-    bodies of rows on their way into the log, folders of jobs, and the note which clusters are
-    drained."""
+    bodies of rows before they enter the log, folders of jobs, and the list of drained clusters."""
     rules: Path | None = None
-    """File of rules over the built-in ones."""
+    """File of rules that come before the built-in ones."""
     paths: tuple[str, ...] = ()
-    """Prefixes below which statements may name files, such as ``s3a://bucket/in``."""
+    """Path prefixes of files that statements may name, such as ``s3a://bucket/in``."""
     users: tuple[User, ...] = ()
     """The users. Without any (and without ``users_file`` and ``oidc``): everybody who reaches the
     client door, under the name ``anonymous``."""
     users_file: Path | None = None
-    """File with further ``users``, in the same form. SIGHUP has a HAProc read ``users`` and this
-    file again; where either is wrong, the HAProc keeps the users that it has, and says so in its
-    log."""
+    """File with further ``users``, in the same form. After SIGHUP a HAProc reads ``users`` and this
+    file again; if either is wrong, the HAProc keeps its present users and logs the problem."""
     oidc: Oidc = Oidc()  # noqa: RUF009 - it is frozen
     audit_file: Path | None = None
-    """File of the audit log, an object of JSON in each line: refused requests, and operators'
+    """File of the audit log, with a JSON object in each line: refused requests, and operators'
     commands. Without it the lines go into the HAProc's log."""
     allow_anonymous: bool = False
     """Needed to have no users while a client door is not on loopback."""
     ui_for_clients: bool = False
-    """Whether the client doors have the status page (``/ui``), too. There it shows no operation's
+    """Offer the status page (``/ui``) at the client doors, too. There it shows no operation's
     tables or user, and cannot change anything."""
     time_zone: str = "UTC"
     """Session time zone of requests and sessions that set none; the same on every cluster."""
     session_defaults: tuple[tuple[str, str], ...] = ()
-    """Spark's settings of requests and sessions that set none, by name (``spark.sql.ansi.enabled:
-    false``): any setting that travels with a session's writes. They go with each write, so the
-    write comes out the same on every cluster, whatever its Spark has; RESET returns to them.
-    Without them sessions have ``time_zone`` and ANSI mode, and the values of each Spark for the
-    rest. Give all HAProcs of a ring the same: the log and ``haproc status`` name a Spark or a
-    HAProc that differs."""
+    """Spark settings of requests and sessions that set none, by name (``spark.sql.ansi.enabled:
+    false``): any setting that travels with a session's writes. They go with each write, so its
+    result is the same on every cluster, whatever its Spark has; RESET returns to them. Without them
+    sessions have ``time_zone`` and ANSI mode, and the values of each Spark for the rest. Give all
+    HAProcs of a ring the same: the log and ``haproc status`` name a Spark or a HAProc that differs.
+    """
     fanout_parallel: bool = False
-    """How DDL reaches the other clusters: ``serial`` (one after the other), or ``parallel`` (all
+    """Order of DDL on the other clusters: ``serial`` (one after the other), or ``parallel`` (all
     run it after the decision)."""
     on_cluster_down: OnClusterDown = OnClusterDown.WAIT
-    """What a HAProc does when its cluster stops answering. ``wait``: close the client door, probe,
-    recover; ``exit``: end with exit code 4, for a supervisor."""
+    """Reaction of a HAProc when its cluster stops answering. ``wait``: close the client door,
+    probe, recover; ``exit``: end with exit code 4, for a supervisor."""
     on_divergence: OnDivergence = OnDivergence.STOP
-    """What a HAProc does when its cluster is DIVERGED. ``stop``: wait for an operator;
+    """Reaction of a HAProc when its cluster is DIVERGED. ``stop``: wait for an operator;
     ``rebuild``: after half a minute copy another cluster's tables. It does so only while more than
     half of the other clusters are READY and agree, and one cluster at a time."""
     on_foreign_write: OnForeignWrite = OnForeignWrite.WARN
-    """What a HAProc does when a table has a commit that the ring did not make. ``warn``: say so in
-    the log, in ``haproc status``, ``haproc verify`` and the metrics; ``stop``: the cluster is
-    DIVERGED as well, unless the commit cannot have changed rows; ``ignore``: don't look."""
+    """Reaction of a HAProc when a table has a commit that the ring did not make. ``warn``: report
+    it in the log, in ``haproc status``, ``haproc verify`` and the metrics; ``stop``: also set the
+    cluster DIVERGED, unless the commit cannot have changed rows; ``ignore``: don't look."""
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
     timeouts: Timeouts = Timeouts()
     tls: Tls = Tls()  # noqa: RUF009 - it is frozen
@@ -420,8 +420,8 @@ class Config:
     connect: Connect = Connect()
     jobs: Jobs = Jobs()  # noqa: RUF009 - it is frozen
     state: StateWay = StateWay.MESH
-    """How HAProcs exchange heartbeats and reports: ``mesh`` (each sends to each), or ``redis``
-    (through a Redis; over the mesh while that is away)."""
+    """Way of heartbeats and reports between HAProcs: ``mesh`` (each sends to each), or ``redis``
+    (through a Redis; over the mesh while Redis is away)."""
     redis: Redis = Redis()
     kafka: Kafka = Kafka()
 
@@ -432,7 +432,7 @@ class Config:
 
     @property
     def defaults(self) -> Settings:
-        """The settings of a session that has set none."""
+        """The settings of a new session."""
         given = dict(self.session_defaults)
         zone, ansi = given.pop(TIME_ZONE, self.time_zone), given.pop(ANSI, "true")
         return Settings(time_zone=zone, ansi=ansi == "true", confs=tuple(sorted(given.items())))
@@ -453,7 +453,7 @@ class Config:
         return self.url(self.cluster(name).peer)
 
     def client_url(self, name: str) -> str:
-        """Return what clients are told; a door on all addresses is at the host that peers know."""
+        """Return the client door's URL for clients; by default made from the addresses."""
         cluster = self.cluster(name)
         if cluster.advertise is not None:
             return cluster.advertise

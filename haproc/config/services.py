@@ -1,4 +1,4 @@
-"""The ring's Kafka and Redis as configured, and what must not be said of them."""
+"""The ring's Kafka and Redis as configured, and the checks of their settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from haproc.config.model import Compression, Config, Kafka, Redis, StateWay
 from haproc.config.sections import is_loopback, is_wildcard
 from haproc.config.tree import Finding
 
-# What a configuration must not say about a log in Kafka. Values in, findings out.
+# Checks of a log in Kafka. Values in, findings out.
 
 
 _MESSAGE_BYTES_MIN = 16 << 10
@@ -21,7 +21,7 @@ _SASL_KEYS = ("sasl_mechanism", "sasl_username", "sasl_password")
 
 
 def check_kafka(config: Config) -> Iterator[Finding]:
-    """Yield what contradicts itself in the log's URL and in ``kafka``."""
+    """Yield the contradictions in the log's URL and in ``kafka``."""
     if not config.log.startswith("kafka:"):
         if config.kafka != Kafka():
             yield "kafka", f"the log is not in Kafka: log would have to be kafka://…/{config.ring}"
@@ -112,7 +112,7 @@ def _unused(kafka: Kafka, needed: str) -> str:
 
 
 def kafka_options(config: Config) -> KafkaOptions:
-    """Return what a Kafka log needs to know; without meaning for other logs."""
+    """Return the options of a Kafka log; they mean nothing for other logs."""
     kafka = config.kafka
     return KafkaOptions(
         replication_factor=kafka.replication_factor,
@@ -125,7 +125,7 @@ def kafka_options(config: Config) -> KafkaOptions:
 
 
 def _client(kafka: Kafka) -> dict[str, object]:
-    """Return kafka-python's settings of the connection; what is not needed is left out."""
+    """Return kafka-python's connection settings; settings that are not needed are left out."""
     settings: dict[str, object] = {"security_protocol": str(kafka.security_protocol)}
     if kafka.security_protocol.tls:
         settings["ssl_check_hostname"] = kafka.ssl_check_hostname
@@ -145,7 +145,7 @@ def _client(kafka: Kafka) -> dict[str, object]:
     return settings
 
 
-# Where a ring's Redis is, by the configuration's URL.
+# The address of a ring's Redis, from the configuration's URL.
 
 
 _PORT = 6379
@@ -158,22 +158,22 @@ _FORM = (
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """One server, or the sentinels that know which one is the master ``master``."""
+    """One server, or the sentinels that know the present server of ``master``."""
 
     servers: tuple[tuple[str, int], ...]
     master: str
-    """Empty: the server itself."""
+    """Empty: no sentinels."""
     tls: bool
     database: int
 
     @property
     def shown(self) -> str:
-        """The servers, for people."""
+        """The servers, as a text for people."""
         return ", ".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.servers)
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Read the URL; ValueError says what is wrong with it, and never repeats a password."""
+    """Read the URL; raises ValueError with the reason, which never contains a password."""
     found = re.fullmatch(r"(redis|rediss)(\+sentinel)?://([^/?#]*)((?:/[^/?#]*){0,2})", text)
     if found is None:
         raise ValueError(f"is not a URL of a Redis: {_FORM}")
@@ -203,16 +203,16 @@ def _server(text: str, default_port: int) -> tuple[str, int]:
     return found[1] or found[2], port
 
 
-# What a configuration must not say about states shared through Redis. Values in, findings out.
+# Checks of states that are shared through Redis. Values in, findings out.
 
 
 _MISSED_IN_A_ROW_MIN = 3
-"""Fewer would make peers silent before the mesh takes over from a Redis that is lost."""
+"""With fewer, peers would count as silent before the mesh takes over from a lost Redis."""
 _REDIS_SSL_KEYS = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")
 
 
 def check_redis(config: Config) -> Iterator[Finding]:
-    """Yield what contradicts itself in ``state`` and ``redis``."""
+    """Yield the contradictions in ``state`` and ``redis``."""
     redis = config.redis
     if config.state is not StateWay.REDIS:
         if redis != Redis():

@@ -1,4 +1,4 @@
-"""The section ``tls``: its keys, and the files that they name, read."""
+"""The section ``tls``: its keys, and the content of its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haproc.config.tree import Finding
 
 
 class ClientCertificates(StrEnum):
-    """Whether whoever connects to a door must show a certificate."""
+    """The duty of clients to send a certificate."""
 
     NONE = "none"
     REQUIRED = "required"
@@ -26,18 +26,18 @@ class Tls:
 
     certificate_file: Path | None = None
     """The HAProc's certificate (PEM), followed by those between it and its CA. With it all doors
-    speak TLS only, and HAProcs show it to each other. SIGHUP has a HAProc read all files of this
+    speak TLS only, and HAProcs send it to each other. After SIGHUP a HAProc reads all files of this
     section again."""
     key_file: Path | None = None
     """Key of the certificate (PEM), without a password."""
     ca_file: Path | None = None
-    """Certificates (PEM) that peers' certificates must be signed by, and those of clients. Without
+    """Certificates (PEM) of the CAs that must have signed peers' and clients' certificates. Without
     it: those that the system trusts."""
     client_certificates: ClientCertificates = ClientCertificates.NONE
-    """Whether every connection to a door must show a certificate that ``ca_file`` has signed:
-    ``none``, ``required``. A certificate stands for no user: tokens do, as without it."""
+    """Require a certificate that ``ca_file`` has signed for every connection to a door: ``none``,
+    ``required``. A certificate identifies no user: users still need tokens."""
     check_hostname: bool = True
-    """Whether a peer's certificate must be for the host of its ``peer``."""
+    """Require that a peer's certificate is for the host of its ``peer``."""
 
     @property
     def enabled(self) -> bool:
@@ -46,7 +46,7 @@ class Tls:
 
 
 def check_tls(tls: Tls) -> Iterator[Finding]:
-    """Yield what contradicts itself in ``tls``."""
+    """Yield the contradictions in ``tls``."""
     if not tls.enabled and tls.key_file is None:
         if tls != Tls():
             yield "tls", "has no effect without tls.certificate_file and tls.key_file"
@@ -62,17 +62,18 @@ def check_tls(tls: Tls) -> Iterator[Finding]:
 
 # The files of the section ``tls``, read: contexts for both sides of a connection.
 #
-# `Certificates` holds what was read last. Each new connection asks it, so reading the files again
-# changes the new connections and leaves the others alone. Files that cannot be used change nothing.
+# `Certificates` holds the last valid reading. Each new connection uses it, so a new reading changes
+# new connections and leaves the others alone. Files that cannot be used change nothing.
 #
-# A HAProc's own certificate is tried at once, by a handshake in memory: one that is out of date, or
-# that ``tls.ca_file`` has not signed, would be found only by the peers that refuse it.
+# A HAProc's own certificate is tested at once, by a handshake in memory. Without this test an
+# expired certificate, or one that ``tls.ca_file`` has not signed, would be found only by peers that
+# refuse it.
 
 
 logger = logging.getLogger(__name__)
 
 _FLIGHTS_MAX: Final = 10
-"""Turns of a handshake in memory; one without errors takes three."""
+"""Rounds of a handshake in memory; one without errors takes three."""
 
 
 class CertificateError(OSError):
@@ -86,7 +87,7 @@ class CertificateError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The files' content; ``ca`` is empty where the system's certificates are trusted."""
+    """The files' content; ``ca`` is empty if the system's certificates are trusted."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -97,8 +98,8 @@ class Pem:
 class Contexts:
     """One reading of the files.
 
-    ``relay`` and ``own_relay`` are for jobs' relays; ``own_relay`` is for the HAProc's own door,
-    whose certificate need not be for the loopback. ``doubt``: why peers would refuse the
+    ``relay`` and ``own_relay`` are for jobs' relays. ``own_relay`` is for the HAProc's own door,
+    whose certificate need not be for the loopback. ``doubt``: the reason why peers would refuse the
     certificate; empty if they would not.
     """
 
@@ -111,7 +112,7 @@ class Contexts:
 
 
 class Certificates:
-    """What was read last; making it raises CertificateError."""
+    """The last valid reading of the files; the constructor raises CertificateError."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -121,11 +122,11 @@ class Certificates:
 
     @property
     def requires_clients(self) -> bool:
-        """True if whoever connects must show a certificate."""
+        """True if every connection must send a certificate."""
         return self._tls.client_certificates is ClientCertificates.REQUIRED
 
     def reload(self) -> None:
-        """Read the files again; what cannot be used is logged, and what was read before stays."""
+        """Read the files again. If they cannot be used, log it and keep the former reading."""
         try:
             found = read_contexts(self._tls)
         except CertificateError as error:
@@ -146,7 +147,7 @@ def read_certificates(tls: Tls) -> Certificates | None:
 
 
 def client_context(tls: Tls) -> ssl.SSLContext | bool:
-    """Return what aiohttp's clients take as ``ssl`` to connect to a HAProc of the ring.
+    """Return the ``ssl`` argument with which aiohttp's clients connect to a HAProc of the ring.
 
     Raises CertificateError.
     """
@@ -155,7 +156,7 @@ def client_context(tls: Tls) -> ssl.SSLContext | bool:
 
 
 def read_contexts(tls: Tls) -> Contexts:
-    """Read the files; raises CertificateError with the key of the one that cannot be used."""
+    """Read the files; raises CertificateError with the key of the file that cannot be used."""
     certificate, key = tls.certificate_file, tls.key_file
     assert certificate is not None and key is not None, "see check_tls"
     pem = _read(tls)
@@ -165,7 +166,7 @@ def read_contexts(tls: Tls) -> Contexts:
         each.set_alpn_protocols(["h2"])
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load_pair(server, certificate, key)
-    # Each connection shows its certificate anew, so that a changed CA holds for all of them.
+    # Each connection sends its certificate anew, so that a changed CA holds for all of them.
     server.options |= ssl.OP_NO_TICKET
     server.num_tickets = 0
     if tls.client_certificates is ClientCertificates.REQUIRED:
@@ -179,7 +180,7 @@ def read_contexts(tls: Tls) -> Contexts:
 
 def _client(tls: Tls, certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.create_default_context() if tls.ca_file is None else _trusting(tls.ca_file)
-    # A certificate that stands in ca_file is trusted itself, whoever has signed it.
+    # A certificate in ca_file is trusted itself, whatever CA has signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = tls.check_hostname
     _load_pair(context, certificate, key)
@@ -224,7 +225,7 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def doubt(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Return why a client of the ring would refuse this server; empty if it would not."""
+    """Return the reason why a client of the ring would refuse the server; empty if none would."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server),

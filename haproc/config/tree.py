@@ -1,4 +1,4 @@
-"""YAML as plain values that remember where they stood, and what is wrong with them."""
+"""YAML as plain values with the line of each key, and the problems that were found."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import yaml
 
-# What is wrong with a configuration, all of it at once.
+# The problems of a configuration, all of them at once.
 
 
 Finding = tuple[str, str]
-"""A key's path and what is wrong with it."""
+"""A key's path, and the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that must be changed; ``path`` is the key's full path (``clusters[1].name``)."""
+    """One problem to be solved; ``path`` is the key's full path (``clusters[1].name``)."""
 
     path: str
     message: str
@@ -29,7 +29,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` holds every one that was found."""
+    """The configuration cannot be used; ``problems`` holds every problem that was found."""
 
     def __init__(self, file: Path, problems: Sequence[Problem]) -> None:
         self.file = file
@@ -38,11 +38,11 @@ class ConfigError(Exception):
         super().__init__(f"{file} cannot be used:\n{lines}")
 
 
-# YAML as plain values that remember where they stood.
+# YAML as plain values, with the line of each key.
 #
-# The text is composed into YAML's nodes and these are turned into plain values here, because the
-# usual loader keeps the last of two equal keys silently. `Tree.lines` gives the line of each key
-# path, so that later findings can name it too.
+# The text is composed into YAML's nodes, which are turned into plain values here, because the usual
+# loader silently keeps the last of two equal keys. `Tree.lines` holds the line of each key path, so
+# that later findings can name it, too.
 
 
 _DEPTH_MAX = 20
@@ -50,7 +50,7 @@ _DEPTH_MAX = 20
 
 @dataclass(slots=True)
 class Tree:
-    """A document's plain value, the line of each key path, and what was wrong with it."""
+    """A document's plain value, the line of each key path, and the problems."""
 
     value: object = None
     lines: dict[str, int] = field(default_factory=dict)

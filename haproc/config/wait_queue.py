@@ -1,4 +1,4 @@
-"""Which users wait for a permit, and whose turn it is when one becomes free."""
+"""The users that wait for a permit, and their order."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from haproc.config.shares import Denied, Shares
 
 
 class WaitQueue:
-    """Hands permits to waiting requests: to the user who has fewest of them; of several in turns.
+    """Gives free permits to waiting requests, first to the user with the fewest permits.
 
-    So nobody's thousand requests keep another user's single one waiting for longer than a place.
-    Where one of many places is next, and there are fewer, they are kept for it.
+    Users with equally many take turns, so a user's thousand requests do not hold up another user's
+    single one. If the next request needs more permits than are free, they are kept for it.
     """
 
     def __init__(self, places: Shares) -> None:
         self._places = places
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
-        """Users, who was served longest ago first; who waits, and what each of them needs."""
+        """Waiting requests by user, with their numbers of permits; the least recently served user
+        first."""
         self.length = 0
 
     def waits(self, user: str) -> bool:
-        """Whether somebody of this user does."""
+        """True if a request of this user waits."""
         return user in self._waiting
 
     async def take(self, user: str, within_s: float, amount: int = 1) -> Callable[[], None]:
-        """Wait for so many places, and return what gives them back; again is harmless.
+        """Wait for permits, and return the function that gives them back; it may be called twice.
 
         Raises TimeoutError if they do not become free in time.
         """
@@ -53,20 +54,20 @@ class WaitQueue:
         self.serve()
 
     def join(self, user: str, amount: int = 1) -> asyncio.Future[None]:
-        """Return what is done once so many places were taken for the one who comes now."""
+        """Return a future that is done once the permits are taken for this new request."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(user, deque()).append((turn, amount))
         self.length += 1
         return turn
 
     def step_out(self, user: str, turn: asyncio.Future[None]) -> None:
-        """Wait no more; once there is a place it is too late for this."""
+        """Remove a waiting request; it must not have its permits yet."""
         waiting = self._waiting[user]
         waiting.remove(next(each for each in waiting if each[0] is turn))
         self._left(user)
 
     def send_away(self, why: Callable[[], Exception]) -> None:
-        """All who wait are told so, and wait no more."""
+        """End the waiting of all requests with an exception."""
         for waiting in self._waiting.values():
             for turn, _ in waiting:
                 turn.set_exception(why())
@@ -74,11 +75,11 @@ class WaitQueue:
         self.length = 0
 
     def serve(self) -> None:
-        """Give out the places that are free."""
+        """Give the free permits to waiting requests."""
         while self._waiting and (user := self._next()) is not None:
             waiting = self._waiting.pop(user)
             turn, amount = waiting.popleft()
-            self._waiting[user] = waiting  # behind all others that have as few
+            self._waiting[user] = waiting  # after all others with as few
             self._places.count(user, amount)
             self._left(user)
             turn.set_result(None)

@@ -1,1 +1,1 @@
-"""The doors: HTTP in, the service's requests out, and its answers back."""
+"""The doors: they read HTTP and gRPC requests, pass them to the service, and send its answers."""

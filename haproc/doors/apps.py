@@ -62,7 +62,7 @@ PATH_SHOWN_MAX = 200
 """Characters of an operator's path in the audit log."""
 STATE_HEADER = "HAProc-State"
 SMALL_BYTES = 64 << 10
-"""An answer of this size lies in the sockets' buffers, not in memory of ours."""
+"""An answer of this size is in the sockets' buffers, not in HAProc's memory."""
 
 
 def client_app(
@@ -75,7 +75,7 @@ def client_app(
     jobs: JobsHere | None = None,
     access: Access | None = None,
 ) -> web.Application:
-    """Return the client door's application; ``app[REGISTRY].gate`` has the statements under way."""
+    """Return the client door's application; ``app[REGISTRY]`` has its running statements."""
     request_admission = RequestAdmission(config, metrics)
     admission = (access or Access(config)).clients(jobs.tokens if jobs else None)
     app = _application(config, cluster, admission, request_admission)
@@ -132,7 +132,7 @@ def waiting_app(
     heartbeats: HeartbeatDoor,
     access: Access | None = None,
 ) -> web.Application:
-    """Return the operator door's application while there is nothing to ask but the status."""
+    """Return the operator door's application for a HAProc that can only report its status."""
     app = _application(config, cluster, (access or Access(config)).operators())
     app.add_routes(heartbeats.routes())
     app.add_routes(StatusDoor(status, metrics).routes())
@@ -154,9 +154,9 @@ def _application(
 def _boundary(
     cluster: str, admission: Admission, request_admission: RequestAdmission | None
 ) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """Return the middleware that lets users in, and no exception out.
+    """Return the middleware that admits users, and turns exceptions into answers.
 
-    ``request_admission``: the client door's; None: it is the operator door.
+    ``request_admission``: the client door's; None at the operator door.
     """
     operators = request_admission is None
 
@@ -185,7 +185,7 @@ def _boundary(
         except Exception as error:
             gone = request.transport is None or request.transport.is_closing()
             if gone and isinstance(error, ConnectionError):
-                raise  # the client went away: nobody is there to be answered
+                raise  # the client has gone: it receives no answer
             if isinstance(error, web.HTTPNotFound) and is_interactive(request.path):
                 error = no_sessions()
             reported = as_request_error(error, f"{request.method} {_route(request)}")
@@ -203,22 +203,22 @@ def _boundary(
 
 
 def _caller(request: web.Request, cluster: str, *, operators: bool) -> Caller:
-    """Return how the audit log names a request; a path of clients may have a secret in it."""
+    """Return the audit log's entry for a request; a client's path may contain a secret."""
     path = request.path[:PATH_SHOWN_MAX] if operators else _route(request)
     door = "operators" if operators else "clients"
     return Caller(cluster, door, f"{request.method} {path}", request.remote or "")
 
 
 def _note_command(request: web.Request, role: Role | None, outcome: str) -> None:
-    """Write an operator's command into the audit log; questions change nothing."""
+    """Note an operator's command in the audit log; a GET changes nothing, and is left out."""
     if role is Role.OPERATOR and request.method != "GET":
         note_command(outcome)
 
 
 async def _admitted(request: web.Request, admission: Admission, role: Role | None) -> Admitted:
-    """Return whose a request is: a link to a result, which is handed on, says that itself.
+    """Return the user of a request; a link to a result names its user itself.
 
-    The status page's files are everybody's: a browser has no token before it has the page.
+    The status page's files are open to all: a browser has no token before it has the page.
     """
     secret = request.match_info.get(LINK_SECRET)
     if secret is not None:
@@ -227,7 +227,7 @@ async def _admitted(request: web.Request, admission: Admission, role: Role | Non
 
 
 async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send a large answer while its bytes still count."""
+    """Send a large answer while its bytes still count as held memory."""
     body = response.body if isinstance(response, web.Response) else None
     if isinstance(body, bytes) and len(body) > SMALL_BYTES:
         request[HELD].add(len(body))
@@ -237,13 +237,13 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
 
 
 def _path(request: web.Request) -> str | None:
-    """Return the path as it is in the code, without a slash at its end; None: it is no route."""
+    """Return the route's path pattern, without a slash at its end; None if there is no route."""
     resource = request.match_info.route.resource
     return None if resource is None else resource.canonical.rstrip("/") or "/"
 
 
 def _route(request: web.Request) -> str:
-    """Return the path as it is in the code: what the client wrote belongs in no log."""
+    """Return the route's path pattern: a path from the client must not enter a log."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "a path that is not known"
 
@@ -251,10 +251,10 @@ def _route(request: web.Request) -> str:
 def _farewell(
     status: StatusSource,
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal that sends clients elsewhere with the answers that they still get.
+    """Return the signal that marks the last answers before the door closes.
 
-    Their connections end with these answers: when the door is closed, hardly anybody is just about
-    to send something on one.
+    Each of these answers ends its connection. So when the door is closed, hardly any client is
+    about to send a request on one.
     """
 
     async def announce(request: web.Request, response: web.StreamResponse) -> None:
@@ -268,7 +268,7 @@ def _farewell(
 
 
 async def _results(app: web.Application) -> AsyncIterator[None]:
-    """Delete what an earlier process kept; forget what expires; end with nothing left."""
+    """Delete an earlier process's results; delete expired ones; at the end delete all."""
     registry = app[REGISTRY]
     registry.store.clean()
     app[SPOOLS].clean()

@@ -1,8 +1,8 @@
-"""Which role opens which route: one page for both HTTP doors.
+"""The role that each route needs: one page for both HTTP doors.
 
-A route that stands nowhere here is for peers, so one that was forgotten is closed. What a statement
-may do is not decided here: any reader may send one, and the statement itself says what it needs
-(`haproc.route.service`, `haproc.classify.rules`).
+A route that is not listed here is for peers, so a forgotten one is closed. The rights of a
+statement are not decided here: any reader may send one, and the statement itself decides which
+rights it needs (`haproc.route.service`, `haproc.classify.rules`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ PAGE: Final = "/ui"
 EVENTS: Final = "/ui/events"
 FILE: Final = "/ui/{file}"
 ALWAYS: Final = frozenset(("/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"))
-"""Answered at once, however much is under way."""
+"""Answered at once, however many requests are running."""
 _PAGE: Final = frozenset({PAGE, FILE})
 
 OPEN_TO_CLIENTS: Final = _PAGE | {"/api/ha/results/{link_secret}/{chunk_index}"}
-"""No token: the page says nothing of the ring; the link to a result is a secret by itself."""
+"""No token: the page contains nothing about the ring; the link to a result is a secret itself."""
 READERS: Final = ALWAYS | {
     EVENTS,
     "/",
@@ -32,7 +32,7 @@ READERS: Final = ALWAYS | {
     "/api/2.0/sql/statements/{statement_id}/cancel",
     "/api/ha/classify",
     "/api/ha/sessions/{session_id}",
-    # For the archive's user alone.
+    # Only for the archive's user.
     "/api/ha/operations",
     "/api/ha/operations/archived",
     "/api/ha/verify",
@@ -81,10 +81,10 @@ OPERATORS: Final = frozenset(
 
 
 def needed(path: str | None, *, operators: bool, token: bool) -> Role | None:
-    """Return the role that a route needs; None: it is open.
+    """Return the role that a route needs; None if it is open.
 
-    ``path``: as it is in the code, None for a path that is no route. ``operators``: True at the
-    operator door. ``token``: True if the request shows one.
+    ``path``: the route's path pattern, None if there is no route. ``operators``: True at the
+    operator door. ``token``: True if the request has one.
     """
     if operators:
         if path is None or (path in OPEN_TO_OPERATORS and not (path == EVENTS and token)):

@@ -23,7 +23,7 @@ from haproc.metrics import CONTENT_TYPE, Metrics
 @functools.cache
 def document_json() -> bytes:
     """Return the document as JSON, with the version of this HAProc."""
-    # libyaml reads it in a tenth of a second, Python's own reader in most of one.
+    # libyaml reads it in a tenth of a second, Python's own reader in almost one.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document = yaml.load(Path(__file__).with_name("openapi.yaml").read_bytes(), loader)
     document["info"]["version"] = __version__
@@ -38,14 +38,14 @@ class Readiness:
     state: str
     reason: str = ""
     drained: bool = False
-    """An operator keeps clients away."""
+    """True if an operator has drained the cluster."""
 
 
 class StatusSource(Protocol):
     """A HAProc's status."""
 
     def readiness(self) -> Readiness:
-        """Return whether the cluster serves."""
+        """Return the readiness: the state, and if the cluster serves."""
         ...
 
     def cluster_status(self) -> Mapping[str, Json]:
@@ -54,12 +54,12 @@ class StatusSource(Protocol):
 
 
 class StatusDoor:
-    """The handlers."""
+    """The handlers of the status routes."""
 
     def __init__(self, status: StatusSource, metrics: Metrics) -> None:
         self._status = status
         self._metrics = metrics
-        self._document = document_json()  # read here: a request for it must not stop the loop
+        self._document = document_json()  # read here: a request for it must not block the loop
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -76,7 +76,7 @@ class StatusDoor:
         return raw_json(b'{"status":"ok"}')
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Answer whether clients may send statements here."""
+        """Answer 200 if clients may send statements here, 503 if not."""
         ready = self._status.readiness()
         body = {"state": ready.state, "reason": ready.reason, "drained": ready.drained}
         return json_response(body, 200 if ready.serving else 503)
@@ -86,9 +86,9 @@ class StatusDoor:
         return json_response(dict(self._status.cluster_status()))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Answer with Prometheus' text."""
+        """Answer with the metrics in Prometheus' text format."""
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: web.Request) -> web.Response:
-        """Answer with this interface's description."""
+        """Answer with the OpenAPI document."""
         return raw_json(self._document)

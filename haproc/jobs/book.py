@@ -1,4 +1,4 @@
-"""All jobs of the ring, as the key-value store has them now, and the tokens of their attempts."""
+"""All jobs of the ring, as stored in the key-value store, and the tokens of their attempts."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from haproc.jobs.records import (
 from haproc.sessions.durable import reached
 
 SCAN_FROM: Final = 64
-"""So many new keys at once are read by one scan."""
+"""If at least this number of keys is new, one scan reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredJobs:
-    """Every job by its id, and what is left of submissions and jobs that do not count."""
+    """Every job by its id, and the keys of submissions and jobs that do not count."""
 
     jobs: dict[int, Job] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
-    """Under which key each one was asked for."""
+    """The key of each job's submission."""
     repeated: dict[int, list[str]] = field(default_factory=dict)
-    """Later submissions under the same request id, by the job's id."""
+    """The keys of later submissions with the same request id, by the job's id."""
     orphans: list[str] = field(default_factory=list)
-    """The event keys of forgotten jobs."""
+    """The event keys of deleted jobs."""
 
 
 class Book:
-    """All jobs of the ring, as the key-value store has them now.
+    """All jobs of the ring, as stored in the key-value store.
 
-    Keys are written once, so what was read of one holds for ever: each look asks for the keys
-    alone, which costs next to nothing, and then for the values of those that are new.
+    A key is written once, so its value never changes: each call reads the list of keys, which is
+    cheap, and then only the values of new keys.
 
     Methods raise RequestError of kind availability.
     """
@@ -63,7 +63,7 @@ class Book:
         self._looking = asyncio.Lock()
 
     async def look(self) -> StoredJobs:
-        """Return everything that had been put when this was called."""
+        """Return all jobs that were stored before this call."""
         async with self._looking:
             keys = set(await reached(self._store.keys(JOBS)))
             if keys == self._kept.keys():
@@ -90,11 +90,11 @@ class Book:
             return self._found
 
     async def job(self, job_id: int) -> Job | None:
-        """Return the job of this id, if there is one."""
+        """Return the job of this id; None if there is none."""
         return (await self.look()).jobs.get(job_id)
 
     async def submit(self, submission: Submission) -> Job:
-        """Make a submission durable; return the job of its request id, which another may be."""
+        """Store a submission; return the job of its request id, which may be an earlier one."""
         key = request_prefix(submission.user, submission.request_id) + self.new_name()
         await reached(self._store.put(key, RECORDS.to_bytes(submission)))
         found = await self.look()
@@ -108,7 +108,7 @@ class Book:
         return found.jobs[job_id]
 
     async def add(self, job_id: int, event: Event) -> Job:
-        """Make an event durable; return the job as it is then. The look shows if it counts."""
+        """Store an event; return the job after it, which shows if the event counts."""
         key = event_key(job_id, event, self.new_name())
         await reached(self._store.put(key, RECORDS.to_bytes(event)))
         return (await self.look()).jobs[job_id]
@@ -118,7 +118,7 @@ class Book:
         await reached(self._store.put(session_key(job_id, attempt, session_id), b""))
 
     async def known(self, job_id: int) -> frozenset[str]:
-        """Return the keys of what happened to a job by now."""
+        """Return the keys of a job's events."""
         return frozenset(await reached(self._store.keys(events_prefix(job_id))))
 
     async def drop(self, keys: list[str]) -> None:
@@ -128,7 +128,7 @@ class Book:
 
 
 def found_in(kept: dict[str, Kept]) -> StoredJobs:
-    """Return the jobs that these keys and values make."""
+    """Return the jobs that these keys and values describe."""
     keys_of: dict[str, dict[str, int]] = defaultdict(dict)
     events: dict[int, list[tuple[int, Event]]] = defaultdict(list)
     sessions: dict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -162,13 +162,13 @@ def found_in(kept: dict[str, Kept]) -> StoredJobs:
 
 PREFIX: Final = "haproc-job"
 Submitter: TypeAlias = tuple[str, Rights | None]
-"""The user of a job, and the rights that a provider's token gave him."""
+"""The user of a job, and the rights from the provider's token, if that gave any."""
 _LOOKS_MAX: Final = 1024
-"""Tokens whose last look is remembered."""
+"""The number of tokens with a kept result of their last check."""
 
 
 def new_token(job_id: int, attempt: str) -> tuple[str, str]:
-    """Return a token for an attempt, and the hash that its record has."""
+    """Return a token for an attempt, and its hash for the attempt's record."""
     token = f"{PREFIX}.{job_id}.{attempt}.{secrets.token_urlsafe(32)}"
     return token, digest(token)
 
@@ -179,37 +179,36 @@ def digest(token: str) -> str:
 
 
 def fence_name(job_id: int) -> str:
-    """Return the authorization of a job's writes, which is fenced in the log."""
+    """Return the name of a job's authorization to write, which is fenced in the log."""
     return f"job/{job_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptAuthorization:
-    """That an attempt may act for its job; see `haproc.route.model.Authorization`."""
+    """The right of an attempt to act for its job; see `haproc.route.model.Authorization`."""
 
     token: str = field(repr=False)
     tokens: JobTokens = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
-        """The name in its fence."""
+        """The name in the job's fence."""
         return fence_name(_named(self.token)[0])
 
     async def check(self) -> None:
-        """Raise RequestError if it has ended."""
+        """Raise RequestError if the attempt may not act for its job any more."""
         await self.tokens.submitter(self.token)
 
 
 class JobTokens:
-    """The tokens of jobs: what an attempt shows at the doors of any HAProc, acting for its user.
+    """The tokens of jobs: with one, an attempt acts for its user at the doors of any HAProc.
 
-    A token names its job and attempt; the store has a hash of its secret. It is good while the
-    attempt is the last one of a job that has not ended, which is looked up at every call: a later
-    attempt, a kill or an ending, once durable, closes all doors to it. What was let in before, and
-    is still on its way to the log, is stopped there: it rests on its job's standing, which is
-    fenced in the log before a later attempt begins (`haproc.replicate.records.control`). The Spark
-    sessions that an attempt uses are noted before their first use, so that the attempt that
-    replaces it can close them.
+    A token names its job and attempt; the store has a hash of its secret. It is valid while the
+    attempt is the last one of a job that has not ended. This is checked at every call, so a stored
+    later attempt, kill or ending closes all doors to it. A write that was accepted before, but is
+    not in the log yet, is stopped there: its authorization is fenced in the log before a later
+    attempt begins (`haproc.replicate.records.control`). The Spark sessions of an attempt are noted
+    before their first use, so that the attempt that replaces it can close them.
     """
 
     def __init__(self, book: Book) -> None:
@@ -218,9 +217,9 @@ class JobTokens:
         self._noted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def submitter(self, token: str, session_id: str = "") -> Submitter:
-        """Return the user of the token's job, and the rights that came with his own token, if any.
+        """Return the user of the token's job, and the rights from the user's own token, if any.
 
-        Raises RequestError if the token opens no door now.
+        Raises RequestError if the token is not valid now.
         """
         job_id, attempt = _named(token)
         if session_id:
@@ -240,8 +239,7 @@ class JobTokens:
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
-        """Note the session before the token is checked: a HAProc that replaces the attempt finds
-        it."""
+        """Note the session before the token is checked, for a HAProc that replaces the attempt."""
         if (attempt, session_id) in self._noted:
             return
         _checked(await self._book.job(job_id), attempt, token)

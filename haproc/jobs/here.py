@@ -1,4 +1,4 @@
-"""A HAProc's part in the ring's jobs, put together, with the scheduler that submits them."""
+"""A HAProc's part in the ring's jobs, with the scheduler that submits jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOOK_S: Final = 1.0
 class Scheduler:
     """Submits the jobs of the configuration's schedules when they are due; see `jobs.model`.
 
-    ``leads``: whether this HAProc is the one that submits now.
+    ``leads``: True if this HAProc is the one that submits now.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Scheduler:
         self._done: dict[str, int] = {}
         """The last slot of each schedule that has its job."""
         self._logged: dict[str, str] = {}
-        """The reason why a schedule's slot could not be submitted at the last look."""
+        """The reason why a schedule's slot could not be submitted at the last check."""
 
     async def run(self) -> NoReturn:
-        """Submit what is due until cancelled."""
+        """Submit due jobs until cancelled."""
         while True:
             if self._leads():
                 for schedule in self._schedules:
@@ -63,7 +63,7 @@ class Scheduler:
             await asyncio.sleep(LOOK_S)
 
     async def look(self, schedule: Schedule) -> None:
-        """Submit a schedule's job if a slot is due that was not yet."""
+        """Submit a schedule's job if its newest slot is due and was not submitted yet."""
         at = slot(schedule, self._unix_ms() / 1000)
         if at is None or self._done.get(schedule.name) == at:
             return
@@ -90,13 +90,13 @@ class Scheduler:
         self._logged.pop(schedule.name, None)
 
     def _warn_once(self, schedule: Schedule, why: str) -> None:
-        """Log it once: it is checked every second."""
+        """Log a reason once: the schedule is checked every second."""
         if self._logged.get(schedule.name) != why:
             self._logged[schedule.name] = why
             logger.warning("schedule %s cannot be submitted: %s", schedule.name, why)
 
 
-# A HAProc's part in the ring's jobs, put together.
+# A HAProc's part in the ring's jobs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,10 @@ class JobsHere:
 
 
 def incarnations(members: Members) -> dict[str, str | None]:
-    """Return the peers that may still run jobs, with their last reports.
+    """Return the peers that may still run jobs, with their last reported incarnations.
 
-    A silent one counts until its silence fills a window: clients go elsewhere at once, but a
-    program that goes on beside a HAProc that paused would be ended for nothing.
+    A silent peer counts until its silence fills a window. Clients leave it at once, but its program
+    would be ended for nothing if the HAProc only paused.
     """
     return {
         name: peer.beat.incarnation if peer.beat is not None else None
@@ -123,12 +123,12 @@ def incarnations(members: Members) -> dict[str, str | None]:
 
 
 def jobs_folder(config: Config, me: str) -> Path:
-    """Return the place of the working folders of a HAProc's jobs."""
+    """Return the parent of the working folders of a HAProc's jobs."""
     return config.state_dir / "jobs" / me
 
 
 async def check_jobs(config: Config, me: str) -> None:
-    """Raise IsolationError if jobs could not be isolated here as configured."""
+    """Raise IsolationError if jobs cannot be isolated on this host as configured."""
     if config.jobs.enabled:
         await check_isolation(config.jobs, jobs_folder(config, me), config.state_dir)
 
@@ -144,9 +144,9 @@ def build_jobs(
     check: Check,
     certificates: Certificates | None = None,
 ) -> JobsHere | None:
-    """Return this HAProc's part in the jobs, if the ring takes any.
+    """Return this HAProc's part in the jobs; None if the ring takes no jobs.
 
-    ``anonymous``: the user of every request if no users are configured; ``check`` as of JobService.
+    ``anonymous``: the user of every request if no users are configured; ``check`` as in JobService.
     """
     if not config.jobs.enabled:
         return None

@@ -1,14 +1,14 @@
 """The first process of a job: starts the program under its limits, and reports its end.
 
-Run as text by the interpreter of jobs, so that it needs no file of HAProc's; imports nothing of
+The interpreter of jobs runs it as text, so it needs no file of HAProc and imports nothing of
 HAProc. Its standard input is one line of JSON (`Plan` in `haproc.jobs.process`) and then stays open
-for as long as the supervisor lives: when it ends, so does this process. A report is a line of JSON
-on standard error; its output is the program's.
+while the supervisor lives: this process ends when its input ends. A report is a line of JSON on
+standard error; its output is the program's.
 
-With bubblewrap it is the first process of a process namespace: what the program leaves behind
-becomes its child, and the kernel kills everything that is left when it ends. It is not dumpable, so
-that the program, which may have the same user, can neither trace it nor open its files. A program
-that changes the limits of this process or stops it ends only itself.
+With bubblewrap it is the first process of a process namespace. It adopts the processes that the
+program leaves behind, and the kernel kills all others when it ends. It is not dumpable, so that the
+program, which may have the same user, can neither trace it nor open its files. A program that
+changes the limits of this process or stops it ends only itself.
 """
 
 import ctypes
@@ -23,18 +23,18 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
 CPU_GRACE_S = 1
-"""Between SIGXCPU and SIGKILL."""
+"""Time between SIGXCPU and SIGKILL."""
 EXEC_FAILED = 127
 FDS_LEFT_OPEN = 64
-"""Below this is what bubblewrap may have left open, such as its user namespace."""
+"""Descriptors below this number may be left open by bubblewrap, such as its user namespace."""
 NICE = 5
-"""A program gets a third of its HAProc's share of a busy CPU: others wait for HAProc. Chosen."""
+"""A program gets a third of its HAProc's share of a busy CPU: clients wait for HAProc. Chosen."""
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def main(plan: dict[str, Any]) -> NoReturn:
-    """Run the program; end with it, or with the supervisor."""
+    """Run the program; end when it ends, or when the supervisor ends."""
     _prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     os.closerange(3, FDS_LEFT_OPEN)
     woken, waking = os.pipe()
@@ -60,7 +60,7 @@ def main(plan: dict[str, Any]) -> NoReturn:
 
 
 def _reap(program: int) -> None:
-    """Take the endings of all that have ended; report the program's, and the last one."""
+    """Wait for all ended children; report the program's end, and exit then."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -74,7 +74,7 @@ def _reap(program: int) -> None:
 
 
 def _become(plan: dict[str, Any], parent: int) -> NoReturn:
-    """Be the program."""
+    """Become the program: set user and limits, then execute it."""
     os.setsid()
     os.nice(NICE)
     for name, value in plan["limits"].items():
@@ -85,7 +85,7 @@ def _become(plan: dict[str, Any], parent: int) -> NoReturn:
         os.setgid(gid)
         os.setuid(uid)
     _prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # behind setuid, which forgets it
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after setuid, which resets it
     if os.getppid() != parent:
         os._exit(EXEC_FAILED)
     os.umask(0o077)

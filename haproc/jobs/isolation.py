@@ -1,7 +1,7 @@
 """The isolation of jobs from their HAProc on this host, and a check that it works.
 
-The check runs at start, as jobs will use it: a program runs with the same options as theirs. A
-HAProc whose jobs would not be isolated as configured does not start.
+The check runs at start: it runs a program with the same options as a job. If jobs cannot be
+isolated as configured, the HAProc does not start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class IsolationError(OSError):
 
 
 def user_of(settings: Jobs) -> str | None:
-    """Return the user of programs; None: as HAProc itself."""
+    """Return the user of programs; None for HAProc's own user."""
     sandboxed = settings.isolation is Isolation.BUBBLEWRAP
     if settings.user is None and sandboxed and os.geteuid() == 0:
         return UNPRIVILEGED
@@ -55,9 +55,9 @@ def interpreter_of(settings: Jobs) -> Path:
 
 
 async def check_isolation(settings: Jobs, folder: Path, hidden: Path) -> None:
-    """Run a program as jobs run; raises IsolationError with what to do.
+    """Run a program as jobs run; raises IsolationError with the remedy.
 
-    ``folder`` is that of the jobs' folders, ``hidden`` is kept from them.
+    ``folder``: the parent of the jobs' folders; ``hidden``: a path that programs must not see.
     """
     found = await _fault(settings, folder / TRIAL, hidden)
     if found is not None:

@@ -15,9 +15,9 @@ from typing import Final
 from haproc.jobs.model import BatchState, Job, JobAttempt
 
 OTHERS_AFTER_MS: Final = 5_000
-"""A job waits so long for the HAProc that received it, or had it last; then any takes it."""
+"""Time for which a job waits for the HAProc that received or had it last; then any takes it."""
 FORGET_AFTER_MS: Final = 3_600_000
-"""A job that has ended is known for at least so long: longer than clients repeat requests."""
+"""The shortest time for which an ended job is known: longer than clients repeat requests."""
 
 
 class Step(StrEnum):
@@ -28,7 +28,7 @@ class Step(StrEnum):
     LOST = "lost"
     """Record that its attempt is lost; it has no restarts left."""
     FENCE = "fence"
-    """Fence what an ended one still has on its way."""
+    """Fence the writes of an ended job that are not in the log yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class RingView:
 
     ``alive``: the incarnation of each peer that any HAProc receives messages from, None if it is
     not reported yet; ``unheard``: peers whose state cannot be known yet; ``here``: the attempts
-    that run here; ``serving``: True if this HAProc may take jobs; ``room``: the number of further
-    ones.
+    that run here; ``serving``: True if this HAProc may take jobs; ``room``: the number of jobs that
+    it may start.
     """
 
     me: str
@@ -72,7 +72,7 @@ def is_lost(attempt: JobAttempt, seen: RingView) -> bool:
 
 
 def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
-    """Return the next steps; no more starts than there is room for."""
+    """Return the next steps; not more starts than ``room``."""
     if not seen.serving:
         return []
     found: list[tuple[Step, Job]] = []
@@ -90,9 +90,9 @@ def steps(jobs: Iterable[Job], seen: RingView) -> list[tuple[Step, Job]]:
 
 
 def _in_turn(waiting: list[Job], running: Counter[str], room: int) -> list[Job]:
-    """Return the jobs to start: of the user that has the fewest running, the oldest.
+    """Return the jobs to start: the oldest of the user with the fewest running jobs, repeatedly.
 
-    So a user who submits many keeps nobody waiting for all of them.
+    So a user with many jobs does not delay the jobs of others.
     """
     found: list[Job] = []
     while len(found) < min(room, len(waiting)):
@@ -129,7 +129,7 @@ def _mine_or_due(cluster: str, incarnation: str, since_ms: int, seen: RingView) 
 
 
 def forgettable(jobs: Iterable[Job], kept_ms: int, kept_max: int, now_ms: int) -> list[Job]:
-    """Return the jobs that ended long ago, or are more than are kept, oldest first."""
+    """Return the ended jobs that are too old or too many, oldest first."""
     ended = sorted(
         (job for job in jobs if job.final is not None),
         key=lambda job: job.final.at_ms if job.final is not None else 0,

@@ -16,20 +16,19 @@ from cronsim import CronSim
 from haproc.classify.rights import NOTHING, Rights
 from haproc.config.jobs import Schedule
 
-# What a job is, what happened to it, and what follows from that. Pure.
+# A job, its events, and the state that follows from them. Pure.
 #
-# Everything that happens to a job is an *event*, stored once under a key of its own and never
-# changed. The store's changes have one order, the same for everybody, so everybody comes to the
-# same job by going through its events in that order (`job_of`); no HAProc needs to hold a lock:
+# Each event of a job is stored once under its own key and never changed. The store's changes have
+# one order, the same for all HAProcs. So every HAProc computes the same job from its events in that
+# order (`job_of`), and no HAProc needs to hold a lock:
 #
-# - an *attempt* counts if it replaces the job's last one, and as long as the program asked for so
-#   many restarts: of several HAProcs that start a job at once, exactly one does;
-# - an *ending* counts if it is the last attempt's: what an older one came to means nothing any
-#   more;
+# - an *attempt* counts if it replaces the job's last one, and only as often as the program
+#   asked for restarts: of several HAProcs that start a job at once, exactly one does;
+# - an *ending* counts if it is the last attempt's: the end of an older one means nothing;
 # - a *kill* ends the job, unless it has ended.
 #
-# An attempt is valid while it is the last one of a job that has not ended. Its token opens doors
-# for exactly so long (`haproc.jobs.book`), which is what fences one that was given up.
+# An attempt is valid while it is the last one of a job that has not ended. Its token is accepted
+# only for that time (`haproc.jobs.book`), so an attempt that was given up is fenced.
 
 
 class Outcome(StrEnum):
@@ -39,17 +38,17 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """The program ended with another code than 0, or by a signal."""
     LIMIT = "limit"
-    """It used up one of its limits."""
+    """The attempt reached one of its limits."""
     LOST = "lost"
     """The HAProc that ran it is gone, or was stopped."""
     ERROR = "error"
-    """It could not be started."""
+    """The attempt could not be started."""
     KILLED = "killed"
-    """Somebody asked for it."""
+    """A user or an operator killed the job."""
 
 
 RESTARTABLE = frozenset({Outcome.FAILED, Outcome.LOST})
-"""After these another attempt may come to something else."""
+"""The outcomes after which another attempt may end differently."""
 
 
 class BatchState(StrEnum):
@@ -87,7 +86,7 @@ class FileRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A file of a job, by its name without folders; its bytes are stored apart."""
+    """A file of a job, by its name without folders; its bytes are stored separately."""
 
     role: FileRole
     name: str
@@ -97,7 +96,7 @@ class JobFile:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """The limits of one job: bytes of address space, seconds of the CPU and of the wall's clock."""
+    """The limits of one job: bytes of address space, seconds of CPU time and of elapsed time."""
 
     memory_bytes: int
     cpu_s: float
@@ -108,8 +107,8 @@ class JobLimits:
 class Submission:
     """The request for a job.
 
-    ``cluster`` and ``incarnation`` are those of the HAProc that received it; ``stored`` names the
-    place of the files' bytes; ``fingerprint`` shows if a repeated request is the same.
+    ``cluster`` and ``incarnation``: the HAProc that received it; ``stored``: the name under which
+    the files' bytes are stored; ``fingerprint``: equal if a repeated request is the same.
     """
 
     user: str
@@ -132,9 +131,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class GrantedSubmission(Submission):
-    """One whose user's rights came with a provider's token; else they are found by his name.
+    """A submission with rights from a provider's token; other users' rights are found by name.
 
-    It is a kind of its own: a HAProc that does not know of rights must not run it.
+    It is a record of its own kind: a HAProc that does not know of rights must not run it.
     """
 
     rights: Rights = NOTHING
@@ -148,7 +147,7 @@ def granted(submission: Submission, rights: Rights) -> GrantedSubmission:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """A HAProc starts the job; ``replaces`` is the attempt before, empty for the first one.
+    """The start of the job by a HAProc; ``replaces`` is the attempt before, empty for the first.
 
     ``log_from``: the number of its first line in the job's log.
     """
@@ -165,7 +164,7 @@ class JobAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """An attempt has ended; ``code`` is its exit code (negative: the signal), if it had one."""
+    """The end of an attempt; ``code``: its exit code (negative: the signal), None without one."""
 
     attempt: str
     outcome: Outcome
@@ -176,7 +175,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Somebody wants the job to end."""
+    """A request to end the job."""
 
     by: str
     at_ms: int
@@ -184,7 +183,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The log was fenced after the job's end: nothing of it comes any more."""
+    """The log was fenced after the job's end: it accepts no later write of the job."""
 
     at_ms: int
 
@@ -194,7 +193,7 @@ Event: TypeAlias = JobAttempt | Ending | Kill | Fenced
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it stands: ``ended`` is the last attempt's ending, ``final`` the job's."""
+    """A job now: ``ended`` is the last attempt's ending, ``final`` the job's."""
 
     id: int
     submission: Submission
@@ -204,7 +203,7 @@ class Job:
     sessions: tuple[tuple[str, str], ...] = field(default=())
     """The Spark sessions that its attempts have used: attempt and the session's id."""
     fenced: bool = False
-    """True if a fence was put into the log after its end."""
+    """True if a fence was appended to the log after the job's end."""
 
     @property
     def current(self) -> JobAttempt | None:
@@ -227,9 +226,9 @@ class Job:
 
     @property
     def to_fence(self) -> bool:
-        """True if a write of it may still come, which must not count anywhere.
+        """True if a write of the ended job may still come, which must not count.
 
-        A job that ended well has waited for all its writes.
+        A job that ended with success has waited for all its writes.
         """
         well = self.final is None or self.final.outcome is Outcome.SUCCESS
         return not (well or self.fenced or self.current is None)
@@ -251,7 +250,7 @@ def job_of(
     events: Sequence[tuple[int, Event]],
     sessions: Sequence[tuple[str, str]] = (),
 ) -> Job:
-    """Return the job that these events make, each with its revision."""
+    """Return the job that these events make; each event comes with its revision."""
     attempts: list[JobAttempt] = []
     ended: Ending | None = None
     final: Ending | None = None
@@ -281,21 +280,21 @@ def requested(revisions: Mapping[str, int]) -> str:
     return min(revisions, key=lambda key: revisions[key])
 
 
-# When a schedule's jobs are due. Pure.
+# The times of a schedule's jobs. Pure.
 #
-# The slots of a schedule are moments that everybody computes alike: multiples of its interval since
-# 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits a
-# slot's job, under a request id made of the schedule's name and the slot: another HAProc that
-# believes to be the one, or a repetition, finds that job. Jobs of one schedule do not run side by
-# side: one that takes longer than the interval, or hangs, does not take up the ring.
+# The slots of a schedule are times that every HAProc computes alike: multiples of its interval
+# since 1970, or those of its cron expression, in UTC. The live HAProc with the lowest name submits
+# a slot's job. Its request id is made of the schedule's name and the slot, so a second HAProc that
+# also submits it, or a repetition, finds that job. A schedule's next job waits for the end of the
+# one before, so a job that hangs does not fill the ring.
 
 
 LATE_MAX_S: Final = 600.0
-"""A slot that nobody submitted in this time, since no HAProc lived, is passed over."""
+"""A slot that was not submitted in this time, because no HAProc lived, is skipped."""
 
 
 def slot(schedule: Schedule, now_s: float) -> int | None:
-    """Return the newest slot that is due, in seconds since 1970; None if it is long over."""
+    """Return the newest due slot, in seconds since 1970; None if it is too long ago."""
     if schedule.every_s is not None:
         found = int(now_s // schedule.every_s * schedule.every_s)
     else:
@@ -305,7 +304,7 @@ def slot(schedule: Schedule, now_s: float) -> int | None:
 
 
 def request_id(schedule: Schedule, at: int) -> str:
-    """Return the id under which a slot's job is asked for."""
+    """Return the request id of a slot's job."""
     return f"schedule:{schedule.name}:{at}"
 
 
@@ -313,9 +312,9 @@ class Turn(Enum):
     """The action for a slot."""
 
     NOW = auto()
-    """Its job is to be submitted."""
+    """The job must be submitted."""
     DONE = auto()
-    """It has a job, whatever the schedule has become since."""
+    """The slot has a job, even if the schedule was changed since."""
     WAIT = auto()
     """A job of an earlier slot has not ended."""
 
@@ -330,11 +329,11 @@ def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
 
 
 def leads(me: str, ready: Iterable[str]) -> bool:
-    """True if this HAProc, which is READY, is the one that submits; ``ready``: peers that are."""
+    """True if this HAProc, which is READY, submits the jobs; ``ready``: the READY peers."""
     return all(me < other for other in ready)
 
 
-# The environment of a job's program: nothing of HAProc's own but what is listed. Pure.
+# The environment of a job's program: only the listed variables of HAProc. Pure.
 
 
 SYSTEM_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -351,9 +350,9 @@ def environment(
     passed: Mapping[str, str],
     python: Path,
 ) -> dict[str, str]:
-    """Return all that the program finds in its environment.
+    """Return the environment of the program.
 
-    ``passed``: what jobs may see of HAProc's; ``ring``: where the ring is, and the token.
+    ``passed``: variables of HAProc for jobs; ``ring``: the ring's addresses, and the token.
     """
     confs = dict(job.submission.confs)
     return {
@@ -390,7 +389,7 @@ def ring_variables(
 ) -> dict[str, str]:
     """Return the ring's addresses for PySpark and haclient: a port on loopback, client doors.
 
-    ``after_offset``: so many records of the log are to show in what the program reads.
+    ``after_offset``: the program's queries show the log's records below this offset.
     """
     fresh = {"haproc.after_offset": str(after_offset)} if after_offset else {}
     return {
@@ -402,14 +401,14 @@ def ring_variables(
 
 
 def remote_url(port: int, token: str, options: Sequence[tuple[str, str]]) -> str:
-    """Return the URL by which a job finds the ring: a port on loopback, and its token.
+    """Return the URL by which a job reaches the ring: a port on loopback, and its token.
 
-    The host's name is one for which PySpark sends a token without TLS.
+    The host's name is one to which PySpark sends a token without TLS.
     """
     given = "".join(f";{key.replace('.', '-')}={quote(value)}" for key, value in options)
     return f"sc://localhost:{port}/;token={token}{given}"
 
 
 def placed(file: JobFile) -> str:
-    """Return the place of a job's file in its folder."""
+    """Return the path of a job's file in its folder."""
     return f"modules/{file.name}" if file.role is FileRole.MODULE else file.name

@@ -25,7 +25,7 @@ from haproc.jobs.model import Outcome
 def make_folder(
     folder: Path, files: Sequence[tuple[str, bytes]], user: str | None, tidy: Callable[[], None]
 ) -> None:
-    """Make a program's working folder with these files, by their paths in it."""
+    """Make a program's working folder with these files, given by path; ``tidy`` runs first."""
     tidy()
     folder.mkdir(parents=True, mode=0o700)
     for name in ("tmp", "modules"):
@@ -40,10 +40,10 @@ def make_folder(
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a working folder with all that is in it; what cannot be removed stays.
+    """Remove a working folder and its content; a part that cannot be removed stays.
 
-    Folders inside of it are moved up before they are emptied: a program may have gone deeper than
-    the stack reaches, or than a path or the open files do.
+    Folders inside are moved to the top before they are emptied: a program may have nested them
+    deeper than the stack, a path or the number of open files allows.
     """
     try:
         top = _opened(str(folder), None)
@@ -71,7 +71,7 @@ def _opened(name: str, within: int | None) -> int:
 
 
 def _cleared(folder: int, top: int) -> list[str]:
-    """Remove the files of a folder; return its folders, by the names that they have at the top."""
+    """Remove the files of a folder; return its folders, by their new names at the top."""
     found: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -88,7 +88,7 @@ def _cleared(folder: int, top: int) -> list[str]:
 
 
 def _open_up(name: str, within: int) -> None:
-    """Let a folder be read that its owner may have shut; never follow a link."""
+    """Make a folder readable, which its owner may have closed; never follow a link."""
     there = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
     try:
         Path(f"/proc/self/fd/{there}").chmod(0o700)
@@ -96,11 +96,11 @@ def _open_up(name: str, within: int) -> None:
         os.close(there)
 
 
-# The sandbox of a job: which of the host it has, as bubblewrap's arguments.
+# The sandbox of a job: its view of the host, as bubblewrap's arguments.
 #
-# Everything that is not listed is missing, and everything but the working folder is read-only. The
-# program has namespaces of its own for processes, mounts, IPC and users, no capabilities, and no
-# way to new privileges. It shares the network, by which it reaches the ring.
+# A path that is not listed is missing, and everything except the working folder is read-only. The
+# program has its own namespaces for processes, mounts, IPC and users, no capabilities, and no way
+# to new privileges. It shares the network, by which it reaches the ring.
 
 
 SYSTEM: Final = (
@@ -113,9 +113,9 @@ SYSTEM: Final = (
 )
 """System files that Python, gRPC and Arrow read; no folder that may have private keys."""
 SHARED_MEMORY_BYTES: Final = 64 << 20
-"""Of /dev/shm; as containers have it."""
+"""The size of /dev/shm, as in containers."""
 USER_NAMESPACE_FD: Final = 3
-"""The file descriptor of the namespace that the supervisor has made (`NAMESPACE_FD` there)."""
+"""The descriptor of the namespace that the supervisor has made (`NAMESPACE_FD` there)."""
 LINKS_MAX: Final = 16
 
 _NAMESPACES: Final = (
@@ -127,7 +127,7 @@ _AS_ROOT: Final = (
     *("--userns", str(USER_NAMESPACE_FD)),
     *("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"),
 )
-"""The first process makes the program another user's; it keeps these two to itself."""
+"""The first process gives the program another user; the program does not get these two."""
 _DEVICES: Final = (
     *("--proc", "/proc", "--dev", "/dev"),
     *("--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),
@@ -145,8 +145,9 @@ def sandboxed(
 ) -> list[str]:
     """Return the command that runs another one in a sandbox.
 
-    ``folder`` is writable, ``readable`` can be read beside the system's files, except for what lies
-    in ``hidden``. ``as_root``: the caller is root and gives a user namespace as a descriptor.
+    ``folder`` is writable. ``readable`` paths can be read in addition to the system's files, except
+    for those in ``hidden``. ``as_root``: the caller is root and gives a user namespace as a
+    descriptor.
     """
     shown = sorted({*map(Path, SYSTEM), *readable})
     covered = _seen(hidden, shown)
@@ -166,7 +167,7 @@ def sandboxed(
 
 
 def _seen(hidden: Iterable[Path], shown: Sequence[Path]) -> list[Path]:
-    """Return the hidden places that lie below visible ones, links followed."""
+    """Return the hidden paths that are below visible ones, with links followed."""
     found = set()
     for secret in (each.resolve() for each in hidden):
         for path in shown:
@@ -176,19 +177,19 @@ def _seen(hidden: Iterable[Path], shown: Sequence[Path]) -> list[Path]:
 
 
 def _parents(paths: Iterable[Path]) -> list[Path]:
-    """Return all folders that lead to these."""
+    """Return all parent folders of these paths."""
     return sorted({parent for path in paths for parent in path.parents if parent != Path("/")})
 
 
 def _open_to_all(folders: Iterable[Path]) -> list[str]:
-    """Return the options that make these folders, passable for any user of the program."""
+    """Return the options that make these folders, open for any user of the program."""
     return [part for each in folders for part in ("--perms", "0755", "--dir", str(each))]
 
 
 def homes_of(python: Path) -> list[Path]:
     """Return the folders of an interpreter with its packages.
 
-    Of an environment, those of the interpreter that it was made from belong to them, too.
+    For a virtual environment, the folders of its base interpreter are included.
     """
     found = set()
     for _ in range(LINKS_MAX):
@@ -208,12 +209,12 @@ BEGIN: Final = (
     "import json, sys; plan = json.loads(sys.stdin.buffer.readline()); "
     "inside = {}; exec(plan.pop('source'), inside); inside['main'](plan)"
 )
-"""The arguments of the jobs' interpreter: inside a sandbox it has no file of HAProc's."""
+"""The arguments of the jobs' interpreter: inside a sandbox it has no file of HAProc."""
 BUBBLEWRAP: Final = "bwrap"
 READ_BYTES: Final = 64 << 10
 FILES_OPEN_MAX: Final = 1024
 REPORT_CHARS_MAX: Final = 1000
-"""Characters of an error that is passed on."""
+"""The longest reported error, in characters."""
 UNPRIVILEGED: Final = "nobody"
 """The user of programs in the sandbox of a HAProc that is root, unless `jobs.user` names one."""
 
@@ -222,8 +223,8 @@ UNPRIVILEGED: Final = "nobody"
 class Plan:
     """The program to run: an absolute command, its folder, its isolation from HAProc, and its user.
 
-    ``python`` runs the job's first process. ``readable`` and ``hidden`` as in
-    `haproc.jobs.process`. ``user``: None for HAProc's own.
+    ``python`` runs the job's first process. ``readable`` and ``hidden`` as in `sandboxed`.
+    ``user``: None for HAProc's own.
     """
 
     command: Sequence[str]
@@ -244,7 +245,7 @@ class Plan:
 
     @property
     def cpu_limit_s(self) -> int:
-        """Of each process."""
+        """The CPU time of each process."""
         return max(1, round(self.cpu_s))
 
     def fields(self) -> dict[str, Any]:
@@ -298,7 +299,7 @@ class End:
 
 
 class Running:
-    """A program under way."""
+    """A running program."""
 
     def __init__(self, process: asyncio.subprocess.Process, plan: Plan) -> None:
         self._process = process
@@ -308,7 +309,7 @@ class Running:
 
     @classmethod
     async def start(cls, plan: Plan) -> Running:
-        """Start it; raises OSError, and KeyError for a user that there is not."""
+        """Start the program; raises OSError, and KeyError for an unknown user."""
         message = json.dumps(plan.fields()).encode() + b"\n"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(SUPERVISOR)),
@@ -324,14 +325,14 @@ class Running:
         return cls(process, plan)
 
     def stop(self) -> None:
-        """End it, and all that it started."""
+        """End the program, and all processes that it started."""
         if not self._stopped:
             self._stopped = True
             assert self._process.stdin is not None
             self._process.stdin.close()
 
     async def output(self) -> AsyncIterator[bytes]:
-        """Yield its output until it ends; one that writes too much is ended."""
+        """Yield the output until it ends; a program with too much output is ended."""
         stdout = self._process.stdout
         assert stdout is not None
         came = 0
@@ -344,7 +345,7 @@ class Running:
             yield piece
 
     async def ended(self) -> End:
-        """Return its end, once the output is read."""
+        """Return the end of the program, after its output was read."""
         assert self._process.stderr is not None
         report = await self._process.stderr.read()
         await self._process.wait()
@@ -368,7 +369,7 @@ ENDED_WHY: Final = {
 
 
 def end_of(lines: Sequence[str], cpu_limit_s: float) -> End:
-    """Return the end that the last lines of supervisor, first process and bubblewrap report."""
+    """Return the end that supervisor, first process and bubblewrap report in their last lines."""
     words: dict[str, Any] = {}
     others: list[str] = []
     for line in lines:

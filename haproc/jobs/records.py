@@ -22,16 +22,15 @@ from haproc.jobs.model import (
 
 # Jobs' keys and bytes in the ring's key-value store. Pure.
 #
-# Keys, each written once (so no late write takes anything back):
+# Each key is written once, so no late write undoes a newer one:
 #
 # - ``job/asked/USER/REQUEST/NAME`` a submission. The revision of the first one under a request id
 #   **is the job's id**: a number that no other job of the ring has or will have, made without
-#   asking anybody;
-# - ``job/at/ID/…`` what happened to it: ``a/NUMBER.NAME`` an attempt, ``e/NAME`` an ending,
-#   ``k/NAME`` a kill, ``f/NAME`` that it was fenced after its end, ``s/ATTEMPT/SESSION`` a Spark
-#   session that an attempt uses;
+#   asking another HAProc;
+# - ``job/at/ID/…`` its events: ``a/NUMBER.NAME`` an attempt, ``e/NAME`` an ending,
+#   ``k/NAME`` a kill, ``f/NAME`` a fence after its end, ``s/ATTEMPT/SESSION`` a Spark session;
 # - ``jobfile/STORED/INDEX`` the bytes of its files;
-# - ``joblog/ID/ATTEMPT/FROM-TO`` lines of its log, see `haproc.jobs.records`.
+# - ``joblog/ID/ATTEMPT/FROM-TO`` lines of its log, see `LogPiece`.
 
 
 JOBS: Final = "job/"
@@ -44,20 +43,20 @@ GRACE_MS: Final = 3_600_000
 
 
 def request_prefix(user: str, request_id: str) -> str:
-    """Return below what the submissions under a request id are."""
+    """Return the prefix of the submissions under a request id."""
     return f"{REQUESTED}{quote(user, safe='')}/{quote(request_id, safe='')}/"
 
 
 def events_prefix(job_id: int) -> str:
-    """Return below what all is that happened to a job."""
+    """Return the prefix of a job's events."""
     return f"{EVENTS}{job_id:016}/"
 
 
 def left_over(keys: Iterable[str], jobs: Mapping[int, Submission], now_ms: int) -> list[str]:
-    """Return those of files and logs that are of no job, and never will be.
+    """Return the keys of files and logs that belong to no job, and never will.
 
-    A submission broke off, or its job was forgotten by a HAProc that died over it. Files come
-    before the job that they are of, so young ones stay; ``stored`` begins with the time.
+    A submission was interrupted, or the HAProc that deleted their job died before the end. Files
+    are stored before their job, so young ones are left out; ``stored`` begins with the time.
     """
     stored = {job.stored for job in jobs.values()}
     found = []
@@ -83,7 +82,7 @@ def file_key(stored: str, index: int) -> str:
 
 
 def event_key(job_id: int, event: Event, name: str) -> str:
-    """Return the key of an event; ``name`` is that of no other."""
+    """Return the key of an event; ``name`` is unique."""
     match event:
         case JobAttempt(number):
             return f"{events_prefix(job_id)}a/{number:03}.{name}"
@@ -97,7 +96,7 @@ def event_key(job_id: int, event: Event, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """The parts of a key: an event's or a session's job, and the sort of the event."""
+    """The parts of a key: the job of an event or a session, and the sort of the event."""
 
     job_id: int
     sort: str
@@ -105,7 +104,7 @@ class KeyParts:
 
 
 def place_of(key: str) -> KeyParts | None:
-    """Return the meaning of a key below ``job/at/``."""
+    """Return the parts of a key below ``job/at/``; None if it is no such key."""
     number, _, rest = key.removeprefix(EVENTS).partition("/")
     sort, _, rest = rest.partition("/")
     return KeyParts(int(number), sort, unquote(rest)) if number.isdigit() and rest else None
@@ -128,10 +127,10 @@ RECORDS: Final[Kinds[Submission | Event]] = Kinds(
 
 # The tail of a job's output in the key-value store: whole lines, the oldest ones dropped.
 #
-# A piece is stored under the numbers of its lines, and is never changed: a last piece that is small
-# is replaced by one that begins where it began and goes on farther, and then deleted. A reader in
-# between sees both, and takes the longer one. Lines are numbered from the job's first attempt on;
-# where the next attempt begins, whatever an earlier one still adds is cut off.
+# A piece is stored under the numbers of its lines, and is never changed. A small last piece is
+# replaced by a longer one with the same start, and then deleted. A reader in between sees both, and
+# takes the longer one. Lines are numbered from the job's first attempt on. At the start of the next
+# attempt, later lines of an earlier one are cut off.
 
 
 LINE_BYTES_MAX: Final = 8 << 10
@@ -139,32 +138,32 @@ LINE_BYTES_MAX: Final = 8 << 10
 CHARACTER_BYTES_MAX: Final = 4
 PIECE_BYTES_MAX: Final = 64 << 10
 LINE_COST: Final = 4
-"""The bytes that a stored line takes beside its text; so empty ones are bounded, too."""
+"""Bytes of a stored line in addition to its text; so the number of empty lines is bounded, too."""
 GROWING_BYTES_MAX: Final = 8 << 10
-"""A last piece below this is written again with what comes behind it. Chosen: a program that writes
-a line a second has so few pieces, and none is written more often than is cheap."""
+"""A last piece below this size is written again with the next lines. Chosen: so a program that
+writes a line a second has few pieces, and repeated writes are cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Lines of a log from this number on."""
+    """Lines of a log, from the number ``first`` on."""
 
     first: int
     lines: tuple[str, ...]
 
     @property
     def end(self) -> int:
-        """The number behind the last line's."""
+        """The number after the last line's."""
         return self.first + len(self.lines)
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """The size in bytes, approximately."""
         return sum(map(_cost, self.lines))
 
 
 def log_prefix(job_id: int) -> str:
-    """Return below what the log of a job is."""
+    """Return the prefix of a job's log."""
     return f"{LOGS}{job_id:016}/"
 
 
@@ -184,7 +183,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 class Tail:
-    """The output of one attempt, as far as it is kept."""
+    """The kept output of one attempt."""
 
     def __init__(self, first: int, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -197,11 +196,11 @@ class Tail:
 
     @property
     def end(self) -> int:
-        """The number that the next line gets."""
+        """The number of the next line."""
         return self._first_fresh + len(self._fresh)
 
     def add(self, data: bytes) -> None:
-        """Take in output."""
+        """Add output."""
         lines = (self._open + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._open = lines.pop()
         for line in lines:
@@ -226,7 +225,7 @@ class Tail:
             self._growing = None
 
     def close(self) -> None:
-        """Take the output's end for the last line's."""
+        """End the last line, because the output has ended."""
         if self._open:
             self._line(self._open)
             self._open = b""
@@ -283,7 +282,7 @@ def _cost(line: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stored piece that is to be read: its key, and which of the job's lines are taken of it."""
+    """A stored piece to be read: its key, and the lines of the job that are taken from it."""
 
     key: str
     first: int
@@ -314,13 +313,13 @@ def spans(keys: Iterable[str], job_id: int, attempts: Sequence[JobAttempt]) -> l
 
 
 def total(found: Sequence[Span], attempts: Sequence[JobAttempt]) -> int:
-    """Return the number of lines that the log has had, dropped ones included."""
+    """Return the number of lines that the log has had, including dropped ones."""
     begun = attempts[-1].log_from if attempts else 0
     return max(begun, found[-1].end if found else 0)
 
 
 def page(start: int | None, size: int, found: Sequence[Span], end: int) -> tuple[int, int]:
-    """Return the requested lines; without a start the last ones, as Livy has it."""
+    """Return the first and the end of the requested lines; without ``start`` the last ones."""
     oldest = found[0].start if found else end
     begin = max(end - size, oldest) if start is None else min(max(start, oldest), end)
     return begin, min(begin + size, end)

@@ -1,9 +1,9 @@
 """A port on loopback that leads a job to a Spark Connect door, or client door, of the ring.
 
-An unmodified PySpark has one address. This one stands for all doors, the own HAProc's first: while
-that is closed, since its Spark is away or drained, connections go to the next one, and the session
-goes on there. What is relayed is bytes; where the doors have TLS, it begins here, so a job needs no
-certificates.
+An unmodified PySpark has one address. This port stands for all doors, the own HAProc's first. While
+that is closed, because its Spark is away or drained, connections go to the next door, where the
+session goes on. The relay carries bytes. If the doors have TLS, the relay adds it, so a job needs
+no certificates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class DoorAddress:
-    """A door; ``mine``: it is the own HAProc's, whose certificate need not name the loopback."""
+    """A door; ``mine``: the own HAProc's: its certificate need not name the loopback."""
 
     cluster: str
     host: str
@@ -56,7 +56,7 @@ def _doors(config: Config, me: str, addresses: Mapping[str, Address]) -> list[Do
 
 
 class Relay:
-    """A port on loopback for one job. ``doors`` gives the doors worth trying now, in order.
+    """A port on loopback for one job. ``doors`` returns the doors worth trying now, in order.
 
     ``certificates``: those of doors with TLS.
     """
@@ -75,7 +75,8 @@ class Relay:
 
     async def start(self) -> None:
         """Listen."""
-        # Known before it serves, which takes a turn: a cancellation there leaves nothing open.
+        # Set before it serves, which takes a turn of the loop: a cancellation there leaves nothing
+        # open.
         self._server = await asyncio.start_server(self._serve, HOST, 0, start_serving=False)
         self.port = self._server.sockets[0].getsockname()[1]
         if self._closed:
@@ -84,14 +85,14 @@ class Relay:
         await self._server.start_serving()
 
     def check(self) -> None:
-        """Break connections to doors that are not worth trying any more: one may be frozen."""
+        """Close connections to doors that are not worth trying any more: one may be frozen."""
         worth = {door.cluster for door in self._doors()}
         for task, cluster in list(self._open.items()):
             if cluster not in worth:
                 task.cancel()
 
     async def aclose(self) -> None:
-        """Break all connections, and take no more."""
+        """Close all connections, and accept no more."""
         self._closed = True
         if self._server is not None:
             self._server.close()
@@ -113,13 +114,13 @@ class Relay:
                 async with asyncio.timeout(CONNECT_S):
                     tls = self._tls_of(door)
                     there = await asyncio.open_connection(door.host, door.port, ssl=tls)
-            except OSError:  # refused, no certificate of the ring's, or no answer in time
+            except OSError:  # refused, no certificate of the ring, or no answer in time
                 continue
             self._open[task] = door.cluster
             try:
                 await _relay((reader, writer), there)
             except asyncio.CancelledError:
-                pass  # the server's tasks may not be cancelled; this one ends all the same
+                pass  # the server's tasks may not be cancelled; this one ends anyway
             finally:
                 del self._open[task]
                 _abort(there[1])
@@ -129,7 +130,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Relays:
-    """The ports for the jobs of one HAProc; ``clients`` only where the client doors have TLS."""
+    """The ports for the jobs of one HAProc; ``clients`` only if the client doors have TLS."""
 
     connect: Relay
     clients: Relay | None = None
@@ -148,12 +149,12 @@ class Relays:
             await each.start()
 
     def check(self) -> None:
-        """See `Relay.check`."""
+        """Close connections to doors that are not worth trying any more."""
         for each in self._all:
             each.check()
 
     async def aclose(self) -> None:
-        """Break all connections, and take no more."""
+        """Close all connections, and accept no more."""
         for each in self._all:
             await each.aclose()
 
@@ -162,7 +163,7 @@ _Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _relay(here: _Ends, there: _Ends) -> None:
-    """Carry bytes both ways until one end is through."""
+    """Carry bytes both ways until one end closes."""
     ways = [
         asyncio.ensure_future(_carry(here[0], there[1])),
         asyncio.ensure_future(_carry(there[0], here[1])),

@@ -17,11 +17,11 @@ from haproc.config.jobs import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.jobs.model import FileRole, Job, JobFile, JobLimits, Submission
 
-# Jobs in the words of Livy's batches. Pure.
+# Jobs in the format of Livy's batches. Pure.
 
 
 def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
-    """Return a job as Livy shows a batch; what Livy does not have stands below ``haproc``."""
+    """Return a job as Livy shows a batch; fields that Livy does not have are below ``haproc``."""
     current = job.current
     return {
         "id": job.id,
@@ -54,7 +54,7 @@ def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
 def read_files(
     paths: Sequence[tuple[FileRole, str]], folders: Sequence[Path], bytes_max: int
 ) -> list[Upload]:
-    """Return the files; raises RequestError for one that is not there, or elsewhere."""
+    """Return the files; raises RequestError for one that is missing, or elsewhere."""
     found = []
     for role, path in paths:
         file = find(path, folders)
@@ -71,9 +71,9 @@ def read_files(
 
 
 def find(path: str, folders: Sequence[Path]) -> Path:
-    """Return the target of a path, links followed, which is inside of one of the folders.
+    """Return the target of a path, links followed; raises RequestError outside the folders.
 
-    Relative ones are looked for in each folder; ``file:`` and ``local:`` are as good as nothing.
+    A relative path is searched in each folder. The schemes ``file:`` and ``local:`` are ignored.
     """
     try:
         parts = urlsplit(path)
@@ -110,29 +110,30 @@ def _not_there(path: str, why: str) -> RequestError:
     )
 
 
-# Livy's request for a batch, read into what a job is asked to be. Pure.
+# Livy's request for a batch, read into a submission. Pure.
 #
-# Livy's fields are for a driver in a JVM. What has a meaning for a Python program beside a HAProc
-# is taken over (``driverMemory`` is the bound of its memory); what would run on a cluster of its
-# own, or not at all, is refused by name, so that nobody believes it was heeded. If configured so,
-# fields that only describe a cluster are ignored instead; parts of the program, or another Spark,
-# never.
+# Livy's fields are for a driver in a JVM. A field that fits a Python program beside a HAProc is
+# used (``driverMemory`` is the bound of its memory). A field for a separate cluster, or without
+# effect, is refused by name, so that no client believes it was used. The configuration can have
+# fields ignored that only describe a cluster; parts of the program, or another Spark, are never
+# ignored.
 
 
 ARGS_MAX: Final = 1000
 TEXT_BYTES_MAX: Final = 64 << 10
-"""Arguments, settings and environment together."""
+"""The limit of arguments, settings and environment together."""
 NAME_CHARS_MAX: Final = 200
 INLINE_NAME: Final = "program.py"
 PROGRAM_BYTES_MAX: Final = 1 << 20
-"""The file that is run; measured: reading one takes up to 600 times its size, and seconds."""
+"""The limit of the program's size; measured: parsing takes up to 600 times its size, and seconds.
+"""
 
 FIELDS: Final = (
     *("file", "code", "args", "pyFiles", "files", "conf", "name", "proxyUser", "requestId"),
     *("driverMemory", "className", "jars", "archives", "driverCores", "executorMemory"),
     *("executorCores", "numExecutors", "queue", "heartbeatTimeoutInSecond"),
 )
-"""The fields of a body: Livy's, and ours: ``code`` and ``requestId``."""
+"""The fields of a body: Livy's, and HAProc's own: ``code`` and ``requestId``."""
 _REFUSED: Final = {
     "className": "a job is a Python program, and has no class to start",
     "jars": "JVM code would run in a driver of its own, which writes past the ring",
@@ -150,20 +151,20 @@ NEVER_IGNORED: Final = frozenset(
         *("spark.archives", "spark.files", "spark.jars", "spark.plugins", "spark.submit.pyFiles"),
     }
 )
-"""Without these a program would be another one, or run elsewhere than it states."""
+"""Without these a program would be different, or run elsewhere than it states."""
 _ENVIRONMENT: Final = ("haproc.env.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fanout", "timeout_s")
-"""Of the Spark Connect door, as conf ``haproc.NAME``."""
+"""Options of the Spark Connect door, as conf ``haproc.NAME``."""
 _UNITS: Final = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
 _TAKEN: Final = frozenset({"modules", "tmp"})
-"""Names that the working folder has already."""
+"""Names that exist in the working folder already."""
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ -]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file's bytes, and what it is for."""
+    """A file's bytes, and its role."""
 
     role: FileRole
     name: str
@@ -241,21 +242,21 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
 
 
 class _Ignored:
-    """The parts of a request that mean nothing here, if the configuration has them ignored."""
+    """The fields of a request without meaning here, if the configuration ignores them."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._allowed = jobs.unknown_fields is UnknownFields.IGNORE
         self.names: set[str] = set()
 
     def may(self, name: str) -> bool:
-        """True if a field or setting may be ignored; if so, it is noted."""
+        """True if a field or setting may be ignored, which is then noted."""
         never = name in NEVER_IGNORED or name.startswith(("haproc.", "spark.jars."))
         if self._allowed and not never:
             self.names.add(name)
         return self._allowed and not never
 
     def take(self, name: str, why: str) -> None:
-        """Ignore a field or setting; raises RequestError where it may not be ignored."""
+        """Ignore a field or setting; raises RequestError if it must not be ignored."""
         if not self.may(name):
             raise _field(name, why)
 
@@ -263,7 +264,7 @@ class _Ignored:
 def _program(
     body: Mapping[str, Any], uploads: Sequence[Upload]
 ) -> tuple[list[tuple[FileRole, str]], list[Upload]]:
-    """Return the program as a path or an upload; it is given in one way exactly."""
+    """Return the program as a path or an upload; raises RequestError unless one is given."""
     path, code = _text(body, "file"), _text(body, "code")
     uploaded = [each for each in uploads if each.role is FileRole.PROGRAM]
     given = [*uploads]
@@ -289,7 +290,7 @@ class _Settings:
 
     @property
     def all(self) -> list[tuple[str, str]]:
-        """Everything that is kept of it."""
+        """All settings that the submission keeps."""
         return [*self.confs.items(), *self.options.items(), *self.environment.items()]
 
     def limits(self, body: Mapping[str, Any], jobs: Jobs, ignored: _Ignored) -> JobLimits:
@@ -369,7 +370,7 @@ def memory_bytes(text: str) -> int:
 
 
 def check_name(name: str) -> str:
-    """Return a file's name if it is one, without folders."""
+    """Return a file's name; raises RequestError if it is no name without folders."""
     if not _FILE_NAME.fullmatch(name):
         raise _bad(f"{name[:80]!r} is no name of a file: letters, digits, '.', '_', '-', ' '")
     if name in _TAKEN:
@@ -378,7 +379,7 @@ def check_name(name: str) -> str:
 
 
 def check_program(upload: Upload) -> None:
-    """Refuse a program that is none, or that asks for a Spark of its own."""
+    """Refuse a file that is no Python program, or that sets its own Spark master."""
     if upload.role is not FileRole.PROGRAM:
         return
     if not upload.name.endswith(".py"):
@@ -389,7 +390,7 @@ def check_program(upload: Upload) -> None:
         tree = ast.parse(upload.data, upload.name)
     except (SyntaxError, ValueError) as error:
         raise _bad(f"{upload.name} is no Python: {str(error)[:200]}") from None
-    except (RecursionError, MemoryError):  # the latter is how the parser's own stack is full
+    except (RecursionError, MemoryError):  # the parser raises the latter when its own stack is full
         raise _bad(f"{upload.name} nests too deeply to be read") from None
     for node in ast.walk(tree):
         if _sets_master(node):
@@ -403,7 +404,7 @@ def check_program(upload: Upload) -> None:
 
 
 def _sets_master(node: ast.AST) -> bool:
-    """True if this is ``….builder….master(…)``."""
+    """True if the node is ``….builder….master(…)``."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
     if node.func.attr != "master":
@@ -417,7 +418,7 @@ def _sets_master(node: ast.AST) -> bool:
 
 
 def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str) -> Submission:
-    """Return the submission of a request, whose files are all read and checked."""
+    """Return the submission of a request; all its files are read and checked."""
     names = [(each.role is FileRole.MODULE, each.name) for each in files]
     if len(set(names)) < len(names):
         raise _bad("two files have the same name")

@@ -1,7 +1,7 @@
-"""Runs the ring's jobs on this HAProc, and sees to those of HAProcs that are gone.
+"""Runs the ring's jobs on this HAProc, and takes over those of HAProcs that are gone.
 
-One task looks at all jobs whenever something happens to one, and at least every half a second; what
-is to be done, `keeping` decides. Each attempt that runs here is a task of its own.
+One task checks all jobs after each event of one, and at least every half a second; `keeping`
+decides the steps. Each attempt that runs here is a task of its own.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
 FLUSH_S: Final = 0.5
-"""The most age of a line before others can read it."""
+"""The highest age of a line before others can read it."""
 AGAIN_S: Final = 1.0
 LOG_TRIES_MAX: Final = 60
-"""A piece of a job's log that cannot be stored so often is given up: the job itself goes on."""
+"""Attempts to store a piece of a job's log; then the piece is lost, and the job goes on."""
 APPLIED_WITHIN_S: Final = 60.0
-"""So long an attempt that replaces another waits for its cluster; then any may have the job."""
+"""Time for which a restarted attempt waits for its cluster; then any may have the job."""
 FORGET_S: Final = 60.0
 FORGET_MAX: Final = 50
-"""Jobs in one pass."""
+"""Jobs that one pass deletes."""
 DROPPED_MAX: Final = 2000
-"""Keys in one pass that are of no job; what is left is for the next."""
+"""Keys without a job that one pass deletes; the others are for the next pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Around:
     ``servers``: URLs of client doors, the own one first. ``peers``: the incarnation of each live
     peer, and the peers not received from yet; ``serving``: True if jobs may be taken;
     ``close_session`` closes a user's session at all HAProcs. ``hidden``: files that programs must
-    not find, even below folders that they may read. ``fence`` stops in the log what was let in for
-    a job and returns the number of records up to that; ``applied`` waits until this cluster has
-    applied so many. Calls raise RequestError.
+    not find, even below folders that they may read. ``fence`` stops a job's earlier writes in the
+    log, and returns the offset after the fence; ``applied`` waits until this cluster has applied
+    the log up to an offset. Calls raise RequestError.
     """
 
     me: str
@@ -102,7 +102,7 @@ class Here:
     stopping: bool = False
 
     def stop(self) -> None:
-        """End it."""
+        """End the attempt."""
         self.stopping = True
         if self.running is not None:
             self.running.stop()
@@ -124,7 +124,7 @@ class Runner:
         self._forget_at = 0.0
         self._ended: Counter[str] = Counter()
         self.of_ring: Mapping[str, int] = dict.fromkeys(BatchState, 0)
-        """The ring's jobs by state, when they were looked at last."""
+        """The ring's jobs by state, at the last check."""
 
     @property
     def running(self) -> int:
@@ -137,7 +137,7 @@ class Runner:
         return ended
 
     async def run(self) -> NoReturn:
-        """Keep the jobs until cancelled."""
+        """Start, end and delete jobs until cancelled."""
         await asyncio.to_thread(remove_folder, self._around.folder)
         await self._relays.start()
         while True:
@@ -150,7 +150,7 @@ class Runner:
                 await asyncio.sleep(AGAIN_S)
 
     async def aclose(self) -> None:
-        """End all that runs here; others may take it over at once."""
+        """End all attempts of this HAProc; others may take over their jobs at once."""
         self._closing = True
         for here in self._here.values():
             here.stop()
@@ -162,7 +162,7 @@ class Runner:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._relays.aclose()
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- checking ----------------------------------------------------------------------------
 
     async def _look(self) -> None:
         found = await self._book.look()
@@ -210,7 +210,7 @@ class Runner:
         await self._close_sessions(await self._book.add(job.id, ending))
 
     async def _begin(self, job: Job) -> None:
-        """Try to be the one that makes the next attempt."""
+        """Try to make the next attempt; only the first HAProc that does so succeeds."""
         around = self._around
         name = self._book.new_name()
         token, digest = new_token(job.id, name)
@@ -228,7 +228,7 @@ class Runner:
         )
         job = await self._book.add(job.id, attempt)
         if not job.valid(name):
-            return  # somebody else was first
+            return  # another HAProc was first
         logger.info("job %d begins here, attempt %d", job.id, attempt.number)
         task = asyncio.ensure_future(self._attempt(job, attempt, token))
         self._here[name] = Here(job.id, task)
@@ -257,9 +257,9 @@ class Runner:
             await asyncio.to_thread(remove_folder, folder)
 
     async def _fence(self, job: Job) -> int:
-        """Stop what earlier attempts have on its way; return below what all that counts stands.
+        """Stop writes of earlier attempts that are not in the log; return the offset after that.
 
-        Once that is applied here, the next one can look where to go on.
+        Returns once the log up to there is applied here, so the attempt sees where to go on.
         """
         after_offset = await self._around.fence(job.id)
         try:
@@ -325,7 +325,7 @@ class Runner:
     async def _flushing(self, job_id: int, attempt: JobAttempt, tail: Tail) -> NoReturn:
         while True:
             await asyncio.sleep(FLUSH_S)
-            # Cut off in the middle, a piece would be missing.
+            # A cancellation in the middle would lose a piece.
             await asyncio.shield(self._flush(job_id, attempt, tail))
 
     async def _flush(self, job_id: int, attempt: JobAttempt, tail: Tail) -> None:
@@ -370,7 +370,7 @@ class Runner:
         return False
 
     async def _close_sessions(self, job: Job) -> None:
-        """Close what attempts have used that are over: nothing of theirs goes on in there."""
+        """Close the sessions of attempts that are over, so that nothing of theirs goes on there."""
         for attempt, session_id in job.sessions:
             if not job.valid(attempt):
                 try:
@@ -394,6 +394,6 @@ class Runner:
                 await reached(self._store.keys(f"{FILES}{job.submission.stored}/"))
             )
         keys = [key for all in (FILES, LOGS) for key in await reached(self._store.keys(all))]
-        found = await self._book.look()  # behind the keys: a job's log comes after its job
+        found = await self._book.look()  # after the keys: a job's log comes after its job
         submissions = {job.id: job.submission for job in found.jobs.values()}
         await self._book.drop([*found.orphans, *left_over(keys, submissions, now_ms)][:DROPPED_MAX])

@@ -1,4 +1,4 @@
-"""The actions on the ring's jobs, by users on their own and by operators on all."""
+"""The actions on the ring's jobs, for users on their own and for operators on all."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
 LOG_LINES_SHOWN: Final = 10
-"""Of the log, in a batch's own answer, as Livy shows them."""
+"""Lines of the log in a batch's own answer, as in Livy."""
 
 Check: TypeAlias = Callable[[str, Upload], Awaitable[None]]
 """Raises RequestError for a user's file that is no program to be run (`check_program`)."""
 
 
 async def check_here(user: str, upload: Upload) -> None:
-    """Check a file at once."""
+    """Check a file at once, in the event loop."""
     check_program(upload)
 
 
@@ -53,8 +53,8 @@ class JobService:
     ) -> None:
         """``me``: the cluster and the incarnation of this HAProc.
 
-        ``fence`` stops in the log what was let in for a job. ``check`` is done where a program that
-        is hard to read holds up nothing else.
+        ``fence`` stops a job's earlier writes in the log. ``check`` runs elsewhere, so that a
+        program that is slow to parse delays nothing else.
         """
         self._config = config
         self._settings = config.jobs
@@ -73,7 +73,7 @@ class JobService:
         request_id: str | None = None,
         rights: Rights | None = None,
     ) -> Mapping[str, Json]:
-        """Take a job, or find the one that this request id is already of.
+        """Submit a job, or return the one that has this request id already.
 
         ``rights``: the user's, if a provider's token gave them.
         """
@@ -94,7 +94,7 @@ class JobService:
         known = _under(found, sent)
         if known is None:
             self._check_room(found, user)
-            # Cut off in the middle, it would leave files of no job.
+            # A cancellation in the middle would leave files without a job.
             known = await asyncio.shield(self._take(sent, [*want.uploads, *read]))
         if known.submission.fingerprint != sent.fingerprint:
             raise refused(
@@ -107,7 +107,7 @@ class JobService:
         return request.batch(known)
 
     async def _take(self, submission: Submission, files: Sequence[Upload]) -> Job:
-        """Make a job durable: first its files, then that it is asked for."""
+        """Store a job: first its files, then its submission."""
         stored = f"{self._unix_ms()}-{self._book.new_name()}"
         cluster, incarnation = self._me
         at_ms = self._unix_ms()
@@ -138,7 +138,7 @@ class JobService:
         return {job.submission.request_id: job for job in jobs if job.submission.user == user}
 
     async def listed(self, user: str | None, start: int, size: int) -> Mapping[str, Json]:
-        """Return some of the jobs, by their ids; those of all users where none is named."""
+        """Return some of the jobs, by their ids; those of all users if ``user`` is None."""
         found = await self._book.look()
         jobs = [job for _, job in sorted(found.jobs.items()) if user in (None, job.submission.user)]
         shown: list[Json] = [request.batch(job) for job in jobs[start : start + size]]
@@ -158,15 +158,15 @@ class JobService:
     async def log(
         self, user: str | None, job_id: int, start: int | None, size: int
     ) -> Mapping[str, Json]:
-        """Return lines of a job's log; without a start the last ones."""
+        """Return lines of a job's log; without ``start`` the last ones."""
         job = await self._job(user, job_id)
         begin, end, lines = await self._log(job, start, size)
         return {"id": job.id, "from": begin, "total": end, "log": list(lines)}
 
     async def kill(self, user: str | None, job_id: int) -> None:
-        """End a job; one that has ended stays as it is.
+        """End a job; a job that has ended stays as it is.
 
-        Once this returns, nothing of it comes into the log any more.
+        After this returns, no further write of the job enters the log.
         """
         job = await self._job(user, job_id)
         if job.final is None:
@@ -193,7 +193,7 @@ class JobService:
             if span.end <= begin or span.start >= until:
                 continue
             kept = await reached(self._store.get(span.key))
-            if kept is None:  # a longer piece has taken its place meanwhile
+            if kept is None:  # a longer piece has replaced it meanwhile
                 return await self._log(job, start, size)
             first, last = max(begin, span.start), min(until, span.end)
             lines += lines_of(kept.value)[first - span.first : last - span.first]
@@ -201,7 +201,7 @@ class JobService:
 
 
 def _under(found: StoredJobs, submission: Submission) -> Job | None:
-    """Return the job that a request id stands for already."""
+    """Return the job that has a submission's request id already; None if there is none."""
     mine = (submission.user, submission.request_id)
     for job in found.jobs.values():
         if (job.submission.user, job.submission.request_id) == mine:
@@ -210,5 +210,5 @@ def _under(found: StoredJobs, submission: Submission) -> Job | None:
 
 
 def unknown(job_id: int) -> RequestError:
-    """Return the error of a job that there is not, or that is another user's."""
+    """Return the error of a job that does not exist, or is another user's."""
     return refused(ErrorClass.JOB_UNKNOWN, f"there is no job {job_id}")

@@ -1,15 +1,15 @@
 # ruff: noqa: PTH123, PTH208
-"""Ends a program, with everything that it started, at a limit or with its HAProc. Run as a file.
+"""Ends a program, with all processes that it started, at a limit or with its HAProc. Run as a file.
 
-Imports nothing of HAProc, so that it is there at once. Its standard input is one line of JSON
-(`Plan` in `haproc.jobs.process`) and then stays open for as long as the HAProc lives: when it ends,
-so does the program. Its output is the program's. It reports the end as one line of JSON on standard
-error, beside the reports of the job's first process (`haproc.jobs.inside`).
+Imports nothing of HAProc, so it starts fast. Its standard input is one line of JSON (`Plan` in
+`haproc.jobs.process`) and then stays open while the HAProc lives; when it ends, the program is
+ended. Its output is the program's. It reports the end as one line of JSON on standard error, in
+addition to the reports of the job's first process (`haproc.jobs.inside`).
 
-It stays outside of the sandbox, where the program can neither see nor touch it. It holds the pipe
-by which the first process knows that it lives. Whatever outlives its parent becomes a child of the
-supervisor, which kills it; of a process namespace that is the first process, and the kernel kills
-the others before that has ended.
+It stays outside the sandbox, where the program can neither see nor touch it. By a pipe the first
+process notices if the supervisor ends. A process that outlives its parent becomes a child of the
+supervisor, which kills it. In a process namespace it becomes a child of the first process, and the
+kernel kills it before that has ended.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWUSER = 0x10000000
 NAMESPACE_FD = 3
-"""The file descriptor of the user namespace that root's supervisor makes for bubblewrap."""
+"""The descriptor of the user namespace that root's supervisor makes for bubblewrap."""
 ALL_USERS = b"0 0 4294967295"
 LOOK_S = 0.2
 """The interval of checks of the free space."""
@@ -35,7 +35,7 @@ USED_LOOK_S = 1.0
 USED_LOOK_SHARE = 20
 """Folder and processes are measured every second, for a twentieth of the time at most."""
 ENTRY_BYTES = 4096
-"""The least bytes that count for a file or folder: so empty ones are bounded, too."""
+"""The least bytes that count for a file or folder; so the number of empty ones is bounded, too."""
 CLEARING_S = 10.0
 """The time for which the program's remaining processes are killed again and again."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -89,9 +89,9 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _user_namespace() -> int:
-    """Return a new user namespace with all users of this one, in which none can be made.
+    """Return a new user namespace with all users of this one, in which no further one can be made.
 
-    Only root can make one. An own one for each job counts the processes of each job by itself.
+    Only root can make it. Each job has its own namespace, so its processes are counted separately.
     """
     made, making = os.pipe()
     going, go = os.pipe()
@@ -125,7 +125,7 @@ def _put(path: str, data: bytes) -> None:
 
 
 def _enter(command: list[str], reading: int, namespace: int | None, parent: int) -> NoReturn:
-    """Be what leads to the job's first process."""
+    """Prepare this process, and execute the command of the job's first process."""
     os.setsid()
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -141,7 +141,7 @@ def _enter(command: list[str], reading: int, namespace: int | None, parent: int)
 
 
 def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end; cause it at a limit of time or disk, or when the HAProc is gone."""
+    """Wait for the end, or end it at a limit of time or disk, or when the HAProc is gone."""
     why = _over(os.pidfd_open(child), plan)
     if why:
         with contextlib.suppress(ProcessLookupError):
@@ -156,7 +156,7 @@ def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(pidfd: int, plan: dict[str, Any]) -> str:
-    """Return why the program is to be ended, once it is; empty: it has ended by itself."""
+    """Return the reason to end the program, once there is one; empty if it has ended by itself."""
     folder, began = plan["folder"], time.monotonic()
     deadline, look_at = began + plan["wall_s"], began + USED_LOOK_S
     while True:
@@ -198,7 +198,7 @@ def _takes_more(folder: str, most: int) -> bool:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # it is gone again
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # deleted meanwhile
                 return True
     return False
 
@@ -206,7 +206,7 @@ def _takes_more(folder: str, most: int) -> bool:
 def _hold_more(most: int) -> bool:
     """True if all processes of the job together hold more memory.
 
-    Shared memory counts once. That takes long, so it is looked up only when it may matter.
+    Shared memory counts once. This measurement is slow, so it runs only if it may matter.
     """
     pids = _descendants(os.getpid())
     return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
@@ -216,7 +216,7 @@ def _descendants(top: int) -> list[int]:
     found, looking = [], [top]
     while looking:
         pid = looking.pop()
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             for thread in os.listdir(f"/proc/{pid}/task"):
                 below = _children(pid, int(thread))
                 found += below
@@ -241,7 +241,7 @@ def _proportional(pid: int) -> int:
 
 
 def _clear() -> None:
-    """Kill whatever has become a child of ours, until there is none."""
+    """Kill all children of this process, until there is none."""
     until = time.monotonic() + CLEARING_S
     while time.monotonic() < until:
         for pid in _children(os.getpid(), os.getpid()):

@@ -15,15 +15,15 @@ from haproc.membership.state import HOPELESS, Own, State
 from haproc.membership.view import Peer, PeerStatus
 from haproc.metrics import LATENCY_BUCKETS_S, Totals
 
-# Which clusters are in sync, and how far all of them are. Values in, values out.
+# The in-sync clusters, and their common progress. Values in, values out.
 #
-# A cluster is *in sync* while its HAProc is alive, applies the log as usual, and lags by a limit of
-# records at most: what it has applied behind a record that takes long is no lag. One that is out of
-# service (its Spark is down, it is stuck, cut off, leaving) is not: no client is served there, and
-# nobody should wait for it. One that recovers is as soon as its lag is within the limit, which is
-# before it serves: what is acknowledged from then on has waited for it. A cluster whose state
-# cannot be known yet counts, too: a HAProc that just began must not take peers for gone whose
-# messages it has hardly had time to receive.
+# A cluster is *in sync* while its HAProc is alive, applies the log as usual, and lags by at most a
+# limit of records; operations applied ahead of a slow one do not count as lag. A cluster that is
+# out of service (its Spark is down, it is stuck, cut off, leaving) is not in sync: no client is
+# served there, so no write waits for it. A recovering cluster is in sync as soon as its lag is
+# within the limit, before it serves: every later acknowledged write has waited for it. A cluster
+# whose state is not known yet counts, too: a HAProc that just began has had no time to receive all
+# peers' messages.
 #
 # The *high watermark* is the offset below which every cluster in sync has applied everything.
 
@@ -35,8 +35,8 @@ IN_SYNC_STATES: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERIN
 class ClusterProgress:
     """The progress of one cluster.
 
-    ``cursor``: it had applied everything below when it reported; None if it never reported.
-    ``sound``: its tables are those at its cursor, as far as is known.
+    ``cursor``: the cluster's last reported cursor; None if it never reported. ``sound``: its tables
+    are those at its cursor, as far as is known.
     """
 
     in_sync: bool
@@ -57,9 +57,9 @@ def places(
     unheard: Collection[str],
     lag_max: int,
 ) -> dict[str, ClusterProgress]:
-    """Return every cluster's place; ``own`` is this HAProc's own report.
+    """Return every cluster's progress; ``own`` is this HAProc's own report.
 
-    ``unheard``: peers that this HAProc has not listened to for long enough to call them gone.
+    ``unheard``: peers that this HAProc has not listened to for long enough to call them down.
     """
     end = end_of_log(own.log_end, peers.values())
     lag = own.lag + end - own.log_end
@@ -89,7 +89,7 @@ def high_watermark(found: Iterable[ClusterProgress]) -> int:
     return min(cursors, default=0)
 
 
-# The ring as one HAProc sees it, cluster by cluster: what ``GET /clusterStatus`` shows.
+# The ring as one HAProc sees it, cluster by cluster: the content of ``GET /clusterStatus``.
 
 
 _NO_URLS: Mapping[str, str] = types.MappingProxyType({})
@@ -97,11 +97,11 @@ _NO_URLS: Mapping[str, str] = types.MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """One cluster. Of one that is down, how far it was last; None for facts that it never reported.
+    """One cluster. For a cluster that is down: its last report. None: it never reported this.
 
     ``direct``: True if this HAProc receives its heartbeats itself. ``in_sync``: see
-    `haproc.membership.clusters`. ``since``: when its state began, or when it was called down. Times
-    are text (ISO 8601).
+    `haproc.membership.clusters`. ``since``: the time at which its state began, or it was judged
+    down. Times are text (ISO 8601).
     """
 
     name: str
@@ -118,7 +118,7 @@ class ClusterView:
     last_update: str | None
 
     def body(self) -> dict[str, Json]:
-        """Return it as JSON."""
+        """Return the view as JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -136,7 +136,7 @@ def cluster_views(
     """Return all clusters in ring order; ``text_of`` writes a time of the view as text.
 
     ``members``: the ring's clusters, if they are not those of the configuration. ``urls``: the
-    addresses of peers' clusters for clients, as reported; else as the members' records have them.
+    addresses of peers' clusters for clients, as reported; by default those of the members' records.
     """
     log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max
@@ -183,15 +183,15 @@ def _of_peer(
 
 # The last minutes of a ring as one HAProc sees it, for people: lags, rates, changes of states.
 #
-# Kept whether or not anybody watches: who opens the page wants to know what was before. Time is
-# given.
+# It is kept even if nobody watches: a user who opens the page wants to see the time before. Time is
+# an argument.
 
 
 SAMPLES_MAX: Final = 180
-"""One a second. Chosen: three minutes are seen at a glance, and are 30 kB."""
+"""One a second. Chosen: three minutes fit into one view, and are 30 kB."""
 CHANGES_MAX: Final = 50
 QUANTILES_S: Final = 60.0
-"""Quantiles are those of the requests of so long a time, at most `SAMPLES_MAX` samples."""
+"""Quantiles are those of the requests of this time, at most `SAMPLES_MAX` samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,20 +201,20 @@ class _Moment:
 
 
 class History:
-    """See the module."""
+    """The samples and changes of states of the last minutes."""
 
     def __init__(self) -> None:
         self.samples: deque[dict[str, Json]] = deque(maxlen=SAMPLES_MAX)
         """``at``: Unix time in ms; ``lag``: records by cluster; the others: rates a second."""
         self.changes: deque[dict[str, Json]] = deque(maxlen=CHANGES_MAX)
-        """``before`` and ``after`` are states; empty: not heard by anybody."""
+        """``before`` and ``after`` are states; empty: no HAProc received its heartbeats."""
         self._moments: deque[_Moment] = deque(maxlen=SAMPLES_MAX)
         self._states: dict[str, str] = {}
 
     def sample(
         self, lags: Mapping[str, int | None], totals: Totals, now_s: float, unix_s: float
     ) -> None:
-        """Note how it is now; ``now_s`` is of a clock that never steps back."""
+        """Add a sample; ``now_s`` is of a clock that never steps back."""
         before = self._moments[-1] if self._moments else _Moment(now_s, totals)
         self._moments.append(_Moment(now_s, totals))
         while now_s - self._moments[0].at_s > QUANTILES_S:
@@ -240,7 +240,7 @@ class History:
         )
 
     def look(self, views: Iterable[ClusterView], at: str) -> bool:
-        """Note whose state is another one; ``at`` is now, as text. Returns whether any is."""
+        """Note all changes of clusters' states; True if there are any. ``at``: now, as text."""
         found = {view.name: view.state for view in views}
         changes: list[dict[str, Json]] = [
             {"at": at, "cluster": name, "before": self._states[name], "after": state}
@@ -257,10 +257,10 @@ def _since(now: tuple[int, ...], then: tuple[int, ...]) -> list[int]:
 
 
 def quantile(within: list[int], share: float) -> float | None:
-    """Return the time, in seconds, in which a share of requests was answered; None: there are none.
+    """Return the seconds in which a share of requests was answered; None if there are none.
 
-    ``within`` are `Totals.within`. Between two bounds it is interpolated, as Prometheus does; the
-    largest bound stands for all that is slower.
+    ``within`` are `Totals.within`. A value between two bounds is interpolated, as in Prometheus.
+    The largest bound stands for all slower requests.
     """
     if not within or not within[-1]:
         return None

@@ -30,13 +30,12 @@ from haproc.membership.peers import (
 )
 from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
-# Lines to the peers for heartbeats and reports: kept connections on which prepared requests go.
+# Lines to the peers for heartbeats and reports: kept connections that send prepared requests.
 #
 # Twenty heartbeats a second are too many for a general HTTP client, so each line writes the bytes
-# of a request and only counts the answers, of which the good one is always the same. Several
-# requests may be on their way. A peer that leaves a whole window of requests unanswered is
-# connected to anew. Nothing here waits, and nothing raises: what does not arrive is missed by the
-# receiver.
+# of a request and only counts the answers, since a good answer is always the same. Several requests
+# may be unanswered at once. If a peer leaves a whole window of requests unanswered, the line
+# connects anew. Nothing here waits or raises: the receiver notices a message that does not arrive.
 
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ MESSAGE_TYPES: Final[Mapping[str, type[PeerMessage]]] = {
     REPORT_PATH: ClusterReport,
 }
 TAKEN: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
-"""The answer to a heartbeat or a report, as the shortcut gives it."""
+"""The answer to a heartbeat or a report, as the listener's shortcut gives it."""
 
 
 def head(path: str, secret: str) -> bytes:
@@ -75,7 +74,7 @@ class Links:
         self._heads = {of: head(path, config.secret) for path, of in MESSAGE_TYPES.items()}
 
     def follow(self, members: Iterable[Neighbour]) -> None:
-        """Keep lines to these from now on."""
+        """Keep lines to these members from now on."""
         wanted = {each.name: each.peer for each in members if each.name != self._me}
         for name, link in tuple(self._links.items()):
             if wanted.get(name) != link.address:
@@ -93,7 +92,7 @@ class Links:
                 link.send(begin + link.host + length + data)
 
     def silent(self) -> frozenset[str]:
-        """Return the peers that have given no sign for a window: no answer, and no refusal."""
+        """Return the peers that have neither answered nor refused anything for a window."""
         return frozenset(name for name, link in self._links.items() if link.silent)
 
     async def aclose(self) -> None:
@@ -120,7 +119,7 @@ class _Link(asyncio.Protocol):
         self._answer = b""
         self._waiting = 0
         self._answered = False
-        """True once anything came on this connection."""
+        """True once the peer has sent anything on this connection."""
         self._unanswered_max = max(2, round(rules.window_s / rules.heartbeat_interval_s))
         self._sign_at = self._loop.time()
         self._trouble = ""
@@ -147,7 +146,7 @@ class _Link(asyncio.Protocol):
         self.close()
         if connecting is not None:
             await asyncio.gather(connecting, return_exceptions=True)
-        self.close()  # what was made meanwhile
+        self.close()  # a connection that was made meanwhile
 
     def close(self) -> None:
         if self._connecting is not None:
@@ -183,7 +182,7 @@ class _Link(asyncio.Protocol):
     # -- asyncio.Protocol ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no asyncio.Transport
         self._answer, self._waiting, self._answered = b"", 0, False
 
     def data_received(self, data: bytes) -> None:
@@ -207,18 +206,18 @@ class _Link(asyncio.Protocol):
         self._transport = None
 
     def _insecure(self, why: str) -> None:
-        """There is no TLS between the two: that is no sign of the peer."""
+        """Note that TLS with the peer failed. This is no sign of the peer."""
         self._connect_at = self._loop.time() + self._rules.check_interval_s
         self._warn_once(f"no TLS with {self._peer} at {self.address}: {why}; see tls")
 
     def _warn_once(self, trouble: str) -> None:
-        """Log it once: heartbeats go on."""
+        """Log a problem once: heartbeats go on."""
         if trouble != self._trouble:
             self._trouble = trouble
             logger.warning("%s", trouble)
 
     def _refused(self, answer: bytes) -> None:
-        """The peer answered something else: it is starting, or configured otherwise."""
+        """Close the line after a wrong answer: the peer is starting, or configured otherwise."""
         line = answer.partition(b"\r\n")[0].decode("latin-1")
         self._warn_once(f"{self._peer} does not take heartbeats: {line}")
         if self._transport is not None:
@@ -227,11 +226,11 @@ class _Link(asyncio.Protocol):
         self._connect_at = self._loop.time() + self._rules.check_interval_s
 
 
-# The other HAProcs' operator doors: where they are, and one pool of connections to them.
+# The other HAProcs' operator doors: their addresses, and one pool of connections to them.
 
 
 def _tracing() -> aiohttp.TraceConfig:
-    """Have each request carry the trace of the task that makes it."""
+    """Add the trace of the calling task to each request."""
 
     async def add(_: object, __: object, start: aiohttp.TraceRequestStartParams) -> None:
         if tracing.on is not None:
@@ -243,7 +242,7 @@ def _tracing() -> aiohttp.TraceConfig:
 
 
 class PeerDoors:
-    """The HAProc ``me``'s requests to its peers, under the ring's secret; close with ``aclose``.
+    """The requests of the HAProc ``me`` to its peers, with the ring's secret; use ``aclose``.
 
     ``certificates``: those of a ring with TLS.
     """
@@ -254,12 +253,12 @@ class PeerDoors:
         self._certificates = certificates
         self.follow(founders(config))
         self.connect_s = config.timeouts.peer_s
-        """The time allowed for a connection."""
+        """The time limit of connecting."""
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
 
     def follow(self, members: Iterable[Neighbour]) -> None:
-        """Go by these peers from now on: a cluster was added or removed."""
+        """Use these members from now on: a cluster was added or removed."""
         others = (each for each in members if each.name != self._me)
         self._urls = {each.name: self._url_of(each.peer) for each in others}
 
@@ -269,14 +268,14 @@ class PeerDoors:
         return tuple(self._urls)
 
     def url(self, peer: str, path: str) -> str:
-        """Return a peer's address; raises PeerUnavailableError for one that left the ring."""
+        """Return a URL at a peer; raises PeerUnavailableError if the peer has left the ring."""
         if peer not in self._urls:
             raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
         return self._urls[peer] + path
 
     @property
     def tls(self) -> ssl.SSLContext | bool:
-        """What each request takes as ``ssl``: the certificates may be read again meanwhile."""
+        """The ``ssl`` argument for the next request; later ones may get newer certificates."""
         return True if self._certificates is None else self._certificates.now.client
 
     @property
@@ -298,22 +297,22 @@ class PeerDoors:
             await session.close()
 
 
-# Asking the other HAProcs over HTTP, under the ring's secret.
+# Requests to the other HAProcs over HTTP, under the ring's secret.
 #
-# Whatever keeps a peer from answering properly in time is a `PeerUnavailableError`: the caller
-# goes on without it, and finds out from the log.
+# Every reason why a peer gives no proper answer in time is a `PeerUnavailableError`: the caller
+# goes on without the peer, and learns the facts from the log.
 
 
 _ANSWER_MARGIN_S: Final = 0.5
-"""The time for an answer on its way, beside the peer's time for its work."""
+"""The time for the answer's way, in addition to the time for the peer's work."""
 _ANSWER_BYTES_MAX: Final = 16 << 20
 COPY_PATH: Final = "/ha/v1/copy"
 COPY_BYTES_MAX: Final = 64 << 20
-"""An answer to a copy: a part of a file, or the names of all tables."""
+"""The size of an answer to a copy: a part of a file, or the names of all tables."""
 
 
 class HttpPeers:
-    """The peers of one HAProc. ``given_up``: True for a peer that the view has given up."""
+    """The peers of one HAProc. ``given_up``: True for a peer that has been silent for too long."""
 
     def __init__(
         self, doors: PeerDoors, given_up: Callable[[str], bool] = lambda peer: False
@@ -327,7 +326,7 @@ class HttpPeers:
         return self._doors.names
 
     def given_up(self, peer: str) -> bool:
-        """Return whether the view of the ring has given a peer up."""
+        """True if the peer has been silent for so long that requests are useless."""
         return self._given_up(peer)
 
     async def apply_now(
@@ -338,22 +337,22 @@ class HttpPeers:
         return await self._request(PeerOutcome, peer, "/ha/v1/apply", wait_s, body)
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
-        """Ask what became of an operation on a peer's cluster."""
+        """Return the outcome of an operation on a peer's cluster."""
         return await self._request(PeerOutcome, peer, f"/ha/v1/outcomes/{offset}", timeout_s)
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Return what a peer has applied, once that differs from what was ``seen``."""
+        """Return a peer's progress, as soon as it differs from the one that was ``seen``."""
         path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
         return await self._request(PeerProgress, peer, path, timeout_s + _ANSWER_MARGIN_S)
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
-        """Ask a peer for its state, cursor and lag."""
+        """Return a peer's state, cursor and lag."""
         return await self._request(PeerStatus, peer, "/ha/v1/status", timeout_s)
 
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
     ) -> tuple[CopyAnswer, bytes]:
-        """Ask a peer for what a copy of its cluster needs; returns bytes of a file, too."""
+        """Return a donor's answer to a copy's request, and bytes of a file if it asked for some."""
         status, data = await self._send(peer, COPY_PATH, timeout_s, question, COPY_BYTES_MAX)
         if status != 200:
             return _read(peer, status, data, CopyAnswer), b""
@@ -361,20 +360,20 @@ class HttpPeers:
         return _read(peer, status, data[4 : 4 + length], CopyAnswer), data[4 + length :]
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
-        """Ask a peer how its Spark server is set."""
+        """Return the settings of a peer's Spark server."""
         return await self._request(dict[str, Any], peer, "/ha/v1/settings", timeout_s)
 
     async def latencies(
         self, peer: str, start: int, end: int, timeout_s: float
     ) -> Mapping[int, int]:
-        """Ask how long each operation of a range took until it was done on a peer's cluster."""
+        """Return the time of each operation of a range until it was done on a peer's cluster."""
         path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
         return await self._request(dict[int, int], peer, path, timeout_s)
 
     async def _request(
         self, of: type[T], peer: str, path: str, timeout_s: float, body: ApplyNow | None = None
     ) -> T:
-        """Return a peer's answer, which is ``of`` this type; with a body it is a POST."""
+        """Return a peer's answer, of type ``of``; a request with a body is a POST."""
         return _read(peer, *await self._send(peer, path, timeout_s, body), of)
 
     async def _send(

@@ -2,10 +2,10 @@
 
 Two servers with other versions or settings may compute different rows for one statement. So every
 HAProc reports its server's versions and all settings of Spark SQL and of Delta, except those that
-are known not to matter. A setting that nobody thought of is compared, too.
+are known not to matter. This includes settings that nobody has thought of.
 
 A name with None has no value on that server. A name that is not reported was not looked up there:
-one server may have a default where another has a value. So each HAProc looks up the names that any
+one server may use a default where another has a value. So each HAProc looks up the names that any
 other reports, and a name is compared once both have looked it up.
 """
 
@@ -20,10 +20,10 @@ from typing import Any, Final, TypeAlias
 from haproc.engine.interface import SETTINGS_OF_RESULTS, VERSION
 
 Values: TypeAlias = Mapping[str, str | None]
-"""The values of a server that its HAProc reports: each as it is, as a digest, or None."""
+"""A server's reported values: each is the value itself, a digest, or None."""
 
 DEFAULTS: Final = "haproc.session_defaults"
-"""Stands among the settings for those that sessions begin with, by HAProc's configuration."""
+"""The name for the values of new sessions, by HAProc's configuration."""
 NAMES_MAX: Final = 4000
 """Chosen: Spark 4.2 and Delta 4.4 know 1,500 settings between them."""
 _NAME_LENGTH_MAX: Final = 300
@@ -46,12 +46,12 @@ _HARMLESS: Final = re.compile(
 )
 _OF_CATALOG: Final = re.compile(r"spark\.sql\.catalog\.[^.]+\..+")
 _PLAIN: Final = re.compile(r"(?!.*://)[\w.,:;+*%/ ()-]{0,200}")
-"""No URL with a user in it, no options of a connection: other values are reported as digests."""
+"""Values that are reported as they are. Others, such as URLs with a user, become digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A value that HAProc's promises need, in lower case; None: none is as good."""
+    """A setting that must have one of these values, in lower case; None: it may be unset."""
 
     name: str
     values: tuple[str | None, ...]
@@ -82,34 +82,34 @@ class Difference:
     there: tuple[tuple[str, str | None], ...]
 
     def __str__(self) -> str:
-        """Return it for a line of a log."""
+        """Return the difference for a line of a log."""
         there = ", ".join(f"{_text(value)} on {cluster}" for cluster, value in self.there)
         return f"{self.name} is {_text(self.here)} here, {there}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A setting of this server that has not the value that it must have."""
+    """A setting of this server that lacks its required value."""
 
     requirement: Requirement
     value: str | None
 
     def __str__(self) -> str:
-        """Return it for a line of a log."""
+        """Return the setting for a line of a log."""
         wanted, why = _text(self.requirement.values[0]), self.requirement.reason
         return f"{self.requirement.name} is {_text(self.value)}, not {wanted}: {why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """A setting of this server that sessions begin with another value of."""
+    """A setting of this server that has another value in new sessions."""
 
     name: str
     own: str
     default: str
 
     def __str__(self) -> str:
-        """Return it for a line of a log."""
+        """Return the setting for a line of a log."""
         return f"{self.name} is {self.own!r} there, {self.default!r} in sessions"
 
 
@@ -124,7 +124,7 @@ class Findings:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of settings that differ, and of those that are unfit."""
+        """The number of differences, and of unfit settings."""
         return len(self.differences), len(self.unfit)
 
 
@@ -138,7 +138,7 @@ def overridden(values: Values, defaults: Mapping[str, str]) -> tuple[Overridden,
 
 
 def text_of(defaults: Mapping[str, str]) -> str:
-    """Return the values of new sessions as one text: the same for the same settings."""
+    """Return the values of new sessions as one text, which is equal for equal settings."""
     return "; ".join(f"{name}: {value}" for name, value in sorted(defaults.items()))
 
 
@@ -152,7 +152,7 @@ def as_reported(values: Values, key: str) -> dict[str, str | None]:
 
 
 def to_look_up(others: Iterable[Values]) -> list[str]:
-    """Return the names of settings that have to be looked up, whether they are set here or not."""
+    """Return the names of settings that must be looked up, even if they are not set here."""
     names = {requirement.name for requirement in REQUIRED}
     for reported in others:
         names.update(
@@ -162,7 +162,7 @@ def to_look_up(others: Iterable[Values]) -> list[str]:
 
 
 def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
-    """Compare the own server's values with the others' reports; None: nothing."""
+    """Compare the own server's values with the others' reports; None: no report."""
     differences = []
     for name, here in mine.items():
         there = tuple(
@@ -182,7 +182,7 @@ def compare(mine: Values, others: Mapping[str, Values | None]) -> Findings:
 
 
 def read(body: Mapping[str, Any]) -> Values | None:
-    """Return the values in a peer's answer; None if it is none."""
+    """Return the values in a peer's answer; None if it holds no valid values."""
     reported = body.get("settings")
     if not isinstance(reported, dict) or not 0 < len(reported) <= NAMES_MAX:
         return None

@@ -1,4 +1,4 @@
-"""Messages to peers: signed lines for Redis, and which way counts, Redis or the mesh."""
+"""Messages to peers: signed lines for Redis, and the choice between Redis and the mesh."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from haproc.membership.state import Beat, ClusterReport
 
 # HAProcs' messages through Redis: one line of JSON that ends with its signature.
 #
-# Any user of the Redis could write anything into its channels and keys, so nothing there counts
-# that is not signed with the ring's secret. The key is derived from it and from the ring's name:
-# two rings on one Redis, even with one secret, don't take each other's messages. A signature does
-# not prove when a message was sent; `exchange` judges that.
+# Any user of the Redis could write anything into its channels and keys, so only messages that are
+# signed with the ring's secret count. The key is derived from the secret and the ring's name: two
+# rings on one Redis, even with one secret, don't accept each other's messages. A signature does not
+# prove when a message was sent; `Exchange` checks that.
 
 
 BYTES_MAX: Final = 64 << 10
@@ -34,9 +34,9 @@ _END_LENGTH: Final = len(_MAC_FIELD) + _MAC_LENGTH + len(b'"}')
 class Envelope:
     """One message of a HAProc through Redis.
 
-    ``number``: one more than that of its message before. ``heard``: for each peer, the incarnation
-    and number of the last message that was received from it through Redis. ``url``: the address of
-    its cluster for clients.
+    ``number``: one more than that of the HAProc's message before. ``heard``: for each peer, the
+    incarnation and number of its last message received through Redis. ``url``: the address of the
+    HAProc's cluster for clients.
     """
 
     cluster: str
@@ -52,7 +52,7 @@ _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
 
 
 class Seal:
-    """Signs, and looks at signatures."""
+    """Signs messages, and checks signatures."""
 
     def __init__(self, secret: str, ring: str) -> None:
         self._key = hmac.digest(
@@ -81,8 +81,8 @@ class Seal:
 
 
 PROVEN_INTERVALS_MAX = 2.0
-"""Peers send at moments of their own, so the message that one names half an interval after ours was
-sent up to one and a half intervals ago. Half an interval more is for timers that are late."""
+"""At the check, half an interval after a message, the newest message that a peer names may be 1.5
+intervals old, since peers send at their own times. 0.5 more is for late timers."""
 SETTLE_INTERVALS = 0.5
 """The time after a message at which its receipt by the peers is checked."""
 
@@ -102,7 +102,7 @@ class Receipt(StrEnum):
     """Nothing proves that it was sent just now; usual when a HAProc starts."""
     REPEATED = "repeated"
     STRANGE = "strange"
-    """Nobody of this ring signed it."""
+    """No HAProc of this ring has signed it."""
 
 
 @dataclass(slots=True)
@@ -114,18 +114,18 @@ class _Peer:
     proven_at: float = float("-inf")
     """The time at which the last message that counts was received."""
     received_at: float = float("-inf")
-    """The time at which our newest message was sent that the peer names."""
+    """The time of this HAProc's newest message that the peer has named."""
     mesh_since: float = float("-inf")
-    """Since when, without a break, the mesh is used."""
+    """The time at which the present use of the mesh began."""
 
 
 class Exchange:
-    """The transport to each peer (Redis or the mesh), and the check of Redis. Time is given.
+    """The transport to each peer (Redis or the mesh), and the check of Redis. Time is an argument.
 
     Every message through Redis has a number, and names the last message that its sender received
     from each peer. Both ends conclude from this:
 
-    - *The own message comes back* through the subscription: Redis works for this HAProc.
+    - *A HAProc's own message comes back* through its subscription: Redis works for this HAProc.
     - *A peer names a message of the last two intervals*: Redis works for that peer, too, and in
       this direction. Otherwise messages to it go over the mesh as well. This is checked half an
       interval after each message, so a peer misses at most two in a row, whatever part of Redis
@@ -134,10 +134,10 @@ class Exchange:
       process that can write to the Redis cannot repeat an earlier message as a heartbeat. It cannot
       repeat a fresh one either: a peer's numbers only grow.
 
-    An incarnation replaces a known one only by naming a newer message than that one did. The way
-    back to Redis is the same: the peer names a recent message, and needs no mesh any more.
+    An incarnation replaces a known one only if it names a newer message than that one did. The way
+    back to Redis is the same: the peer names a recent message, so it needs no mesh any more.
 
-    ``identity``: the own cluster and incarnation.
+    ``identity``: this HAProc's cluster and incarnation.
     """
 
     def __init__(self, rules: Membership, identity: tuple[str, str], peers: Iterable[str]) -> None:
@@ -163,17 +163,17 @@ class Exchange:
         new = self._peers.keys() - known.keys()
         self.by_mesh = frozenset(self.by_mesh & self._peers.keys()) | new
 
-    # -- the own messages ----------------------------------------------------------------------
+    # -- this HAProc's messages ------------------------------------------------------------------
 
     def publish(self, now_s: float) -> tuple[int, dict[str, tuple[str, int]]]:
-        """A message is sent; return its number, and what it names of each peer."""
+        """Note that a message is sent; return its number, and the peers' messages that it names."""
         self._number += 1
         self._sent.append((self._number, now_s))
         peers = self._peers.items()
         return self._number, {name: (p.incarnation, p.number) for name, p in peers if p.number}
 
     def settle(self, now_s: float) -> frozenset[str]:
-        """Half an interval later, check its receipt; return the peers that need the mesh."""
+        """Check the receipt, half an interval after a message; return the peers for the mesh."""
         echoed = self._connected and self._echoed == self._number
         self._count(echoed)
         limit_s = PROVEN_INTERVALS_MAX * self._rules.heartbeat_interval_s
@@ -185,18 +185,18 @@ class Exchange:
         return self.by_mesh
 
     def connected(self) -> None:
-        """There is a subscription again."""
+        """Note that the subscription exists again."""
         self._connected = True
 
     def lost(self, now_s: float) -> None:
-        """There is none: the mesh carries everything."""
+        """Note that the subscription is lost: the mesh carries everything."""
         self._connected = False
         self.way, self._good = Way.MESH, 0
         for name in self._peers:
             self._to_mesh(name, now_s)
 
     def meshed_s(self, peer: str, now_s: float) -> float:
-        """Return for how long the mesh has been used to this peer; 0 if it is not."""
+        """Return the time for which the mesh has been used to this peer; 0 if it is not."""
         return now_s - self._peers[peer].mesh_since if peer in self.by_mesh else 0.0
 
     def _to_mesh(self, name: str, now_s: float) -> None:
@@ -211,14 +211,14 @@ class Exchange:
         elif self._bad >= self._rules.missed_in_a_row:
             self.way = Way.MESH
 
-    # -- what comes ----------------------------------------------------------------------------
+    # -- peers' messages -------------------------------------------------------------------------
 
     def echo(self) -> None:
-        """The newest message of this HAProc's own came back."""
+        """Note that this HAProc's newest message came back."""
         self._echoed = self._number
 
     def receive(self, envelope: Envelope, now_s: float) -> Receipt:
-        """Take note of a message with a good signature; only what is TAKEN counts."""
+        """Check a message with a good signature, and note it; only one that is TAKEN counts."""
         if envelope.cluster == self._cluster:
             return Receipt.REPEATED  # or an earlier process's
         peer = self._peers.get(envelope.cluster)
@@ -230,7 +230,7 @@ class Exchange:
             if envelope.number <= peer.number:
                 return Receipt.REPEATED
         elif now_s - peer.proven_at <= self._rules.window_s and named_at <= peer.received_at:
-            return Receipt.UNPROVEN  # perhaps of an earlier process; the known one is there
+            return Receipt.UNPROVEN  # perhaps of an earlier process; the known one is alive
         else:
             peer.received_at = float("-inf")
         peer.incarnation, peer.number = envelope.incarnation, envelope.number
@@ -241,7 +241,7 @@ class Exchange:
         return Receipt.TAKEN
 
     def _named_at(self, heard: Mapping[str, tuple[str, int]]) -> float:
-        """Return when the message of ours was sent that a peer names."""
+        """Return the time at which the message of this HAProc was sent that a peer names."""
         incarnation, number = heard.get(self._cluster, ("", 0))
         if incarnation == self._incarnation and self._sent:
             index = number - self._sent[0][0]

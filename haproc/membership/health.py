@@ -29,7 +29,7 @@ class Probed(Protocol):
 class Health:
     """Probes one cluster for ever; ``up`` is set while it answers.
 
-    ``on_change`` receives True if it does, otherwise the reason.
+    ``on_change`` receives the new ``up``, and the reason if it is False.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Health:
         self.on_answer: Callable[[float], None] = lambda seconds: None
         """Receives the seconds until the cluster answered a probe."""
         self.on_gone: Callable[[], None] = lambda: None
-        """Is called if nothing listens there."""
+        """Called if nothing listens there."""
         self.is_last: Callable[[], bool] = lambda: False
         """True if no other cluster serves."""
         self.up = asyncio.Event()
         self.error = ""
 
     def suspect(self, error: str) -> None:
-        """Probe now: somebody met an availability error."""
+        """Probe now: a statement has met an availability error."""
         self.error = error
         self._suspected.set()
 
@@ -90,7 +90,7 @@ class Health:
                 self._on_change(self.up.is_set(), self.error)
             elif not self.up.is_set() and self.error != before:
                 self._on_change(self.up.is_set(), self.error)  # the reason is shown
-            # However many suspect it, a cluster that fails must not be asked in a busy loop.
+            # A failing cluster must not be probed in a busy loop, however often it is suspected.
             await asyncio.sleep(min(0.05, self._interval_s))
             return
         self._missed = 0

@@ -1,9 +1,9 @@
-"""Keeps the view of the ring: sends heartbeats and progress to the peers, judges theirs.
+"""Keeps the view of the ring: sends heartbeats and progress to the peers, and judges theirs.
 
-One timer does everything: it sends a heartbeat at every tick, and at some of them looks at the
-peers' windows and sends a report. Ticks are multiples of the interval by the wall clock, so that
-HAProcs whose clocks agree wake each other once in an interval instead of with every message, which
-is a quarter cheaper; where they don't agree nothing is lost. The decisions are those of `view`.
+One timer does everything: it sends a heartbeat at every tick, and at some ticks checks the peers'
+windows and sends a report. Ticks are multiples of the interval by the wall clock. So HAProcs whose
+clocks agree wake each other once in an interval, not with every message, which costs a quarter
+less. Clocks that differ do no harm. The decisions are in `view`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Subject(Protocol):
     """The HAProc that is reported to the peers."""
 
     def own(self) -> Own:
-        """Return its report; called at every tick."""
+        """Return the HAProc's report; called at every tick."""
         ...
 
     def isolate(self, why: str) -> None:
-        """It is cut off (why), or is not any more (empty)."""
+        """Note that the HAProc is cut off, for the reason ``why``; empty if it is not any more."""
         ...
 
 
@@ -40,15 +40,15 @@ class Lines(Protocol):
     """Sends messages to all peers."""
 
     def send(self, message: PeerMessage) -> None:
-        """Send it to every peer, now or never."""
+        """Send a message to every peer, at once; it is not repeated."""
         ...
 
     def silent(self) -> frozenset[str]:
-        """Return the peers that give no sign: no answer, and no refusal."""
+        """Return the peers that neither answer nor refuse."""
         ...
 
     def follow(self, members: Sequence[Neighbour]) -> None:
-        """Go to these from now on; this HAProc may be among them."""
+        """Send to these members from now on; this HAProc may be among them."""
         ...
 
 
@@ -76,21 +76,21 @@ class Members:
         self._view = RingView(rules, peers, self._clock())
         self._isolated = ""
         self.on_change: Callable[[], None] = lambda: None
-        """Hears that a cluster's state may have changed."""
+        """Called when a cluster's state may have changed."""
         self._check_at = self._report_at = 0.0
 
     def attach(self, subject: Subject) -> None:
-        """Report this one from now on."""
+        """Report this subject from now on."""
         self._subject = subject
 
-    # -- what is asked -----------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------
 
     def own(self) -> Own:
         """Return this HAProc's report."""
         return self._subject.own() if self._subject else Own(State.STARTING, self.since)
 
     def places(self) -> dict[str, ClusterProgress]:
-        """Return the progress of every cluster, as far as writes may have to wait for it."""
+        """Return the progress of every cluster, for writes that may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
         judged, unheard = self.judged(), self.unheard()
         return places(self.cluster, own, judged, unheard, limit)
@@ -103,17 +103,17 @@ class Members:
     def judged(self) -> Mapping[str, Peer]:
         """Return the facts about the peers that were known at the last regular check.
 
-        For callers that act if a peer is down: between the checks, messages that a busy loop has
+        For callers that act if a peer is down. Between the checks, messages that a busy loop has
         not read yet could look like silence.
         """
         return self._view.peers
 
     def unheard(self) -> frozenset[str]:
-        """Return the peers that this process, which just began, cannot call gone yet."""
+        """Return the peers that this process cannot judge yet because it just began."""
         return self._view.unheard(self._clock())
 
     def given_up(self, peer: str) -> bool:
-        """Return whether no HAProc has received anything from a peer for a whole window."""
+        """True if no HAProc has received anything from a peer for a whole window."""
         return self._view.given_up(peer, self._clock())
 
     def ready(self) -> frozenset[str]:
@@ -125,24 +125,24 @@ class Members:
         )
 
     def age_s(self, at: float) -> float:
-        """Return the time since one of the view's times."""
+        """Return the seconds since a time of the view."""
         return self._clock() - at
 
     # -- peers' messages --------------------------------------------------------------------
 
     def knows(self, peer: str) -> bool:
-        """Return whether the ring has such a peer."""
+        """True if the ring has such a peer."""
         return peer in self._view.peers
 
     def follow(self, members: Sequence[Neighbour]) -> None:
-        """Go by these clusters from now on: one was added or removed."""
+        """Use these clusters from now on: one was added or removed."""
         self.ring = tuple(members)
         names = [each.name for each in members if each.name != self.cluster]
         self._view.follow(names, self._clock())
         self._lines.follow(members)
 
     def heartbeat(self, beat: Beat) -> None:
-        """A peer lives; one that the ring does not have any more is passed over."""
+        """Note a peer's heartbeat; ignore a peer that the ring does not have any more."""
         if not self.knows(beat.cluster):
             return
         before = self._view.peers[beat.cluster].beat
@@ -153,11 +153,11 @@ class Members:
             self.on_change()
 
     def report(self, report: ClusterReport) -> None:
-        """Take in a peer's progress."""
+        """Note a peer's progress."""
         if self.knows(report.cluster):
             self._view.report(report, self._clock())
 
-    # -- its life ----------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------
 
     def state_changed(self) -> None:
         """Report this HAProc's new state at the next tick."""
@@ -171,13 +171,13 @@ class Members:
         self._send(self._clock())
 
     async def run(self) -> None:
-        """Report and judge until cancelled."""
+        """Send reports and judge the peers until cancelled."""
         interval_s = self._rules.heartbeat_interval_s
         next_at = self._clock()
         while True:
             if self._clock() - next_at > interval_s:
-                # The loop was busy. What came meanwhile is to be read before anybody is judged;
-                # uvloop runs timers before it looks for that.
+                # The loop was busy. Messages that came meanwhile must be read before peers are
+                # judged; uvloop runs timers before it reads.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
             self.tick()
@@ -186,7 +186,7 @@ class Members:
             await asyncio.sleep(wait_s)
 
     def tick(self) -> None:
-        """Do what is due, as every ``heartbeat_interval_s``."""
+        """Send and check what is due; called every ``heartbeat_interval_s``."""
         now = self._clock()
         if now >= self._check_at:
             # A little early rather than a whole tick late.

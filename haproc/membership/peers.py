@@ -1,4 +1,4 @@
-"""The clusters of a ring: where their HAProcs are, and what HAProcs ask of each other."""
+"""The clusters of a ring: the addresses of their HAProcs, and the requests between HAProcs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from haproc.config.model import Address, Config
 from haproc.engine.copies import Inventory
 from haproc.membership.state import HOPELESS, Offset, Seconds, State, Undecided
 
-# Which clusters a ring has, and where their HAProcs are. Values only.
+# The clusters of a ring, and the addresses of their HAProcs. Values only.
 #
-# Until the log has a record about them, a ring's members are those of the configuration. The first
-# record about them (`replicate.records.members`) makes the log decide, for every HAProc, whatever
+# Until the log has a record about them, a ring's members are those of the configuration. After the
+# first record about them (`replicate.records.members`) the log decides, for every HAProc, whatever
 # its own file names.
 #
-# Addresses are the file's where it names a cluster, so that one can be moved by changing the
-# files; those of a cluster that was added since a HAProc started come from the log.
+# The file's address of a cluster comes first, so a cluster can be moved by changing the files. The
+# address of a cluster that was added after a HAProc started comes from the log.
 
 
 class Neighbour(Protocol):
@@ -42,10 +42,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """The members according to the log, by the record at ``offset``.
+    """The members according to the record of the log at ``offset``.
 
-    -1: the log has none, and the configuration counts. ``members`` is None where the record was
-    trimmed away: then a newer one stands farther on.
+    -1: the log has no such record, and the configuration counts. ``members`` is None if the record
+    was trimmed away: then the log holds a newer one.
     """
 
     offset: int = -1
@@ -65,7 +65,7 @@ def founders(config: Config) -> tuple[Member, ...]:
 def with_own_addresses(
     members: Iterable[Member], known: Iterable[Neighbour]
 ) -> tuple[Neighbour, ...]:
-    """Return the members, each with the address that is known of it here, if one is."""
+    """Return the members, each with the address that this HAProc knows, if it knows one."""
     by_name = {each.name: each for each in known}
     return tuple(by_name.get(member.name, member) for member in members)
 
@@ -87,7 +87,7 @@ def disagreement(configured: Iterable[str], enrolled: Enrolled) -> str:
     )
 
 
-# What HAProcs ask of each other.
+# Requests between HAProcs.
 
 
 class PeerUnavailableError(Exception):
@@ -95,15 +95,15 @@ class PeerUnavailableError(Exception):
 
 
 class PeerBusyError(PeerUnavailableError):
-    """A peer is well, and has as much to do as it takes."""
+    """A peer is healthy, but takes no more work now."""
 
 
-# What HAProcs answer each other, as JSON. Readers ignore fields that they do not know.
+# The answers of HAProcs to each other, as JSON. Readers ignore fields that they do not know.
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyNow:
-    """A peer is to run this synchronous operation before it is decided."""
+    """A request to a peer to run this synchronous operation before it is decided."""
 
     offset: Offset
     operation_id: str
@@ -135,17 +135,17 @@ class PeerProgress:
 
     @property
     def sound(self) -> bool:
-        """True if the tables are those at the cursor: no state that only an operator ends."""
+        """True if no operator must act: the peer's tables are those at its cursor."""
         return self.state not in HOPELESS
 
     def applied(self, offset: int) -> bool:
-        """Return whether it has applied this operation."""
+        """True if the peer has applied this operation."""
         return offset < self.known_to and offset not in self.unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class CopyStatus:
-    """The progress of a copy in tables and bytes, after so many seconds."""
+    """The progress of a copy in tables and bytes, after ``seconds``."""
 
     donor: str
     marker: int
@@ -158,7 +158,7 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailure:
-    """The reason why tables were not copied at an offset: the newest since the process began."""
+    """The newest failure of a copy since the process began: its offset and the reason."""
 
     offset: int
     message: str
@@ -166,7 +166,7 @@ class CopyFailure:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A HAProc's state, cursor and lag. ``computing``: the operations whose rows it is at."""
+    """A HAProc's state, cursor and lag. ``computing``: operations that it computes rows for."""
 
     cluster: str
     state: State
@@ -187,11 +187,11 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class CopyQuestion:
-    """A request of a copy to its donor, see `replicate.agree.donating`. ``marker``: its record's
-    offset.
+    """A copy's request to its donor, see `replicate.agree.donating`. ``marker``: the copy's offset.
 
-    ``note``: the id of the notes that the other fields refer to. ``table``: its number in the
-    inventory; ``after``: the last path known; ``path``, ``offset``, ``length``: a part of a file.
+    ``note``: the id of the donor's snapshot that the other fields refer to. ``table``: its number
+    in the inventory; ``after``: the last path known; ``path``, ``offset``, ``length``: a part of a
+    file.
     """
 
     do: str
@@ -206,11 +206,11 @@ class CopyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CopyAnswer:
-    """A donor's answer; bytes of a file stand beside it.
+    """A donor's answer; bytes of a file come beside it.
 
-    ``state``: ``ok``; ``pending``: there are no notes yet; ``gone``: they are not there any more;
-    ``failed``: its Spark failed, ``final``: and will again. ``note``: the notes' id. ``size``: of
-    the file.
+    ``state``: ``ok``; ``pending``: there is no snapshot yet; ``gone``: the snapshot is gone;
+    ``failed``: its Spark failed, ``final``: a repetition would fail, too. ``note``: the snapshot's
+    id. ``size``: of the file.
     """
 
     state: str
@@ -230,11 +230,11 @@ class CopyAnswer:
 class Peers(Protocol):
     """The other HAProcs of the ring, by cluster name.
 
-    Every question may raise PeerUnavailableError.
+    Every request may raise PeerUnavailableError.
     """
 
     def given_up(self, peer: str) -> bool:
-        """Return whether a peer has been silent for so long that a request to it is useless."""
+        """True if a peer has been silent for so long that a request to it is useless."""
         ...
 
     async def apply_now(
@@ -244,19 +244,19 @@ class Peers(Protocol):
         ...
 
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> PeerOutcome:
-        """Ask what became of an operation on a peer's cluster."""
+        """Return the outcome of an operation on a peer's cluster."""
         ...
 
     async def progress(self, peer: str, seen: str, timeout_s: float) -> PeerProgress:
-        """Return what a peer has applied, once that differs from what was ``seen``."""
+        """Return a peer's progress, as soon as it differs from the one that was ``seen``."""
         ...
 
     async def copy(
         self, peer: str, question: CopyQuestion, timeout_s: float
     ) -> tuple[CopyAnswer, bytes]:
-        """Ask a peer for what a copy of its cluster needs; returns bytes of a file, too."""
+        """Return a donor's answer to a copy's request, and bytes of a file if it asked for some."""
         ...
 
     async def status(self, peer: str, timeout_s: float) -> PeerStatus:
-        """Ask a peer for its state, cursor and lag."""
+        """Return a peer's state, cursor and lag."""
         ...

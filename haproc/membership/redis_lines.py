@@ -1,4 +1,4 @@
-"""Lines through Redis, over those of the mesh, on a ring's one kept connection."""
+"""Lines through Redis, in addition to those of the mesh, on one kept connection."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from haproc.membership.exchange import SETTLE_INTERVALS, Envelope, Exchange, Rec
 from haproc.membership.peers import Neighbour
 from haproc.membership.state import Beat, ClusterReport, PeerMessage
 
-# A ring's channel in Redis: one connection, kept; made anew by itself, at the new master too.
+# A ring's channel in Redis: one kept connection, which reconnects by itself, also to a new master.
 #
-# It speaks RESP3, in which one connection may both publish and be subscribed. What is published is
-# answered before more is: a Redis that is frozen holds one message, not a queue of old heartbeats.
-# Answers and messages come in the order of the connection, so a count gives the number still owed.
+# It uses RESP3, in which one connection may both publish and subscribe. A message is published only
+# after the one before was answered: a frozen Redis holds one message, not a queue of old
+# heartbeats. Answers come in the order of the commands, so a count gives the number of missing
+# answers.
 
 
 logger = logging.getLogger(__name__)
@@ -50,10 +51,10 @@ def key_of(ring: str, cluster: str) -> str:
 
 
 class RedisChannel:
-    """The connection of one HAProc; `run` is its life.
+    """The connection of one HAProc; `run` keeps it open.
 
-    ``on_message`` is given what anybody publishes; ``on_kept`` what a peer's key holds, once for
-    each connection; ``on_change`` receives "" when the channel is there, else the reason.
+    ``on_message`` gets every published message; ``on_kept`` the content of each peer's key, once
+    for each connection; ``on_change`` gets "" when the channel is ready, otherwise the reason.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class RedisChannel:
         self._patience: asyncio.Timeout
 
     def follow(self, peers: Iterable[str]) -> None:
-        """Look at these peers' keys from the next connection on."""
+        """Read these peers' keys from the next connection on."""
         self._others = [key_of(self._ring, name) for name in peers]
 
     @property
@@ -92,7 +93,7 @@ class RedisChannel:
         return self._connection is not None and not self._owed
 
     def publish(self, data: bytes, keep: bool) -> None:
-        """Publish a message and, if asked, keep it under the own key, too."""
+        """Publish a message; with ``keep`` also store it under this HAProc's key."""
         connection = self._connection
         if connection is None:
             return
@@ -103,7 +104,7 @@ class RedisChannel:
         self._send(connection, commands)
 
     async def run(self) -> None:
-        """Be connected, until cancelled."""
+        """Stay connected, until cancelled."""
         pauses = Backoff(self._pause_s, self._patience_s)
         while True:
             began = asyncio.get_running_loop().time()
@@ -111,7 +112,7 @@ class RedisChannel:
                 await self._live()
             except (RedisError, OSError, TimeoutError) as error:
                 self._on_change(self._reason(error))
-            except Exception as error:  # a fault of ours: the mesh carries, and it is tried again
+            except Exception as error:  # a bug of HAProc: the mesh is used, and this retries
                 logger.exception("%s: the channel in Redis failed", self._key)
                 self._on_change(self._reason(error))
             if asyncio.get_running_loop().time() - began > 2 * self._patience_s:
@@ -119,7 +120,7 @@ class RedisChannel:
             await asyncio.sleep(pauses.pause_s())
 
     async def aclose(self) -> None:
-        """Release what is left when `run` was cancelled."""
+        """Release the sentinel and the running write after `run` was cancelled."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -129,7 +130,7 @@ class RedisChannel:
     # -- one connection ----------------------------------------------------------------------
 
     async def _live(self) -> None:
-        """Connect and read until that fails."""
+        """Connect, and read until the connection fails."""
         async with asyncio.timeout(self._patience_s):
             host, port = await self._master()
         connection = _connection(self._url, self._settings, host, port, self._name)
@@ -194,7 +195,7 @@ async def _write(connection: Connection, packed: bytes, before: asyncio.Task[Non
     try:
         await connection.send_packed_command(packed, check_health=False)
     except (RedisError, OSError):
-        await connection.disconnect(nowait=True)  # the reader is told
+        await connection.disconnect(nowait=True)  # the reader gets an error
 
 
 def _tls(settings: Settings) -> Mapping[str, Any]:
@@ -241,7 +242,7 @@ def _sentinel(url: RedisUrl, settings: Settings, patience_s: float) -> Sentinel 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of received messages for a while; ``refused``: those that did not count, by reason."""
+    """Counts of messages for a while; ``refused``: those that did not count, by reason."""
 
     published: int = 0
     fallbacks: int = 0
@@ -249,17 +250,15 @@ class Tally:
 
 
 class RedisLines:
-    """Lines through Redis, over those of the mesh: every message goes whichever way it arrives.
+    """Lines through Redis and the mesh: every message goes by the transport that works.
 
     The messages of a tick are published as one. Half an interval later `Exchange` names the peers
-    that cannot have received it. They get it over the mesh, and later ones at once, until Redis is
-    proven to work again. When the connection is lost, that happens in the same moment. A heartbeat
-    or two in every window go over the mesh in any case: they keep its connections open for that
-    moment.
+    that cannot have received it. These get it over the mesh, and later ones at once, until Redis is
+    proven to work again. When the connection is lost, they get it at that moment. One or two
+    heartbeats in every window always go over the mesh: they keep its connections open for that
+    case.
 
-    ``identity``: cluster and incarnation.
-
-    Nothing goes or comes before `listen` was called.
+    ``identity``: cluster and incarnation. Nothing is sent or received before `listen` was called.
     """
 
     def __init__(self, config: Config, identity: tuple[str, str], mesh: Links) -> None:
@@ -274,7 +273,7 @@ class RedisLines:
         self._beat: Beat | None = None
         self._report: ClusterReport | None = None
         self._owed: frozenset[str] = frozenset()
-        """Peers that have what was sent last from Redis, if at all."""
+        """Peers that get the present message only through Redis so far."""
         self._timer: asyncio.TimerHandle | None = None
         self._warm_at = 0.0
         self._warned_at = float("-inf")
@@ -300,16 +299,16 @@ class RedisLines:
         deliver: Callable[[PeerMessage], None],
         recall: Callable[[ClusterReport], None],
     ) -> None:
-        """Begin; once, with the receiver of peers' messages, which needs these lines to be made.
+        """Begin with the receiver of peers' messages, which is made after these lines. Called once.
 
-        ``deliver`` takes in a peer's message; ``recall`` is given the report that a peer left
-        behind, which may be some seconds old.
+        ``deliver`` receives a peer's messages. ``recall`` receives the last report in a peer's key,
+        which may be some seconds old.
         """
         self._deliver, self._recall = deliver, recall
         self._task = asyncio.ensure_future(self._channel.run())
 
     def follow(self, members: Sequence[Neighbour]) -> None:
-        """Keep lines to these from now on."""
+        """Keep lines to these members from now on."""
         self._mesh.follow(members)
         self._peers = frozenset(each.name for each in members) - {self._cluster}
         self._owed &= self._peers
@@ -317,7 +316,7 @@ class RedisLines:
         self._channel.follow(self._peers)
         self.urls = {name: url for name, url in self.urls.items() if name in self._peers}
 
-    # -- what is asked -----------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------
 
     @property
     def way(self) -> Way:
@@ -334,7 +333,7 @@ class RedisLines:
         return tally
 
     def silent(self) -> frozenset[str]:
-        """Return the peers that have given no sign for a window, though the mesh was used."""
+        """Return the peers that have given no sign for a window in which the mesh was used."""
         now, window_s = self._loop.time(), self._rules.window_s
         return frozenset(
             name for name in self._mesh.silent() if self._exchange.meshed_s(name, now) >= window_s
@@ -343,7 +342,7 @@ class RedisLines:
     # -- sending -----------------------------------------------------------------------------
 
     def send(self, message: PeerMessage) -> None:
-        """Send to every peer; a heartbeat begins the part that goes out together."""
+        """Send to every peer. A heartbeat begins a new message; a report joins it."""
         if isinstance(message, Beat):
             self._begin()
             self._beat = message
@@ -377,7 +376,7 @@ class RedisLines:
         self._tally.published += 1
 
     def _settle(self) -> None:
-        """Send over the mesh what Redis has not carried."""
+        """Send over the mesh the messages that Redis has not carried."""
         self._timer = None
         self._catch_up(self._exchange.settle(self._loop.time()))
         self._show()
@@ -407,11 +406,11 @@ class RedisLines:
         self._note_url(envelope)
         for message in (envelope.beat, envelope.report):
             if message is not None and message.cluster == envelope.cluster:
-                with contextlib.suppress(RequestError):  # of no peer any more
+                with contextlib.suppress(RequestError):  # a peer that has left the ring
                     self._deliver(message)
 
     def _take_kept(self, data: bytes) -> None:
-        """Take in what a peer's key holds: no sign of life, but how far it was."""
+        """Note the content of a peer's key: its progress, but no sign of life."""
         envelope = self._seal.open(data)
         if envelope is None or envelope.cluster not in self._peers:
             self._refused(Receipt.STRANGE)
@@ -436,7 +435,7 @@ class RedisLines:
     # -- the connection ----------------------------------------------------------------------
 
     def _change(self, reason: str) -> None:
-        """The channel is there (no reason), or it is not."""
+        """Note that the channel is ready (no reason), or not."""
         if not reason:
             self._exchange.connected()
             return
@@ -461,7 +460,7 @@ class RedisLines:
         logger.warning("%s: heartbeats go to each peer directly: %s", self._cluster, self.reason)
 
     async def aclose(self) -> None:
-        """Fall silent."""
+        """Stop sending and receiving."""
         if self._timer is not None:
             self._timer.cancel()
         self._task.cancel()

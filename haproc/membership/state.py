@@ -10,14 +10,14 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
-# The states of a HAProc, derived from what is known about it.
+# The states of a HAProc, derived from the known facts.
 #
-# A state is never stored: `state_of` computes it from a `Condition`, so no combination of events
-# can leave a wrong one behind.
+# A state is never stored: `state_of` computes it from a `Condition`. So no sequence of events can
+# leave a wrong state.
 
 
 class State(StrEnum):
-    """What a HAProc may do now. `state_of` checks in this order."""
+    """The state of a HAProc, which decides what it may do. `state_of` checks in this order."""
 
     STOPPED = "STOPPED"
     FENCED = "FENCED"
@@ -25,13 +25,13 @@ class State(StrEnum):
     REMOVED = "REMOVED"
     """The ring does not have this cluster any more."""
     TOO_FAR_BEHIND = "TOO_FAR_BEHIND"
-    """The log no longer holds what this cluster missed."""
+    """The log no longer holds the records that this cluster missed."""
     DIVERGED = "DIVERGED"
     """This cluster's tables differ from the others'."""
     STUCK = "STUCK"
-    """One operation keeps failing here for reasons of the environment."""
+    """One operation keeps failing here because of the environment."""
     DRAINING = "DRAINING"
-    """Finishes what it has and takes nothing new."""
+    """Finishes accepted requests and refuses new ones."""
     COPYING = "COPYING"
     """The cluster takes its tables from another one."""
     STARTING = "STARTING"
@@ -40,24 +40,24 @@ class State(StrEnum):
     ISOLATED = "ISOLATED"
     """This HAProc is cut off from the ring; the others go on without it."""
     RECOVERING = "RECOVERING"
-    """Applies what the cluster missed."""
+    """Applies the records that the cluster missed."""
     READ_ONLY = "READ_ONLY"
-    """The log is away, for all that is known; queries are answered, writes are not taken."""
+    """The log seems to be away; queries are answered, writes are refused."""
     READY = "READY"
 
 
 SERVING: Final = frozenset({State.READY, State.READ_ONLY})
-"""States in which clients' requests are taken."""
+"""States in which clients' requests are accepted."""
 
 ANSWERING: Final = SERVING | {State.DRAINING}
-"""States in which the client door is open; while draining it finishes accepted requests, and
-refuses new ones with an error that states it."""
+"""States in which the client door is open. While draining, it finishes accepted requests, and
+refuses new ones with an error that names the state."""
 
 HOPELESS: Final = frozenset({State.FENCED, State.REMOVED, State.TOO_FAR_BEHIND, State.DIVERGED})
-"""States that no waiting ends."""
+"""States that do not end by waiting."""
 
 PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, State.STARTING})
-"""States in which a HAProc will run what it originated without anybody's help."""
+"""States in which a HAProc will run its own operations without help."""
 
 
 class Cause(StrEnum):
@@ -66,13 +66,13 @@ class Cause(StrEnum):
     OUTCOME = "outcome"
     """An operation ended differently here."""
     SKIPPED = "skipped"
-    """An operator had an operation passed over here."""
+    """An operator had this cluster skip an operation."""
     GIVEN_UP = "given up"
-    """It has applied an operation that the ring gave up."""
+    """The cluster has applied an operation that the ring gave up."""
     TABLES = "tables"
-    """A verification found tables that differ, or somebody wrote into them past HAProc."""
+    """A verification found tables that differ, or a commit was made past HAProc."""
     REPAIR = "repair"
-    """Tables were to be copied from another cluster, and may be half made."""
+    """Tables should have been copied from another cluster, and may be incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Divergence:
     """A cluster's difference from the others, kept with the cursor until the cluster is verified.
 
     ``offset``: of the newest operation (or verification) concerned. ``applies``: True if the
-    cluster goes on applying. An odd outcome stops it, so that its tables can be examined as they
+    cluster goes on applying. A wrong outcome stops it, so that its tables can be examined as they
     were. A failed copy stops it, because tables may be missing. After a skipped operation or a
     failed verification it goes on, until it is repaired and verified again.
     """
@@ -92,11 +92,11 @@ class Divergence:
     """Names for people, for Cause.TABLES and Cause.REPAIR."""
 
     def joined(self, earlier: Divergence | None) -> Divergence:
-        """Return the divergence after this one was found, too."""
+        """Return this divergence combined with an earlier one."""
         if earlier is None:
             return self
         half_made = [each for each in (self, earlier) if each.cause is Cause.REPAIR]
-        if half_made:  # nothing but a rebuild mends it
+        if half_made:  # only a rebuild ends it
             return half_made[0]
         newest = self if self.offset >= earlier.offset else earlier
         return replace(newest, applies=self.applies or earlier.applies)
@@ -104,11 +104,11 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Clusters differ, and nothing proves which of them is wrong: so all go on serving.
+    """A difference between clusters, without a proof which one is wrong: all go on serving.
 
-    Kept with the cursor until a verification finds this cluster equal to the others, or different.
-    ``offset``: of the operation or the verification. ``cause``: OUTCOME or TABLES. ``what``: what
-    each cluster has, for people.
+    It is kept with the cursor until a verification finds this cluster equal to the others, or
+    different. ``offset``: of the operation or the verification. ``cause``: OUTCOME or TABLES.
+    ``what``: the outcome or tables of each cluster, for people.
     """
 
     offset: int
@@ -116,7 +116,7 @@ class Undecided:
     what: str
 
     def __str__(self) -> str:
-        """Return it for people, with what to do."""
+        """Return the difference for people, with the remedy."""
         if self.cause is Cause.TABLES:
             return (
                 f"clusters' tables differ at offset {self.offset} ({self.what}), and no majority "
@@ -137,20 +137,20 @@ class Condition:
     log_up: bool = True
     caught_up: bool = False
     draining: bool = False
-    """The process ends once what is under way has."""
+    """The process ends after its running requests."""
     drained: bool = False
-    """An operator keeps clients away from this cluster."""
+    """An operator has drained this cluster."""
     stopped: bool = False
     fenced_by: str | None = None
     removed: str = ""
-    """Since when the ring does not have this cluster; empty if it has it."""
+    """The removal of this cluster, as a text for people; empty if the ring has it."""
     stuck_at: int | None = None
     diverged: Divergence | None = None
     isolated: str = ""
     """The reason why this HAProc counts as cut off from the ring; empty if it does not."""
     undecided: Undecided | None = None
     behind: str = ""
-    """Why the log cannot bring this cluster up to date, and the remedy; empty if it can."""
+    """The reason why the log cannot help this cluster, with the remedy; empty if it can."""
     copying: str = ""
     """The progress of the copy of another cluster's tables; empty if there is none."""
     cluster_error: str = ""
@@ -158,7 +158,7 @@ class Condition:
 
 
 def state_of(condition: Condition) -> tuple[State, str]:
-    """Return the state and, where there is one, the reason with the remedy."""
+    """Return the state and the reason with the remedy; the reason may be empty."""
     c = condition
     if c.stopped:
         return State.STOPPED, ""
@@ -199,7 +199,7 @@ def state_of(condition: Condition) -> tuple[State, str]:
 
 
 def beneath(condition: Condition) -> State:
-    """Return the state that it would be if nothing were draining."""
+    """Return the state without a drain."""
     return state_of(replace(condition, draining=False, drained=False))[0]
 
 
@@ -261,10 +261,11 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat. ``hears``: the peers whose heartbeats the sender receives. ``log_up``: the log
-    answered it a moment ago.
+    """A heartbeat of the HAProc of ``cluster``.
 
-    ``epoch``: one more than the log offset of the sender's claim; 0 before it has one.
+    ``hears``: the peers whose heartbeats the sender receives. ``log_up``: the log answered the
+    sender a moment ago. ``epoch``: one more than the log offset of the sender's claim; 0 before it
+    has one.
     """
 
     cluster: str
@@ -277,9 +278,9 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """State and progress. ``since`` is when the state began, as text (ISO 8601).
+    """State and progress. ``since`` is the time at which the state began, as text (ISO 8601).
 
-    ``lag``: how many records below ``log_end`` are not applied.
+    ``lag``: the number of records below ``log_end`` that are not applied.
     """
 
     cluster: str
@@ -292,7 +293,7 @@ class ClusterReport:
     lag: Offset
 
     def lag_at(self, end: int) -> int:
-        """Return the number of records that it lacks below an end, by its last report."""
+        """Return the number of records below ``end`` that the cluster lacks, by its last report."""
         return max(0, self.lag + end - self.log_end)
 
 
@@ -319,18 +320,18 @@ class Own:
 
 
 def time_text(at: datetime) -> str:
-    """Return a time (UTC) as reports and answers show it."""
+    """Return a time (UTC) as text, as in reports and answers."""
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# Whether an operator may take a cluster from its clients now. Values in, decision out.
+# The check before an operator drains a cluster. Values in, decision out.
 #
-# The last cluster that serves stays, unless forced. The others' states are those of their last
+# The last cluster that serves is refused, unless forced. The others' states are those of their last
 # heartbeat, so two drains at the same moment can both be allowed: drain one cluster after another.
 
 
 def refusal(me: str, own: State, others: Mapping[str, str], *, force: bool) -> str:
-    """Return why a cluster must not be drained now; empty if it may be.
+    """Return the reason why a cluster must not be drained now; empty if it may be.
 
     ``others``: the states of the ring's other clusters by name; empty for one that is down.
     """

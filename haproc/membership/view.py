@@ -1,4 +1,4 @@
-"""A HAProc's knowledge of its ring: which peers are up, which are down. Time is given."""
+"""A HAProc's knowledge of its ring: the peers that are up or down. Time is an argument."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from enum import StrEnum
 from haproc.config.model import Membership
 from haproc.membership.state import Beat, ClusterReport
 
-# The judgement if a peer is up, from the times at which its heartbeats were received.
+# The decision if a peer is up, from the times at which its heartbeats were received.
 #
-# The last ``window_s`` are cut into intervals of the length at which heartbeats are sent, the
-# newest one ending now. Each either holds a heartbeat or missed one. At a check the window is
-# walked from its oldest interval to its newest: ``missed_in_a_row`` empty ones at its end mean that
-# the peer is not up; ``received_in_a_row`` full ones with no such silence after them mean that it
-# is; otherwise it is as it was at the last check.
+# The last ``window_s`` are cut into intervals of the length at which heartbeats are sent; the
+# newest one ends now. Each interval is full (it has a heartbeat) or empty. A check walks the window
+# from its oldest interval to its newest. ``missed_in_a_row`` empty intervals at its end mean that
+# the peer is not up. ``received_in_a_row`` full ones without such a silence after them mean that it
+# is up. Otherwise it is as it was at the last check.
 #
-# HAProcs tick together, so a heartbeat is mostly a moment short of whole intervals old when it is
-# judged. Therefore the newest interval ends a little after now (`_EARLY_INTERVALS`): three
-# intervals after the last heartbeat the check finds three that are empty, not two.
+# HAProcs tick together, so at a check a heartbeat is mostly a little younger than whole intervals.
+# Therefore the newest interval ends a little after now (`_EARLY_INTERVALS`): three intervals after
+# the last heartbeat the check finds three empty ones, not two.
 #
-# Nobody is judged for a time in which nobody listened: when checks stop for a while (this process
-# was frozen, or its event loop was busy), the intervals before the next one count as not watched.
+# Times in which nobody listened do not count: when checks stop for a while (this process was
+# frozen, or its event loop was busy), the intervals before the next check count as not watched.
 # Time is an argument; it never goes back.
 
 
 _EARLY_INTERVALS = 0.2
-"""Chosen: of the usual 100 ms, more than a heartbeat takes to arrive on a busy machine."""
+"""Chosen: of the usual 100 ms, this is more than a heartbeat's delay on a busy machine."""
 
 
 class Detector:
-    """One peer's heartbeats and the judgement on them; begins with a peer that is not up."""
+    """One peer's heartbeats, and the judgement by them; a peer is not up at first."""
 
     __slots__ = ("_received_at", "_rules", "_watched_since", "up")
 
@@ -44,39 +44,39 @@ class Detector:
         """True if the peer was up at the last check."""
 
     def received(self, now_s: float) -> None:
-        """A heartbeat came."""
+        """Note a heartbeat."""
         self._received_at.append(now_s)
 
     def resumed(self, now_s: float) -> None:
-        """Nobody listened for a while until now."""
+        """Note that this HAProc did not listen until now."""
         self._watched_since = now_s
 
     def check(self, now_s: float) -> bool:
-        """Walk the window; return whether the peer is up."""
+        """Walk the window; return True if the peer is up."""
         if self.hears(now_s):
             return True  # the walk would give the same, and costs more
         ahead_s = now_s + _EARLY_INTERVALS * self._rules.heartbeat_interval_s
         was_up = self.up
         self.up = judged(was_up, self._received_at, self._watched_since, ahead_s, self._rules)
         if was_up and not self.up:
-            # Heartbeats before the silence do not show its end; the last one gives its length.
+            # Heartbeats before the silence do not end it; the last one is kept for its length.
             last = self._received_at[-1]
             self._received_at.clear()
             self._received_at.append(last)
         return self.up
 
     def hears(self, now_s: float) -> bool:
-        """Return whether the peer is up at this moment: fresher than the last check."""
+        """True if the peer is up at this moment: fresher than the last check."""
         rules = self._rules
         limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
         return self.up and self.silent_s(now_s) < limit_s
 
     def watched_s(self, now_s: float) -> float:
-        """Return for how long somebody has listened without a break."""
+        """Return the time for which this HAProc has listened without a break."""
         return now_s - self._watched_since
 
     def silent_s(self, now_s: float) -> float:
-        """Return for how long the peer has been silent while somebody listened."""
+        """Return the time for which the peer has been silent while this HAProc listened."""
         last = self._received_at[-1] if self._received_at else self._watched_since
         return now_s - max(last, self._watched_since)
 
@@ -84,7 +84,7 @@ class Detector:
 def judged(
     up: bool, received_at: Iterable[float], watched_since: float, now_s: float, rules: Membership
 ) -> bool:
-    """Return whether a peer is up, given its last state and the times of its heartbeats."""
+    """True if a peer is up, from its last state and the times of its heartbeats."""
     interval_s, count = rules.heartbeat_interval_s, _intervals(rules)
     full = bytearray(count)
     for at in received_at:
@@ -112,14 +112,14 @@ def _intervals(rules: Membership) -> int:
 # The peers that are down, and the case that this HAProc itself is cut off. Values in, decisions
 # out.
 #
-# A peer is called down only if neither this HAProc nor any of its live peers receives its
-# heartbeats. So a broken line between two of them takes nobody out, and one that is cut off does
-# not talk others into it.
+# A peer counts as down only if neither this HAProc nor any of its live peers receives its
+# heartbeats. So a broken line between two HAProcs takes none out of service, and a HAProc that is
+# cut off does not convince others.
 #
 # Isolation needs evidence. The silence of all peers is none: two peers may be dead, and a HAProc
-# that reaches the log has the ring's truth and serves on. Not reaching the log is none either: it
-# may be away for all, and then queries are still answered everywhere. Both together are evidence,
-# or a peer that reaches the log.
+# that reaches the log has the ring's truth and serves on. A log that cannot be reached is none
+# either: it may be away for all, and then queries are still answered everywhere. Both together are
+# evidence, or a peer that reaches the log.
 
 
 class PeerStatus(StrEnum):
@@ -127,15 +127,17 @@ class PeerStatus(StrEnum):
 
     HEARD = "heard"
     UNREACHABLE = "unreachable"
-    """No heartbeats arrive here, but at a live peer."""
+    """Heartbeats arrive only at a live peer, not here."""
     DOWN = "down"
 
 
 def standing_of(
     peer: str, heard: Collection[str], hears: Mapping[str, Collection[str]]
 ) -> PeerStatus:
-    """Return a peer's standing. ``heard``: the peers up for this HAProc; ``hears``: for each peer,
-    the HAProcs that it reports as up."""
+    """Return a peer's status.
+
+    ``heard``: the peers that are up for this HAProc; ``hears``: by peer, those up for it.
+    """
     if peer in heard:
         return PeerStatus.HEARD
     if any(peer in hears.get(other, ()) for other in heard):
@@ -148,13 +150,13 @@ class Evidence:
     """The evidence that this HAProc is cut off."""
 
     log_lost: bool
-    """The log has not answered for longer than it can have been away unnoticed by others."""
+    """The log has not answered for so long that others must have noticed it if it is away."""
     heard: frozenset[str] = frozenset()
     """Peers that are up."""
     log_seen_by: frozenset[str] = frozenset()
     """Peers that report that the log answers."""
     silent: frozenset[str] = frozenset()
-    """Peers that give no sign: they neither answer nor refuse connections."""
+    """Peers that neither answer nor refuse connections."""
     unheard: frozenset[str] = frozenset()
     """Configured peers that are not up."""
 
@@ -200,9 +202,9 @@ class Peer:
 class RingView:
     """The ring as one HAProc knows it from its peers' messages. Time is an argument.
 
-    Messages of an older incarnation do not count: one whose claim stands before that of the known
-    incarnation. While heartbeats of the known one arrive, another without a later claim does not
-    count either. When they stop, any incarnation of the cluster counts.
+    Messages of an older incarnation do not count: one whose claim is before the known incarnation's
+    in the log. While heartbeats of the known incarnation arrive, another one without a later claim
+    does not count either. When they stop, any incarnation of the cluster counts.
     """
 
     def __init__(self, rules: Membership, peers: Iterable[str], now_s: float) -> None:
@@ -211,7 +213,7 @@ class RingView:
         self.peers = {name: Peer(Detector(rules, now_s), changed_at=now_s) for name in peers}
 
     def follow(self, names: Iterable[str], now_s: float) -> None:
-        """Go by these peers from now on; what is known of those that stay is kept."""
+        """Use these peers from now on; the facts about those that stay are kept."""
         rules = self._rules
         self.peers = {
             name: self.peers.get(name) or Peer(Detector(rules, now_s), changed_at=now_s)
@@ -219,7 +221,7 @@ class RingView:
         }
 
     def heartbeat(self, beat: Beat, now_s: float) -> bool:
-        """Take in a heartbeat; False if it does not count. True may mean that others changed."""
+        """Note a heartbeat; False if it does not count. True may mean that others changed."""
         peer = self.peers[beat.cluster]
         if not self._counts(peer, beat.incarnation, beat.epoch, now_s):
             return False
@@ -230,7 +232,7 @@ class RingView:
         return True
 
     def report(self, report: ClusterReport, now_s: float) -> bool:
-        """Take in a report; False if it does not count."""
+        """Note a report; False if it does not count."""
         peer = self.peers[report.cluster]
         if not self._counts(peer, report.incarnation, report.epoch, now_s):
             return False
@@ -238,7 +240,7 @@ class RingView:
         return True
 
     def check(self, now_s: float) -> list[str]:
-        """Judge every peer; return the names of those whose standing changed."""
+        """Judge every peer; return the names of the peers with a new status."""
         rules = self._rules
         pause_s = now_s - self._checked_at
         if pause_s > rules.check_interval_s + rules.missed_in_a_row * rules.heartbeat_interval_s:
@@ -273,9 +275,9 @@ class RingView:
         return tuple(name for name, peer in self.peers.items() if peer.detector.hears(now_s))
 
     def given_up(self, name: str, now_s: float) -> bool:
-        """Return whether a peer is down and was silent for a window: requests are useless.
+        """True if a peer is down and was silent for a window: requests are useless.
 
-        So is one that the ring no longer has.
+        Also True for a peer that the ring no longer has.
         """
         peer = self.peers.get(name)
         if peer is None:
@@ -283,9 +285,9 @@ class RingView:
         return not peer.alive and peer.detector.silent_s(now_s) >= self._rules.window_s
 
     def unheard(self, now_s: float) -> frozenset[str]:
-        """Return the peers that were never alive here, and were not listened to for a window.
+        """Return the peers that were never alive here, and not listened to for a whole window yet.
 
-        One heartbeat makes no peer alive, so a HAProc that just began cannot call it gone.
+        One heartbeat makes no peer alive, so a HAProc that just began cannot judge it yet.
         """
         return frozenset(
             name
@@ -294,7 +296,7 @@ class RingView:
         )
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:
-        """Return the evidence of this HAProc's own isolation."""
+        """Return the evidence that this HAProc is cut off."""
         heard = frozenset(name for name, peer in self.peers.items() if peer.detector.up)
         seen = (name for name, peer in self.peers.items() if peer.beat and peer.beat.log_up)
         return Evidence(

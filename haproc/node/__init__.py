@@ -1,1 +1,1 @@
-"""One HAProc, put together: its parts, its life, and itself among its peers."""
+"""One HAProc as a whole: its parts, from start to end, and its membership of the ring."""

@@ -1,4 +1,4 @@
-"""The doors of one HAProc, in maintenance too, and while it cannot open its log."""
+"""The doors of one HAProc, also during maintenance, and while it cannot open its log."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ logger = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Taking a cluster from its clients for maintenance, and giving it back, at an operator's word.
+    """Drains a cluster for maintenance, and undrains it, on an operator's command.
 
-    A drained HAProc finishes what it has under way and refuses what is new; it stays a member of
-    the ring and applies its queue, as far as its Spark is there. The word holds until it is
-    taken back: it is kept in a file beside the process's own, so that a HAProc that is upgraded
-    or restarted takes no load before the operator says so.
+    A drained HAProc finishes its accepted requests and refuses new ones. It stays a member of the
+    ring and applies its queue while its Spark is there. The drain lasts until the operator ends it:
+    a file in the state folder holds it, so a HAProc that is upgraded or restarted takes no load
+    before the operator allows it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Maintenance:
             core.condition.drain(drained=True)
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
-        """Take no more requests from clients; raises RequestError."""
+        """Refuse new requests of clients from now on; raises RequestError."""
         core = self._core
         self._check_name(cluster)
         if not core.condition.now.drained:
@@ -102,7 +102,7 @@ class Maintenance:
         return self.standing()
 
     def standing(self) -> Mapping[str, Json]:
-        """Return how far the drain is."""
+        """Return the drain status."""
         core = self._core
         return {
             "cluster": core.me,
@@ -118,7 +118,7 @@ class Maintenance:
         return {view.name: view.state if view.alive else "" for view in views}
 
     def _keep(self) -> None:
-        """Write the word down, durably, before anybody is told that it holds."""
+        """Store the drain durably, before it is acknowledged."""
         try:
             with self._file.open("wb") as file:
                 file.write(b"drained by an operator\n")
@@ -139,27 +139,27 @@ class Maintenance:
 
 
 def drained_file(config: Config, cluster: str) -> Path:
-    """Return the file that says that a cluster is drained while it exists."""
+    """Return the file that exists while a cluster is drained."""
     return config.state_dir / f"drained-{cluster}"
 
 
-# The doors of one HAProc: which application stands behind which listener.
+# The doors of one HAProc: the application of each listener.
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDoors:
-    """The listeners, and the gate that tells what clients have under way."""
+    """The listeners, and the admission that counts clients' requests."""
 
     clients: Listener
     connect: ConnectListener | None
-    """For Spark Connect's clients."""
+    """The door of Spark Connect; None if the cluster has none."""
     operators: Listener
     request_admission: RequestAdmission
 
 
 @dataclass(frozen=True, slots=True)
 class BehindDoors:
-    """What stands behind the doors of one HAProc."""
+    """The parts that the doors of one HAProc need."""
 
     config: Config
     member: LocalMember
@@ -231,7 +231,7 @@ def show_ring(
     operators: web.Application,
     clients: web.Application | None = None,
 ) -> None:
-    """Have a HAProc's applications show the status page."""
+    """Add the status page to a HAProc's applications."""
     broadcaster = Broadcaster(watching)
     presence.on_change = broadcaster.changed
     show(operators, broadcaster, operators=True)
@@ -250,7 +250,7 @@ def connect_door(
     jobs: JobsHere | None = None,
     access: Access | None = None,
 ) -> ConnectListener | None:
-    """Return the listener for Spark Connect's clients, if there is to be one."""
+    """Return the listener for Spark Connect's clients; None if the cluster has no such door."""
     address = config.cluster(name).connect
     if address is None:
         return None
@@ -279,7 +279,7 @@ def connect_door(
 
 
 async def _taken_back(registry: Registry, key: Key) -> bool:
-    """Take back what an operation of Spark Connect's writes; whether it was."""
+    """Revoke the writes of a Spark Connect operation; True if that succeeded."""
     found = await registry.take_back((key.user, key.operation_id))
     return found.fate in (Fate.CANCELED, Fate.REVOKED)
 
@@ -291,7 +291,7 @@ def operator_door(
     presence: Presence,
     certificates: Certificates | None,
 ) -> Listener:
-    """Return the listener for peers and operators; heartbeats are answered in front of it."""
+    """Return the listener for peers and operators, with a shortcut for heartbeats."""
     return Listener(
         app,
         config.cluster(name).peer,
@@ -302,16 +302,16 @@ def operator_door(
     )
 
 
-# A HAProc while it can't open its log: it is starting, says why, and tries again.
+# A HAProc that cannot open its log: it is STARTING, reports the reason, and retries.
 #
-# It has no cursor and knows no end of the log yet, so it serves neither clients nor peers.
+# It does not know its cursor and the log's end yet, so it serves neither clients nor peers.
 
 
 T = TypeVar("T")
 
 
 class WaitingForLog:
-    """A source for the status doors; ``reason`` is why the log could not be opened last time."""
+    """A source for the status doors; ``reason``: why the log could not be opened last time."""
 
     def __init__(self, config: Config, name: str, presence: Presence, reason: str) -> None:
         self._config = config
@@ -360,7 +360,7 @@ async def wait_for_log(
     access: Access,
     certificates: Certificates | None,
 ) -> T | None:
-    """Open the log, however long its keeper is away; None if asked to stop meanwhile."""
+    """Open the log, with retries while it is unavailable; None if ``stop`` is set meanwhile."""
     try:
         return await open_log()
     except LogUnavailableError as error:

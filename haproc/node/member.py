@@ -1,8 +1,8 @@
-"""A HAProc as a member of its ring: one composition, for the process, the simulation and tests.
+"""Builds a HAProc as a member of its ring: for the process, the simulation and tests.
 
-What a member reaches is an argument, so it may be real or simulated; what it is made of is said
-here only. The view of the ring is there first, since a process has one already while it waits for
-its log; from here on that view tells of this member.
+The parts outside a member are arguments, so they may be real or simulated. The view of the ring
+exists before the member, since a process needs it while it waits for its log. From now on this view
+reports the member.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from haproc.sessions.upkeep import Listing, Upkeep, rebuilding
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a member reaches, and how it sees its ring."""
+    """The parts outside a member, and its view of the ring."""
 
     log: Log
     store: KeyValueStore
@@ -55,7 +55,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """Who is told of what happens to a member."""
+    """The callbacks for events of a member."""
 
     on_state: Callable[[State, str], None] = lambda state, reason: None
     on_members: Callable[[Sequence[Neighbour]], None] = lambda members: None
@@ -75,28 +75,28 @@ class LocalMember:
 
     @property
     def core(self) -> Core:
-        """What the parts of the replica share."""
+        """The common part of the replica."""
         return self.replica.core
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Begin; the tasks end by being cancelled, or with what no retry can mend."""
+        """Start; the tasks end only by cancellation, or with an error that no retry can solve."""
         parts = (self.replica, self.trimmer, self.mender)
         return [asyncio.ensure_future(part.run()) for part in parts]
 
     def own(self) -> Own:
-        """Return what peers are told of it."""
+        """Return this HAProc's report for its peers."""
         core, log, log_end = self.core, self.core.own_log, self.core.watermarks.log_end
         state, low, since = core.condition.state, core.schedule.low, self.members.since
         lag = core.watermarks.lag
         return Own(state, since, log.epoch + 1, low, log_end, lag, log.seen, log.lost)
 
     def isolate(self, why: str) -> None:
-        """Take in that it is cut off (why), or is not any more (empty)."""
+        """Note that it is cut off, for the reason ``why``; empty if it is not any more."""
         self.core.condition.isolate(why)
 
 
 def build_member(config: Config, world: World, observers: Observers | None = None) -> LocalMember:
-    """Put a member together; it does nothing before it is started."""
+    """Build a member; it does nothing before it is started."""
     members, told = world.members, observers or Observers()
 
     def state_changed(state: State, reason: str) -> None:
@@ -139,7 +139,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
 
 
 def build_archive(config: Config, member: LocalMember, world: World, peers: Timekeepers) -> Pages:
-    """Return what every cluster has applied, for whoever archives it."""
+    """Return the pages of applied operations, for an archive."""
     return Pages(
         member.core,
         member.replica.admission,
@@ -156,7 +156,7 @@ def build_sessions(
     world: World,
     new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
 ) -> tuple[Sessions, Upkeep, Listing]:
-    """Return the clients' sessions as this member sees them: for clients, upkeep, operators."""
+    """Return the clients' sessions of this member: for clients, upkeep, operators."""
     core = member.core
     log_end = LogEnd(member.replica.read_end)
 
@@ -193,7 +193,7 @@ def build_sessions(
 def build_reads(
     config: Config, member: LocalMember, forwarding: Forwarding | None, counts: Counts
 ) -> Reads:
-    """Return what sees to it that queries run where it is fresh enough."""
+    """Return the part that runs queries on clusters that are fresh enough."""
 
     def peers() -> list[Candidate]:
         return readers(member.members.peers())

@@ -1,4 +1,4 @@
-"""One HAProc: everything put together, started, watched and stopped, with faults on demand."""
+"""One HAProc as a whole: it is built, started, watched and stopped, with faults on demand."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from haproc.sessions.sessions import Sessions
 # Faults on demand, for tests that kill real processes at an exact moment.
 #
 # ``HAPROC_FAULT=apply.after:2:kill`` sends this process SIGKILL when it reaches the step for the
-# second time; ``stop`` sends SIGSTOP instead. Unset, nothing of this exists.
+# second time; ``stop`` sends SIGSTOP instead. Without the variable there are no faults.
 
 
 VARIABLE = "HAPROC_FAULT"
@@ -64,11 +64,11 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 class FaultError(ValueError):
-    """The variable says nothing that can be done."""
+    """The variable's value is not valid."""
 
 
 def trace_from(environ: Mapping[str, str]) -> Trace:
-    """Return the trace that the environment asks for."""
+    """Return the trace for the fault in the environment, or one without effect."""
     text = environ.get(VARIABLE, "")
     if not text:
         return no_trace
@@ -94,10 +94,10 @@ def trace_from(environ: Mapping[str, str]) -> Trace:
     return trace
 
 
-# One HAProc: everything put together, started, watched and stopped.
+# One HAProc as a whole: it is built, started, watched and stopped.
 #
-# The operator door is open from start to end. The client door follows the state: open while the
-# cluster may serve, refused otherwise.
+# The operator door is open from start to end. The client door is open while the cluster may serve,
+# and closed otherwise.
 
 
 logger = logging.getLogger(__name__)
@@ -107,33 +107,33 @@ RECORD_HEADER_BYTES_MAX = 1 << 20
 
 
 class ExitCode(IntEnum):
-    """How a HAProc ends; 2 is kept for wrong usage."""
+    """The exit code of a HAProc; 2 is kept for wrong usage."""
 
     STOPPED = 0
     FAILED = 1
     CLUSTER_DOWN = 4
     FENCED = 5
     AGAIN = 6
-    """It is to begin anew, in the same process."""
+    """The HAProc must begin anew, in the same process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What is kept durably, and shared by the ring."""
+    """The durable parts that the ring shares."""
 
     log: Log
     store: KeyValueStore
 
 
 def spark_engine(config: Config, name: str) -> Engine:
-    """Return a cluster's own Spark; called in a running event loop."""
+    """Return the engine of a cluster's own Spark; called in a running event loop."""
     return SparkConnectEngine(
         config.cluster(name).spark, ring=config.ring, cluster=name, paths=config.paths
     )
 
 
 def open_doors(config: Config, name: str) -> list[str]:
-    """Return what is said of doors that others than this machine reach, without TLS."""
+    """Return a warning for each door without TLS that is reached from other machines."""
     if config.tls.enabled:
         return []
     cluster = config.cluster(name)
@@ -147,7 +147,7 @@ def open_doors(config: Config, name: str) -> list[str]:
 
 
 class Node:
-    """One HAProc of the ring; `run` is its whole life.
+    """One HAProc of the ring; `run` lasts from its start to its end.
 
     ``certificates``: those of ``config.tls`` if they are read already.
     """
@@ -174,14 +174,14 @@ class Node:
         self._texts = Offload(shares=Shares.of(WAITING_MAX, config))
 
     def stop(self) -> None:
-        """Ask for a graceful end: finish what is under way, take nothing new."""
+        """Request a graceful end: finish running requests, take no new ones."""
         self._stop.set()
 
     async def run(self) -> ExitCode:
-        """Serve until stopped; raises what no retry can mend."""
+        """Serve until stopped; raises errors that no retry can solve."""
         config, name = self._config, self._name
         rules = load_rules(config.rules) if config.rules else Rules.builtin()
-        classify("SELECT 1 FROM t", Context(), rules)  # the first one takes 0.1 s
+        classify("SELECT 1 FROM t", Context(), rules)  # the first call takes 0.1 s
         rules = replace(rules, paths=Paths(config.paths))
         await check_jobs(config, name)
         for warning in open_doors(config, name):
@@ -343,17 +343,18 @@ class Node:
         return code if isinstance(code, ExitCode) else ExitCode.FAILED
 
     async def _follow_state(self, member: LocalMember, doors: NodeDoors) -> ExitCode:
-        """Keep the client door as the state wants it; returns when the process must end."""
+        """Open or close the client doors by the state; returns when the process must end."""
         core = member.core
         again, retry_s = self._changed.set, self._config.timeouts.retry_max_s
         follows = []
         if doors.connect is not None:
-            # Its clients go elsewhere by themselves once it is closed, and only then.
+            # Its clients go to another HAProc only once it is closed.
             follows.append(ClientDoor(self._name, doors.connect, again, retry_s, SERVING))
-        # Last: who finds this one open, or hears that the cluster is ready, finds the other open.
+        # Last: a client that finds this door open, or learns that the cluster is ready, finds the
+        # other open.
         follows.append(ClientDoor(self._name, doors.clients, again, retry_s))
         while True:
-            if not self._stop.is_set():  # else it is `_drain` that closes them
+            if not self._stop.is_set():  # later `_drain` closes them
                 for door in follows:
                     await door.follow(core.condition.state)
             if core.condition.state is State.FENCED:
@@ -371,10 +372,10 @@ class Node:
         self._changed.set()
 
     async def _drain(self, member: LocalMember, doors: NodeDoors) -> None:
-        """Let what is under way come to its end, within the time given for it.
+        """Wait for the end of accepted requests, at most ``drain_s``.
 
-        The door stays open meanwhile: what is new is told to go elsewhere, and whoever waits finds
-        that this process lives.
+        The door stays open meanwhile: new requests get an error that names the state, and waiting
+        clients see that this process is alive.
         """
         timeout_s = self._config.timeouts.drain_s
         member.core.condition.stopping()

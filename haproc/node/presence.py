@@ -1,8 +1,8 @@
 """One HAProc among its peers, for the whole life of its process: also while it waits for its log.
 
-Puts together the lines to the peers (the mesh, or Redis over it), the view of the ring
-(``members``) and the doors on which peers tell theirs. Whoever is built on the view attaches itself
-to it, see `haproc.node.member`.
+Builds the lines to the peers (the mesh, or Redis in addition), the view of the ring (``members``)
+and the door for peers' messages. The member is built later and attaches itself to the view, see
+`haproc.node.member`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from haproc.membership.redis_lines import RedisLines
 
 MEASURE_S: Final = 1.0
-"""How often the metrics are brought up to date; chosen: nobody reads them more often."""
+"""Interval at which the metrics are updated; chosen: nobody reads them more often."""
 
 
 class Presence:
-    """See the module."""
+    """The lines to the peers, the view of the ring, and the door for peers' messages."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Presence:
         self._measured = frozenset(peers)
         self.history = History()
         self.on_change: Callable[[], None] = lambda: None
-        """Hears of each change of a cluster's state."""
+        """Called after each change of a cluster's state."""
         self.members.on_change = self._look_soon
         self._tasks = [
             asyncio.ensure_future(self.members.run()),
@@ -64,12 +64,12 @@ class Presence:
         ]
 
     async def ended(self) -> None:
-        """Wait for ever; raises what this part died of, which nothing should make it do."""
+        """Wait for ever; raises the error if this part fails, which should not happen."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         next(iter(done)).result()
 
     def views(self) -> list[ClusterView]:
-        """Return every cluster as it is seen from here."""
+        """Return every cluster in this HAProc's view."""
         members, now = self.members, datetime.now(UTC)
         return cluster_views(
             self._config,
@@ -84,7 +84,7 @@ class Presence:
         )
 
     def status(self) -> dict[str, Json]:
-        """Return what ``GET /clusterStatus`` says of the ring."""
+        """Return the ring's part of ``GET /clusterStatus``."""
         found = self.members.places()
         return {
             "in_sync": [name for name in sorted(found) if found[name].in_sync],
@@ -94,7 +94,7 @@ class Presence:
         }
 
     def transport(self) -> dict[str, Json]:
-        """Return what carries heartbeats and reports."""
+        """Return the transport of heartbeats and reports."""
         redis = self._redis
         if redis is None:
             way, reason, since = StateWay.MESH.value, "", self._began
@@ -112,20 +112,20 @@ class Presence:
         }
 
     async def aclose(self) -> None:
-        """Fall silent."""
+        """Stop sending and receiving."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._lines.aclose()
 
     def _recall(self, report: ClusterReport) -> None:
-        """A peer left a report behind: take it in if it has told nothing yet."""
+        """Note a report that a peer left in Redis, if the peer has sent none itself."""
         peer = self.members.peers().get(report.cluster)
         if peer is not None and peer.report is None:
             self.members.report(report)
 
     def _look_soon(self) -> None:
-        """Look after this turn of the loop: what calls this may be in the middle of the change."""
+        """Check in the next turn of the loop: the caller may be in the middle of the change."""
         asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
@@ -140,7 +140,7 @@ class Presence:
             await asyncio.sleep(MEASURE_S)
 
     def measure(self) -> None:
-        """Bring the metrics up to date."""
+        """Update the metrics."""
         views = self.views()
         peers = {view.name: view for view in views if view.name != self._name}
         for gone in self._measured - peers.keys():
@@ -154,7 +154,7 @@ class Presence:
         found = self.members.places().values()
         self._metrics.in_sync(sum(place.in_sync for place in found), high_watermark(found))
         redis = self._redis
-        # No series for Redis where there is none: a 0 means that it is away.
+        # No series for Redis without one: a 0 means that it is away.
         ways = list(StateWay) if redis else [StateWay.MESH]
         self._metrics.transport(redis.way if redis else StateWay.MESH, ways)
         if redis is not None:
@@ -167,7 +167,7 @@ def _redis_lines(config: Config, identity: tuple[str, str], mesh: Links) -> Redi
     if config.state is not StateWay.REDIS:
         return None
     try:
-        # An extra: not everybody has it installed.
+        # An extra, which is not always installed.
         from haproc.membership.redis_lines import RedisLines
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "redis":

@@ -1,4 +1,4 @@
-"""What a member tells of itself and of its ring, on the status page too."""
+"""The status of a member and of its ring, also for the status page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHOWN_MAX: Final = 100
 
 
 class Server(Protocol):
-    """See `haproc.engine.interface.Engine`."""
+    """A Spark server, see `haproc.engine.interface.Engine`."""
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]: ...
 
@@ -56,13 +56,11 @@ class SettingsSource(Protocol):
 
 
 class DriftWatch:
-    """Looks now and then whether the ring's Spark servers are set alike, and says what is not.
+    """Compares the settings of the ring's Spark servers every LOOK_S, and logs differences.
 
-    HAProcs ask each other for this: reports go out twice a second, and stay small.
-
-    ``up`` is set while the server answers.
-
-    ``defaults``: the settings that sessions begin with, by their names in Spark.
+    HAProcs ask each other for the settings: reports go out twice a second, and must stay small.
+    ``up`` is set while the server answers. ``defaults``: the settings of new sessions, by Spark's
+    names.
     """
 
     def __init__(
@@ -85,7 +83,7 @@ class DriftWatch:
         self.findings = drift.Findings()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Compare until cancelled."""
         while True:
             await self._up.wait()
             try:
@@ -95,7 +93,7 @@ class DriftWatch:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Ask the peers and the own server, and compare; raises EngineError."""
+        """Read the settings of the peers and the own server, and compare; raises EngineError."""
         names = self._peers.names
         asked = [name for name in names if not self._peers.given_up(name)]
         answers = await asyncio.gather(*(self._ask(name) for name in asked))
@@ -134,14 +132,14 @@ class DriftWatch:
         elif before and not now:
             logger.info("%s: no more: %s", self._cluster, what)
 
-    # -- what the doors ask ----------------------------------------------------------------
+    # -- for the doors -------------------------------------------------------------------------
 
     def settings(self) -> Mapping[str, Json]:
         """Return the body of ``GET /ha/v1/settings``; empty settings: not read yet."""
         return {"cluster": self._cluster, "settings": dict(self._mine)}
 
     def describe(self) -> Mapping[str, Json]:
-        """Return what ``GET /clusterStatus`` shows: it is open to all, so no values."""
+        """Return the part of ``GET /clusterStatus``, without values: it is open to all."""
         found = self.findings
         return {
             "differing": [
@@ -161,7 +159,7 @@ def _names(names: Iterable[str]) -> list[Json]:
 
 
 class NodeStatus:
-    """What a member reports of itself: on its status doors, and as metrics."""
+    """The status of a member: for its status doors, and as metrics."""
 
     def __init__(
         self,
@@ -185,11 +183,11 @@ class NodeStatus:
         self._jobs: Runner | None = None
 
     def behind(self, is_open: Callable[[], bool]) -> None:
-        """Call the cluster ready only while clients can come in: the door follows the state."""
+        """Report the cluster as ready only while its client door is open."""
         self._is_open = is_open
 
     def tells_of(self, connect: Callable[[], Figures]) -> None:
-        """Tell of a Spark Connect door, too."""
+        """Report a Spark Connect door, too."""
         self._connect = connect
 
     def counts(self, jobs: Runner) -> None:
@@ -197,7 +195,7 @@ class NodeStatus:
         self._jobs = jobs
 
     def readiness(self) -> Readiness:
-        """Return whether the cluster serves."""
+        """Return the readiness: the state, and if the cluster serves."""
         core = self._member.core
         serving = core.condition.state in SERVING and self._is_open()
         drained = core.condition.now.drained
@@ -233,7 +231,7 @@ class NodeStatus:
         }
 
     async def measure(self, metrics: Metrics) -> NoReturn:
-        """Keep the metrics up to date."""
+        """Update the metrics for ever."""
         core, replica, trimmer = self._member.core, self._member.replica, self._member.trimmer
         while True:
             marks = core.watermarks
@@ -264,14 +262,14 @@ class NodeStatus:
         metrics.connect(found.statements, found.operations, resumed)
 
 
-# What the status page shows: of what this HAProc has in memory, and why peers do not serve.
+# The content of the status page: facts of this HAProc, and the reasons why peers do not serve.
 
 
 OPERATIONS_MAX: Final = 25
 QUEUE_MAX: Final = 10
-"""What fails or blocks stands at the queue's head."""
+"""A failing or blocking operation is among the first of the queue."""
 ASK_S: Final = 0.3
-"""How long a snapshot waits for why a peer does not serve; chosen, not measured."""
+"""Time for which a snapshot waits for a peer's reason not to serve; chosen, not measured."""
 _OF_STATUS: Final = (
     *("ring", "cluster", "state", "reason", "drained", "undecided", "log_end", "cursor", "lag"),
     *("since", "recovery", "copy", "copy_failed", "in_sync", "high_watermark", "sessions"),
@@ -285,7 +283,7 @@ class Asked(Protocol):
 
 
 class Watching:
-    """See the module. Without a replica, this HAProc waits for its log."""
+    """The data of the status page. Without a replica, this HAProc waits for its log."""
 
     def __init__(
         self,
@@ -304,11 +302,11 @@ class Watching:
         self._jobs = jobs
 
     def history(self) -> Mapping[str, Json]:
-        """Return the last minutes."""
+        """Return the samples of the last minutes."""
         return {"samples": [*self._presence.history.samples]}
 
     async def snapshot(self) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
-        """Return what everybody may see, and what operators see beside or instead."""
+        """Return the public data, and the data that operators see in addition or instead."""
         status, history = self._status.cluster_status(), self._presence.history
         clusters = await asyncio.gather(*(self._cluster(view) for view in _listed(status)))
         public: dict[str, Json] = {
@@ -333,7 +331,7 @@ class Watching:
         }
 
     async def _cluster(self, view: dict[str, Json]) -> Json:
-        """Return a cluster's view with what it says of itself, if it lives and does not serve."""
+        """Return a cluster's view; if it is alive and not READY, with its reason and its copy."""
         name, found = str(view["name"]), dict[str, Json]()
         others = (
             view["state"] not in ("", State.READY.value) and name in self._presence.members.peers()
@@ -343,7 +341,7 @@ class Watching:
                 told = await self._peers.status(name, ASK_S)
                 found = {"reason": told.reason, "copy": msgspec.to_builtins(told.copy)}
             except PeerUnavailableError:
-                pass  # the heartbeats will tell
+                pass  # the heartbeats will show it
         return {**view, **found}
 
 
@@ -354,7 +352,7 @@ def _listed(status: Mapping[str, Json]) -> list[dict[str, Json]]:
 
 
 def _line(known: Known) -> dict[str, Json]:
-    """Return what everybody may see of an operation."""
+    """Return the public facts about an operation."""
     facts, outcome, ended = known.facts, known.outcome, known.resolved_ms
     return {
         "offset": known.offset,

@@ -1,11 +1,11 @@
-"""Brings what every cluster has applied from the log into the table ``haproc.operations``.
+"""Writes the operations that every cluster has applied from the log to ``haproc.operations``.
 
-Run ``python -m haproc.pipeline.archive`` again and again: each run goes on behind the newest offset
-in the table, and ends once it has all that is there.
+Run ``python -m haproc.pipeline.archive`` repeatedly: each run goes on after the newest offset in
+the table, and ends once it has all operations that can be read.
 
-Exactly once: a page's rows are merged by their offset, so that whoever writes a row again, be it
-another run at the same time or one that was killed and whose write is still on its way, writes
-nothing. Nothing is kept but the table: its newest offset is the position.
+Exactly once: a page's rows are merged by their offset. So a row that is written again, by another
+run at the same time or by a killed run whose write is still on its way, changes nothing. The only
+state is the table: its newest offset is the position.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from haproc.pipeline.ring import ClientDoors, HttpAnswer, RingError
 
 PATH: Final = "/api/ha/operations"
 ROWS: Final = 20_000
-"""In one write: a second or two of a small cluster's time."""
+"""Rows in one write: a second or two of a small cluster's time."""
 PASSED_MAX: Final = 1000
-"""So many offsets without a row, the archive's own writes mostly, are passed over each run before a
-row says that nothing is there. It is a write itself, so it must be seldom."""
+"""Offsets without a row, mostly the archive's own writes, that each run skips before it writes a
+row for the position. That row is a write itself, so it must be rare."""
 POSITION: Final = "position"
-"""The kind of such a row."""
+"""The kind of a row for the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows as Arrow; all below ``end`` is in it or before it, and ``applied_to`` can be told."""
+    """Rows as Arrow: operations from ``start`` to ``end``; ``applied_to``: the archive's end."""
 
     rows: Any
     start: int
@@ -49,7 +49,7 @@ class Asks(Protocol):
 
 
 def pages(doors: Asks, position: int, rows: int = ROWS) -> Iterator[Page]:
-    """Yield what is there from a position on, page by page."""
+    """Yield the operations from a position on, page by page."""
     while True:
         answer = doors.ask(f"{PATH}?from={position}&rows={rows}")
         with pa.ipc.open_stream(answer.body) as reader:
@@ -65,7 +65,7 @@ def pages(doors: Asks, position: int, rows: int = ROWS) -> Iterator[Page]:
 
 
 def position_row(schema: Any, page_end: int) -> Any:
-    """Return a row that stands for all below an offset, where nothing else does."""
+    """Return a row for the position below an offset, if no operation has one."""
     row = {"offset": page_end - 1, "kind": POSITION}
     return pa.Table.from_pylist([row], schema=schema)
 
@@ -77,19 +77,19 @@ class Operations:
         self._spark = spark
 
     def create(self) -> None:
-        """Make it where it is missing."""
-        # What exists already need not be said to the ring again: each DDL stops all for a moment.
+        """Make the table if it is missing."""
+        # Only then: each DDL stops all writes for a moment.
         if not self._spark.catalog.tableExists(tables.OPERATIONS):
             self._spark.sql(tables.CREATE_SCHEMA)
             self._spark.sql(tables.CREATE_OPERATIONS)
 
     def position(self) -> int:
-        """Return the offset behind the newest one there."""
+        """Return the offset after the newest one in the table."""
         (row,) = self._spark.sql(f"SELECT max(offset) FROM {tables.OPERATIONS}").collect()
         return 0 if row[0] is None else int(row[0]) + 1
 
     def merge(self, rows: Any) -> None:
-        """Add the rows whose offsets are not there yet."""
+        """Add the rows with offsets that are not in the table yet."""
         newest = self._spark.createDataFrame(rows).selectExpr("*", "CAST(time AS DATE) AS day")
         below = min(rows.column("offset").to_pylist())
         merged = newest.alias("new").mergeInto(
@@ -106,7 +106,7 @@ def _expression(text: str) -> Any:
 
 
 def archive(operations: Operations, doors: Asks, rows: int = ROWS) -> int:
-    """Bring all that is there into the table; return how many rows that were."""
+    """Write all operations that can be read to the table; return their number."""
     begun = position = written = operations.position()
     count = 0
     for page in pages(doors, begun, rows):
@@ -124,7 +124,7 @@ def archive(operations: Operations, doors: Asks, rows: int = ROWS) -> int:
 
 
 def main() -> int:
-    """Archive once."""
+    """Archive once; return the exit code."""
     parser = ring.arguments("Archive what every cluster has applied.")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of one write ({ROWS})")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""What the programs of the pipeline are given, and how they reach the ring.
+"""The settings of the pipeline's programs, and their access to the ring.
 
-``SPARK_REMOTE``: ``sc://`` URL of the PySpark doors, several in front of the slash, in order.
-``HACLIENT_SERVERS``, ``HACLIENT_TOKEN``: the client doors' URLs, by commas, and the user's token;
-none: that of ``SPARK_REMOTE``, as a job finds it. ``HACLIENT_CA_FILE``,
+``SPARK_REMOTE``: ``sc://`` URL of the PySpark doors, several before the slash, in order.
+``HACLIENT_SERVERS``, ``HACLIENT_TOKEN``: the client doors' URLs, separated by commas, and the
+user's token; by default the token in ``SPARK_REMOTE``, as in a job. ``HACLIENT_CA_FILE``,
 ``HACLIENT_CERTIFICATE_FILE``, ``HACLIENT_KEY_FILE``: for doors with TLS.
 """
 
@@ -26,16 +26,16 @@ import haclient
 from haclient.settings import tls_files, tls_options
 
 ANSWER_S: Final = 120.0
-"""A page after a HAProc's restart takes seconds of a core."""
+"""The time for an answer: a page after a HAProc's restart takes seconds of a core."""
 OUTAGE_S: Final = 60.0
-"""For so long all client doors are tried again, as haclient does."""
+"""Time for which all client doors are tried again, as in haclient."""
 PAUSE_S: Final = 0.5
 
 
 class RingError(Exception):
-    """The ring did not answer, or refused what was asked; the message says what to do.
+    """The ring did not answer, or refused the request; the message says what to do.
 
-    ``status``: of the answer that refused it; None: there was none.
+    ``status``: of the answer that refused it; None without an answer.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -57,24 +57,24 @@ class HttpAnswer:
 
 @dataclass(slots=True)
 class ClientDoors:
-    """The client doors, asked in order; one that answered is asked first the next time."""
+    """The client doors, asked in order; a door that answered is asked first the next time."""
 
     servers: Sequence[str]
     token: str = field(default="", repr=False)
     answer_s: float = ANSWER_S
-    """So long one may take."""
+    """The time limit of one answer."""
     tls: ssl.SSLContext | None = None
     """None: the system's certificates are trusted."""
     at: int = 0
 
     def next(self) -> None:
-        """Ask another one first from now on."""
+        """Ask the next door first from now on."""
         self.at = (self.at + 1) % len(self.servers)
 
     def ask(self, path: str, body: object = None) -> HttpAnswer:
         """Return the first answer of any server; raises RingError.
 
-        What is asked here may be repeated. A server that is away, or cannot tell, is passed over.
+        Requests may be repeated. A server that is away, or cannot answer now, is skipped.
         """
         until, why = time.monotonic() + OUTAGE_S, ""
         while True:
@@ -111,7 +111,7 @@ def _told(error: urllib.error.HTTPError) -> str:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return a parser with what all programs of the pipeline take."""
+    """Return a parser with the common arguments of the pipeline's programs."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--remote",
@@ -127,7 +127,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def session(options: argparse.Namespace) -> Any:
-    """Return a Spark session on the ring that reads what was acknowledged, whoever wrote it."""
+    """Return a Spark session on the ring that reads everything acknowledged; raises RingError."""
     if not options.remote:
         raise RingError("--remote or SPARK_REMOTE is needed: sc://host:port of the PySpark doors")
     spark = haclient.spark(options.remote, **tls_options(os.environ))
@@ -137,7 +137,7 @@ def session(options: argparse.Namespace) -> Any:
 
 
 def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> ClientDoors:
-    """Return the ring's client doors."""
+    """Return the ring's client doors; raises RingError."""
     servers = [each.strip() for each in options.servers.split(",") if each.strip()]
     if not servers:
         raise RingError("--servers or HACLIENT_SERVERS is needed: URLs of the client doors")
@@ -146,7 +146,7 @@ def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> ClientDoor
 
 
 def tls_context(**files: Path | None) -> ssl.SSLContext:
-    """Return what HTTPS is spoken with: these files, or haclient's variables; raises RingError."""
+    """Return the TLS context from these files, or haclient's variables; raises RingError."""
     try:
         return tls_files(**tls_options(os.environ, files)).context()
     except haclient.InterfaceError as error:
@@ -154,7 +154,7 @@ def tls_context(**files: Path | None) -> ssl.SSLContext:
 
 
 def token_in(remote: str) -> str:
-    """Return the token that a URL of PySpark's holds; empty if it holds none."""
+    """Return the token in a PySpark URL; empty if it has none."""
     for option in remote.split(";")[1:]:
         key, _, value = option.partition("=")
         if key == "token":

@@ -1,4 +1,4 @@
-"""The tables in which the pipeline keeps its findings, and what ``haproc report`` shows."""
+"""The tables with the pipeline's results, and the query of ``haproc report``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import haclient
 
-# The tables in which the pipeline keeps what it finds: tables of the ring like any other.
+# The tables with the pipeline's results: tables of the ring like any other.
 #
-# They lie in a schema of their own. What its user writes there is left out of the archive.
+# They are in their own schema. The writes of its user there are left out of the archive.
 
 
 SCHEMA: Final = "spark_catalog.haproc"
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS {OPERATIONS} (
   origin STRING, request STRING, outcomes {_OUTCOMES}, day DATE
 ) USING delta PARTITIONED BY (day)
 """
-"""``day`` is that of ``time``, in UTC: what is old is deleted by it."""
+"""``day`` is that of ``time``, in UTC: old rows are deleted by it."""
 CREATE_USAGE: Final = f"""
 CREATE TABLE IF NOT EXISTS {USAGE} (
   hour TIMESTAMP, user STRING, table STRING, cluster STRING,
@@ -43,11 +43,11 @@ CREATE TABLE IF NOT EXISTS {VERIFICATIONS} (
 """
 
 
-# What ``haproc report`` shows: the usage of the last hours, by table, user, cluster or hour.
+# The query of ``haproc report``: the usage of the last hours, by table, user, cluster or hour.
 
 
 _ONCE: Final = "table IS NULL AND cluster IS NULL"
-"""Rows in which each statement is there once: all tables, the whole ring."""
+"""Rows that contain each statement once: all tables, the whole ring."""
 _ROWS_OF: Final = {
     "table": "table IS NOT NULL AND cluster IS NULL",
     "user": _ONCE,

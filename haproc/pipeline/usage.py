@@ -1,12 +1,11 @@
-"""Sums ``haproc.operations`` up by hour, user, table and cluster, in ``haproc.usage``.
+"""Sums up ``haproc.operations`` by hour, user, table and cluster, in ``haproc.usage``.
 
-Run ``python -m haproc.pipeline.usage`` behind the archive. A run computes all hours from the first
-one on in which an operation is new, late ones of past hours among them, and puts them in place of
-what stood there, in one commit.
+Run ``python -m haproc.pipeline.usage`` after the archive. A run computes all hours from the first
+one that has a new operation, late ones included, and replaces their rows in one commit.
 
-Nothing is kept but the table. Every row says up to which offset its run counted, and each run
-writes the newest hour anew: so what that one says is how far the whole table is. That holds when a
-run is killed, and when one that saw less comes behind another: then more is computed again.
+The only state is the table. Every row has the offset up to which its run counted, and each run
+writes the newest hour anew. So the newest hour's offset is the position of the whole table. This
+holds if a run is killed, and if a run that read less ends after another: then more is computed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WHERE time IS NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a run computes: the hours from ``begins`` on, of operations up to ``offset_to``."""
+    """The work of a run: the hours from ``begins`` on, with operations up to ``offset_to``."""
 
     begins: datetime
     offset_to: int
@@ -40,7 +39,7 @@ class Span:
 
     @property
     def day(self) -> str:
-        """Its day as a literal."""
+        """The first hour's day as a literal."""
         return f"DATE '{self.begins.astimezone(UTC):%Y-%m-%d}'"
 
 
@@ -48,9 +47,9 @@ def summed(span: Span) -> str:
     """Return the query of a span's hours.
 
     An operation counts for each table that it writes and once for all tables (null), and in both
-    for each cluster and once for the ring (null). For the ring it failed if it did anywhere, and
-    took until it was done everywhere. ``lag_ms``: how long after the first cluster that was done
-    with it this one was; so it is known where all latencies are.
+    for each cluster and once for the ring (null). For the ring it failed if it failed anywhere, and
+    it took until all clusters were done. ``lag_ms``: the time after the first cluster that was
+    done; null if a latency is not known.
     """
     return f"""
 WITH ended AS (
@@ -85,7 +84,7 @@ GROUP BY hour, user, table, each.cluster
 
 
 def sum_up(spark: Any) -> Span | None:
-    """Bring the table up to date; return what was computed, None if nothing is new."""
+    """Update the table; return the computed span, None if nothing is new."""
     from pyspark.sql import functions
 
     if not spark.catalog.tableExists(tables.USAGE):
@@ -101,7 +100,7 @@ def sum_up(spark: Any) -> Span | None:
 
 
 def main() -> int:
-    """Sum up once."""
+    """Sum up once; return the exit code."""
     options = ring.arguments("Sum up the archive by hour.").parse_args()
     try:
         spark = ring.session(options)

@@ -1,9 +1,9 @@
-"""Has all clusters compared, and keeps what was found in ``haproc.verifications``.
+"""Has all clusters compared, and stores the findings in ``haproc.verifications``.
 
-Run ``python -m haproc.pipeline.verify`` on a schedule: it begins a verification, waits until every
-cluster that can has told what it holds, but not for longer than it may, and keeps a row for each
-table and cluster. A finding is there once, however often it is written: it is known by its place in
-the log, its table and its cluster.
+Run ``python -m haproc.pipeline.verify`` on a schedule. It begins a verification, waits for the
+reports of all clusters that can send one, up to a time limit, and stores a row for each table and
+cluster. Each finding has one row, however often it is written: its key is its offset in the log,
+its table and its cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from haproc.pipeline.ring import ClientDoors, RingError
 
 PATH: Final = "/api/ha/verify"
 WAIT_S: Final = 3600.0
-"""How long clusters that read their tables are waited for, unless it is said."""
+"""The default time limit for clusters that read their tables."""
 ANSWER_S: Final = 20.0
 """A HAProc asks its peers before it answers, each for a few seconds at most."""
 POLL_S: Final = 1.0
@@ -51,9 +51,9 @@ def verified(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Mapping[str, Any]:
-    """Begin a verification; return what it came to when it is complete, or the time is over.
+    """Begin a verification; return its result when it is complete, or after the time.
 
-    Raises RingError if no HAProc could tell anything in that time.
+    Raises RingError if no HAProc could report anything in that time.
     """
     end = clock() + wait_s
     marker = json.loads(doors.ask(PATH, {}).body)["marker"]
@@ -89,7 +89,7 @@ def rows(found: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
 
 
 def told(found: Mapping[str, Any]) -> str:
-    """Return in a line what was found of each cluster."""
+    """Return the findings of all clusters in one line."""
     clusters = [
         f"{name} {each['finding']}" + (f" ({each['reason']})" if each["reason"] else "")
         for name, each in found["clusters"].items()
@@ -99,19 +99,19 @@ def told(found: Mapping[str, Any]) -> str:
 
 
 def equal(found: Mapping[str, Any]) -> bool:
-    """Whether all clusters have told, and hold the same."""
+    """True if all clusters have reported, and are equal."""
     return all(each["finding"] == EQUAL for each in found["clusters"].values())
 
 
 def create(spark: Any) -> None:
-    """Make the table where it is missing: before a verification, which holds DDL up."""
+    """Make the table if it is missing: before a verification, which delays DDL."""
     if not spark.catalog.tableExists(tables.VERIFICATIONS):
         spark.sql(tables.CREATE_SCHEMA)
         spark.sql(tables.CREATE_VERIFICATIONS)
 
 
 def keep(spark: Any, found: Mapping[str, Any], now: datetime) -> None:
-    """Put the findings into the table, those that are not there yet."""
+    """Add the findings that are not in the table yet."""
     from pyspark.sql import functions
 
     made = spark.createDataFrame(pa.Table.from_pylist(rows(found, now), schema=_SCHEMA))
@@ -120,7 +120,7 @@ def keep(spark: Any, found: Mapping[str, Any], now: datetime) -> None:
 
 
 def main() -> int:
-    """Verify once: 0 if all clusters are equal, 3 if they are not, 1 if that cannot be told."""
+    """Verify once; returns 0 if all clusters are equal, 3 if they are not, 1 if that is unknown."""
     parser = ring.arguments("Compare all clusters' tables, and keep what is found.")
     parser.add_argument(
         "--wait-s", type=float, default=WAIT_S, help=f"for clusters that read ({WAIT_S:g})"

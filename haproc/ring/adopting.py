@@ -1,8 +1,8 @@
-"""What clusters hold, compared with the one whose tables the others are to get.
+"""Compares the tables of all clusters with those of the source: the cluster that the others copy.
 
-Clusters that had tables before they became a ring need not be equal, but a ring's clusters must.
-A cluster that differs from the source in anything becomes a copy of it as a whole; an equal one is
-left alone. What a copy does not take forbids every copy, so that nothing is lost half-way.
+Clusters that had tables before they became a ring may differ, but the clusters of a ring must be
+equal. A cluster that differs from the source becomes a copy of it as a whole; an equal cluster is
+left alone. If the source holds something that cannot be copied, nothing is copied at all.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, Final
 from dmq import Json
 
 _OWNER: Final = frozenset({"owner", "transient_lastDdlTime", "sqlFunction.createTime"})
-"""Properties that say who made a view, schema or function, and when."""
+"""Properties that depend on the user and the time at which the object was made."""
 _MARKS: Final = ("view.sqlConfig.spark.databricks.delta.", "sqlConfig.spark.databricks.delta.")
-"""What Delta noted in the session that made a view or function; neither reads it."""
+"""Delta's settings in the session that made a view or function; neither depends on them."""
 _SQL_FUNCTION: Final = "sqlFunction."
-"""The class of a function in SQL. What it is stands in its resources: a JSON text, cut in pieces
-that begin with their number."""
+"""The class of a SQL function. Its definition is in its resources: JSON, cut into numbered pieces.
+"""
 _NUMBER_CHARACTERS: Final = 3
 _PHYSICAL: Final = ("delta.columnMapping.", "delta.rowTracking.materialized")
-"""What Delta chose for a table itself, such as the names of columns in files."""
+"""Properties that Delta chose for a table itself, such as the names of columns in files."""
 _CLUSTERING: Final = "delta.clustering"
 
 
 class Sort(StrEnum):
-    """What a cluster can hold."""
+    """The kinds of objects that a cluster can hold."""
 
     CATALOG = "catalog"
-    """Another one than ``spark_catalog``. What is in it is not looked at."""
+    """A catalog other than ``spark_catalog``. Its content is not compared."""
     SCHEMA = "schema"
     TABLE = "table"
     VIEW = "view"
@@ -41,21 +41,21 @@ class Sort(StrEnum):
 
 
 class Difference(StrEnum):
-    """How a cluster differs from the source in one thing."""
+    """A difference between a cluster and the source, in one object."""
 
     MISSING = "missing"
     EXTRA = "only there"
     COLUMNS = "other columns"
     DEFINITION = "other definition"
-    """Of a view or function; the properties of a table or schema."""
+    """Of a view or function, or the properties of a table or schema."""
     ROWS = "other rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One thing that a cluster holds. The texts are equal where it is equal on two clusters.
+    """One object of a cluster. Its texts are equal if the object is equal on two clusters.
 
-    ``rows`` is None for what has none, or cannot be read. ``content``: the rows' checksum.
+    ``rows``: None if it has no rows, or cannot be read. ``content``: the rows' checksum.
     """
 
     sort: Sort
@@ -67,13 +67,13 @@ class Held:
 
     @property
     def key(self) -> tuple[Sort, str]:
-        """What it is called."""
+        """The kind and the name."""
         return self.sort, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All that a cluster holds, and what of it a copy does not take, with the reasons."""
+    """All objects of a cluster, and those that cannot be copied, as (name, reason)."""
 
     things: tuple[Held, ...] = ()
     not_copied: tuple[tuple[str, str], ...] = ()
@@ -81,7 +81,7 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """A thing that differs: ``rows`` on this cluster, ``source_rows`` on the source."""
+    """An object that differs: ``rows`` on this cluster, ``source_rows`` on the source."""
 
     sort: Sort
     name: str
@@ -92,37 +92,37 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """A cluster beside the source; the source itself differs in nothing."""
+    """A cluster compared with the source. The source's own report has no differences."""
 
     holdings: Holdings
     differing: tuple[Differing, ...]
 
     @property
     def counts(self) -> Mapping[Sort, int]:
-        """How many of each sort it holds."""
+        """The number of objects of each kind."""
         return Counter(each.sort for each in self.holdings.things)
 
     @property
     def rows(self) -> int:
-        """How many rows all its tables have."""
+        """The number of rows of all tables."""
         return sum(each.rows or 0 for each in self.holdings.things)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an adoption would do."""
+    """The effect of an adoption."""
 
     source: str
     clusters: Mapping[str, ClusterReport]
 
     @property
     def copies(self) -> list[str]:
-        """The clusters that are to become copies of the source."""
+        """The clusters that will become copies of the source."""
         return [name for name, each in self.clusters.items() if each.differing]
 
     @property
     def refusals(self) -> list[str]:
-        """Why no copy can be made; empty: all can, or none is needed."""
+        """The reasons why no copy can be made; empty if all can be made, or none is needed."""
         if not self.copies:
             return []
         found = [
@@ -140,7 +140,7 @@ class Report:
         return found
 
     def json(self) -> dict[str, Json]:
-        """Return it for machines."""
+        """Return the report as JSON."""
         return {
             "source": self.source,
             "refusals": [*self.refusals],
@@ -173,7 +173,7 @@ def _plural(sort: Sort) -> str:
 
 
 def compare(source: str, clusters: Mapping[str, Holdings]) -> Report:
-    """Compare what all clusters hold with what one of them does."""
+    """Compare the objects of all clusters with those of the cluster ``source``."""
     model = {each.key: each for each in clusters[source].things}
     return Report(
         source,
@@ -210,11 +210,11 @@ def _difference(wanted: Held | None, found: Held | None) -> Difference | None:
     return None
 
 
-# -- texts that are equal where things are ----------------------------------------------------
+# -- texts that are equal if the objects are --------------------------------------------------
 
 
 def definition_of(said: Mapping[str, Any]) -> str:
-    """Return what a schema, view or function is, from the plugin's JSON of it."""
+    """Return the definition of a schema, view or function, from the plugin's JSON."""
     text = {**said, "properties": _properties(said.get("properties") or {})}
     if said.get("class") == _SQL_FUNCTION:
         pieces = sorted(str(uri) for _, uri in said["resources"])
@@ -224,7 +224,7 @@ def definition_of(said: Mapping[str, Any]) -> str:
 
 
 def _properties(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the properties that tell one thing from another."""
+    """Return the properties that matter for the comparison."""
     return {k: v for k, v in said.items() if k not in _OWNER and not k.startswith(_MARKS)}
 
 
@@ -250,7 +250,7 @@ def table_of(actions: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _columns(value: Any) -> Any:
-    """Return a schema without what Delta chose itself."""
+    """Return a schema without the parts that Delta chose itself."""
     if isinstance(value, dict):
         return {k: _columns(v) for k, v in value.items() if not k.startswith(_PHYSICAL)}
     return [_columns(each) for each in value] if isinstance(value, list) else value

@@ -2,9 +2,8 @@
 
 Each node is one JVM, broker and controller in one, started directly from the jars, bound to
 127.0.0.1. The cluster's folder holds ``kafka.yaml`` (its id and ports, written once) and a folder
-for each node: data, settings, log, pid file. Starting again over the same folder finds the same
-topics on the same ports. A node counts as started when it tells clients that it is a member, which
-it does only after the quorum has let it in.
+for each node: data, settings, log, pid file. A new start in the same folder finds the same topics
+on the same ports. A node has started when its metadata names it: the quorum has admitted it.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from haproc.ring.settings import (
 START_TIMEOUT_S = 60.0
 """Chosen: one node was up in 1.8 s, three at once on two cores in 4.7 s."""
 STOP_ALL_GRACE_S = 2.0
-"""The last ones of a quorum wait in vain for a controller. What is killed after that has lost
-nothing: it starts like one that was killed."""
+"""The last nodes of a quorum wait in vain for a controller. A node that is killed then loses no
+data: it starts again as after any kill."""
 BROKERS_MAX = 5
 _POLL_INTERVAL_S = 0.05
 _ANSWER_S = 2.0
@@ -43,11 +42,11 @@ _FRAME_BYTES_MAX = 1 << 16
 
 
 class BrokerStartError(RingError):
-    """A local Kafka did not come up; the message ends with the last lines of a node's log."""
+    """A local Kafka did not start; the message ends with the last lines of a node's log."""
 
 
 class LocalBroker(LocalServer):
-    """One node over one folder."""
+    """One node, with its folder."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class LocalBroker(LocalServer):
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``settings`` are Kafka's own, over those that a local node gets anyway."""
+        """``settings``: Kafka's settings, which override the defaults of a local node."""
         super().__init__("kafka", f"broker{number}", folder, memory, progress)
         self.number = number
         self.ports = nodes[number - 1]
@@ -70,11 +69,11 @@ class LocalBroker(LocalServer):
 
     @property
     def address(self) -> str:
-        """Where clients reach the node, as ``host:port``."""
+        """The address that clients use, as ``host:port``."""
         return f"127.0.0.1:{self.ports.told_to_clients}"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start the node unless it runs, and return once the quorum has let it in."""
+        """Start the node unless it runs, and return once the quorum has admitted it."""
         if self._process.identity() is None:
             await asyncio.to_thread(self._launch)  # fetches the jars the first time
         began = time.monotonic()
@@ -83,17 +82,18 @@ class LocalBroker(LocalServer):
         self._progress(f"answers after {time.monotonic() - began:.1f} s")
 
     async def members(self) -> frozenset[int]:
-        """Return the numbers of the nodes that this one knows to serve; none if it is silent."""
+        """Return the numbers of the nodes that this one knows as members; empty if it is silent."""
         with contextlib.suppress(OSError, TimeoutError, EOFError, struct.error):
             async with asyncio.timeout(_ANSWER_S):
                 _, writer = await asyncio.open_connection("127.0.0.1", self.ports.client)
                 writer.close()
-                # Asked on the brokers' own listener: the clients' may want TLS or a password.
+                # The brokers' own listener is asked: the clients' listener may want TLS or a
+                # password.
                 return await _members(self.ports.broker)
         return frozenset()
 
     async def wait_members(self, wanted: Collection[int], end: float) -> None:
-        """Wait until this node knows that these serve; ``end`` is a monotonic time."""
+        """Wait until this node knows the ``wanted`` ones; ``end`` is a monotonic time."""
         while not await self.members() >= frozenset(wanted):
             if self._process.identity() is None:
                 raise self._failure("ended while it started")
@@ -107,7 +107,7 @@ class LocalBroker(LocalServer):
         )
 
     def _launch(self) -> None:
-        # Its own listener answers before it finds out that it cannot have the clients'.
+        # The node's own listener answers before the node finds out that the clients' port is taken.
         for port in (self.ports.client, self.ports.broker, self.ports.controller):
             if not wait_free("127.0.0.1", port):
                 raise BrokerStartError(
@@ -135,7 +135,7 @@ class LocalBroker(LocalServer):
         )
 
     def _format(self, java: Sequence[str], properties: Path) -> None:
-        """Give the empty data folder the cluster's id; Kafka refuses one that has none."""
+        """Give the empty data folder the cluster's id; Kafka refuses a folder without an id."""
         done = runtime.run_java(
             [
                 *java,
@@ -148,7 +148,7 @@ class LocalBroker(LocalServer):
 
 
 class LocalKafka:
-    """The Kafka cluster that lives in a folder."""
+    """The Kafka cluster of a folder."""
 
     def __init__(self, folder: Path, progress: Callable[[str, str], None] = lambda *_: None):
         self.folder = folder.resolve()
@@ -179,10 +179,10 @@ class LocalKafka:
         memory: str = "256m",
         progress: Callable[[str, str], None] = lambda *_: None,
     ) -> LocalKafka:
-        """Return the cluster in the folder, made first if there is none.
+        """Return the cluster of the folder; make it if there is none.
 
-        ``ports``: three for each broker, free ones if there are none. ``advertised_ports``: one
-        for each broker, that clients are told instead of its own (for a proxy in between).
+        ``ports``: three for each broker; free ones by default. ``advertised_ports``: one for each
+        broker, announced to clients instead of its own port (for a proxy in between).
         """
         if not (folder / "kafka.yaml").exists():
             _create(folder, brokers, list(ports), list(advertised_ports), memory)
@@ -190,11 +190,11 @@ class LocalKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients begin, as ``host:port,host:port``."""
+        """The addresses for Kafka clients, as ``host:port,host:port``."""
         return ",".join(broker.address for broker in self.brokers.values())
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start every node that does not run; return once each knows all of them."""
+        """Start every node that does not run; return once each node knows all of them."""
         nodes = self.brokers.values()
         await asyncio.gather(*(node.start(timeout_s=timeout_s) for node in nodes))
         end = time.monotonic() + timeout_s
@@ -238,7 +238,7 @@ def _cluster_id() -> str:
 
 
 async def _members(port: int) -> frozenset[int]:
-    """Ask a broker for the cluster's brokers: Kafka's Metadata request, version 1, no topics."""
+    """Return a broker's list of brokers, by Kafka's Metadata request, version 1, no topics."""
     client = b"haproc"
     request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -255,7 +255,7 @@ async def _members(port: int) -> frozenset[int]:
 
 
 def _node_ids(answer: bytes) -> frozenset[int]:
-    """Read the node ids; behind each stand host, port and rack (strings with their length)."""
+    """Read the node ids; after each come host, port and rack (strings with their length)."""
     (count,) = struct.unpack_from(">i", answer, 4)
     at, found = 8, set()
     for _ in range(count):

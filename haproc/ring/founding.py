@@ -1,8 +1,8 @@
-"""A ring that has lost its log is founded anew on one of its clusters. What is lost by that?
+"""Compares clusters for a new log: a ring that has lost its log starts again from one cluster.
 
 The log is gone, but each write to a Delta table left the log's id and its offset in the table's
-history. So the tables say which cluster is the most advanced one, and which writes another cluster
-has applied and the founder has not. Of what was acknowledged and applied nowhere there is no trace.
+history. So the tables show which cluster is the most advanced one, and which writes another cluster
+has applied and the founder has not. A write that was acknowledged and is in no table has no trace.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from haproc.engine.confs import mark_in
 from haproc.engine.copies import OPERATION
 
 SHOWN_MAX: Final = 20
-"""Offsets of a table that are printed."""
+"""The number of a table's offsets that are printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a commit says of itself: the log's name on tables, and an offset.
+    """The transaction marker of a commit: the log's name on tables, and an offset.
 
-    ``copied``: it made the table a copy, with all below that offset; it is no write.
+    ``copied``: the commit made the table a copy, with all writes below that offset; it is no write.
     """
 
     application: str
@@ -34,10 +34,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Writes that other clusters have applied to a table behind the founder's last one.
+    """Writes that other clusters have applied to a table after the founder's last one.
 
-    ``offsets``: of the commits there; one may stand for several INSERTs up to it. ``applied``: the
-    founder's last offset in that table; None: it has none, or no such table.
+    ``offsets``: of these commits. A commit of combined INSERTs has only the offset of the last one.
+    ``applied``: the founder's last offset in that table; None if it has no marker or no such table.
     """
 
     table: str
@@ -47,7 +47,7 @@ class Lost:
 
 
 def marks_of(ring: str, commits: Iterable[Commit]) -> list[Mark]:
-    """Return the marks of a ring's logs among the commits of a table."""
+    """Return the transaction markers of a ring's logs among the commits of a table."""
     found = []
     for commit in commits:
         told = mark_in(commit.note)
@@ -58,13 +58,13 @@ def marks_of(ring: str, commits: Iterable[Commit]) -> list[Mark]:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the tables of each cluster say. Marks are those of the lost log alone."""
+    """The transaction markers of each cluster's tables; only those of the lost log."""
 
     clusters: Mapping[str, Mapping[str, Sequence[Mark]]]
 
     @classmethod
     def of(cls, clusters: Mapping[str, Mapping[str, Sequence[Mark]]]) -> Findings:
-        """Take the marks of each cluster by table; the lost log is the one that wrote last."""
+        """Make it from each cluster's markers by table; the newest marker names the lost log."""
         every = [
             mark for tables in clusters.values() for marks in tables.values() for mark in marks
         ]
@@ -82,17 +82,17 @@ class Findings:
         )
 
     def highest(self, name: str) -> int:
-        """Return the highest offset in a cluster's tables; -1: there is none."""
+        """Return the highest offset in a cluster's tables; -1 if there is none."""
         marks = self.clusters[name].values()
         return max((mark.offset for each in marks for mark in each), default=-1)
 
     @property
     def begins_at(self) -> int:
-        """Where the new log begins."""
+        """The offset at which the new log begins."""
         return max(1, max(map(self.highest, self.clusters)) + 1)
 
     def lost(self, founder: str) -> list[Lost]:
-        """Return what is known to be lost if this cluster is the founder, by table."""
+        """Return the writes that are known to be lost if this cluster is the founder, by table."""
         own = self.clusters[founder]
         names = sorted({table for tables in self.clusters.values() for table in tables})
         found = []
@@ -111,8 +111,8 @@ class Findings:
     def copied_later(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return tables that others copied at a later offset than the founder's last write there.
 
-        The copy has all writes below its offset, without a trace of each. So it is not known
-        whether the founder has them; with the names of these clusters.
+        Each table comes with the names of these clusters. The copy has all writes below its offset,
+        without a trace of each. So it is not known if the founder has them.
         """
         own = self.clusters[founder]
         names = sorted({table for tables in self.clusters.values() for table in tables})
@@ -134,11 +134,11 @@ class Findings:
         return min(self.clusters, key=lambda name: (self._lacks(name), -self.highest(name)))
 
     def is_best(self, founder: str) -> bool:
-        """Whether no other cluster would lose fewer writes that are known, or may be lost."""
+        """True if no other cluster as founder would lose fewer writes."""
         return self._lacks(founder) == self._lacks(self.best)
 
     def only_elsewhere(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the tables that the founder does not have, and who has them."""
+        """Return the tables that the founder does not have, and the clusters that have them."""
         own = self.clusters[founder]
         names = sorted({table for tables in self.clusters.values() for table in tables} - {*own})
         return [
@@ -151,7 +151,7 @@ class Findings:
 
 
 def shown(offsets: Sequence[int]) -> str:
-    """Return offsets for people; of many the first ones, and the last."""
+    """Return offsets as a text for people; of a long list only the first ones and the last."""
     if len(offsets) <= SHOWN_MAX:
         return ", ".join(map(str, offsets))
     some = ", ".join(map(str, offsets[: SHOWN_MAX - 1]))

@@ -1,4 +1,4 @@
-"""Asks each cluster's Spark what it holds, and compares. Nothing is written."""
+"""Reads the objects of each cluster's Spark, and compares them. Nothing is written."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from haproc.ring.adopting import Held, Holdings, Sort, definition_of, table_of
 from haproc.ring.settings import RingError
 
 PROBE_S: Final = 60.0
-"""A Spark that has just been started takes so long for its first statement. Chosen."""
+"""A Spark that has just been started needs this long for its first statement. Chosen."""
 READ_S: Final = 6 * 3600.0
-"""Reading one table. Chosen: a TiB at 50 MiB/s."""
+"""Time to read one table. Chosen: a TiB at 50 MiB/s."""
 TABLES_AT_ONCE: Final = 4
-"""Tables of a cluster that are read side by side. Chosen."""
+"""The tables of a cluster that are read at the same time. Chosen."""
 
 
 async def holdings(config: Config, show: Callable[[str, str], None]) -> dict[str, Holdings]:
-    """Return what each cluster of the ring holds; raises RingError.
+    """Return the objects of each cluster of the ring; raises RingError.
 
-    ``show`` is given each step: the cluster's name, and what is done.
+    ``show`` is called before each step with the cluster's name and the step.
     """
 
     async def one(name: str) -> Holdings:
@@ -90,7 +90,7 @@ def _defined(inventory: Inventory) -> Iterable[Held]:
 
 
 def _other_tables(inventory: Inventory) -> list[tuple[str, str]]:
-    """Return schema and name of the tables that a copy does not take."""
+    """Return schema and name of the tables that cannot be copied."""
     parts = (name.partition(".") for name, _ in inventory.others)
     return [(schema, name) for schema, dot, name in parts if dot]
 
@@ -98,7 +98,7 @@ def _other_tables(inventory: Inventory) -> list[tuple[str, str]]:
 async def _table(
     engine: SparkConnectEngine, copies: SparkCopies, table: CopyTable
 ) -> tuple[Held, str]:
-    """Return a Delta table, and why it cannot be copied; empty: it can."""
+    """Return a Delta table, and the reason why it cannot be copied; empty if it can."""
     why, definition, columns = "", "", ""
     try:
         definition, columns = table_of(await copies.state(table))  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ async def _table(
 
 
 async def _content(engine: SparkConnectEngine, state: TableState) -> tuple[int | None, str, str]:
-    """Return a table's number of rows, their checksum and its columns'; None: unreadable."""
+    """Return a table's row count, the rows' checksum and the columns'; None if it is unreadable."""
     try:
         rows, content, columns = (await engine.checksum(state, timeout_s=READ_S)).split(":")
     except EngineError as error:
@@ -127,21 +127,21 @@ def _name(schema: str, name: str) -> str:
     return ".".join(("spark_catalog", quote_name(schema), quote_name(name)))
 
 
-# Whether clusters hold the same: each table's row count and checksum, asked of each Spark.
+# The comparison of clusters: each table's row count and checksum, asked of each Spark.
 #
 # The checksum is independent of row order. It is the sum over all rows of a 64-bit hash of the row,
-# reduced so that it cannot overflow; unlike an exclusive-or, it also tells rows that stand twice.
+# reduced so that it cannot overflow. Unlike an exclusive-or, it also shows duplicate rows.
 
 
 TIMEOUT_S = 300.0
 SETTINGS = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
-"""Spark hashes no maps otherwise, because equal ones may stand in another order. Here they don't:
-all clusters ran the same statements."""
+"""By default Spark hashes no maps, because the entries of equal maps may have different orders.
+Here they have the same order: all clusters ran the same statements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a table holds, comparable between clusters."""
+    """The content of a table, comparable between clusters."""
 
     rows: int
     checksum: int
@@ -150,7 +150,7 @@ class Content:
 async def contents(
     config: Config, tables: Sequence[str] | None = None
 ) -> dict[str, dict[str, Content | None]]:
-    """Return for each cluster what each table holds; None for a table that is not there.
+    """Return the content of each table by cluster; None for a table that does not exist.
 
     Without ``tables``: every table of every schema of the default catalog.
     """
@@ -191,7 +191,7 @@ async def _contents_of(
 
 
 async def _all_tables(session: Session) -> list[str]:
-    """Return every table; views, which SHOW TABLES lists too, hold nothing of their own."""
+    """Return every table. SHOW TABLES lists views, too; they are left out: they hold no rows."""
     found: list[str] = []
     for row in await _rows(session, "SHOW SCHEMAS"):
         schema = str(row["namespace"])

@@ -34,11 +34,11 @@ _ANY_LOG = LogChoice()
 
 
 def _silent(who: str, what: str) -> None:
-    """Show nothing."""
+    """Ignore the progress."""
 
 
 class LocalRing:
-    """The ring that lives in a folder."""
+    """The ring of a folder."""
 
     def __init__(self, folder: Path, progress: Progress = _silent) -> None:
         self.folder = folder.resolve()
@@ -94,12 +94,12 @@ class LocalRing:
         jobs: bool = False,
         progress: Progress = _silent,
     ) -> LocalRing:
-        """Return the ring in the folder, made first if there is none.
+        """Return the ring of the folder; make it if there is none.
 
-        ``settings`` are further keys of the configuration file (limits, timeouts …),
-        ``spark_settings`` further ones of each Spark server; ``users`` get tokens;
-        ``jobs``: jobs are taken. Raises RingError for settings that can't be chosen, and if the
-        folder's ring has others, or another log than is asked for.
+        ``settings``: further keys of the configuration file (limits, timeouts …).
+        ``spark_settings``: further settings of each Spark server. ``users`` get tokens. ``jobs``:
+        the ring takes jobs. Raises RingError for settings that can't be chosen, and if the folder's
+        ring has others, or another log.
         """
         log.check()
         check_chosen(spark_settings or {})
@@ -131,22 +131,22 @@ class LocalRing:
 
     @property
     def urls(self) -> str:
-        """The client doors, as a client takes them."""
+        """The URLs of the client doors, separated by commas, as a client takes them."""
         return ",".join(self.config.url(cluster.listen) for cluster in self.config.clusters)
 
     @property
     def spark_url(self) -> str:
-        """The Spark Connect doors, as `haclient.spark` takes them; empty: there are none."""
+        """The Spark Connect doors, as `haclient.spark` takes them; empty if there are none."""
         doors = [cluster.connect for cluster in self.config.clusters if cluster.connect is not None]
         return f"sc://{','.join(f'{door.host}:{door.port}' for door in doors)}" if doors else ""
 
     async def up(self, *, warm: bool = False) -> None:
-        """Start what does not run, and wait until every HAProc serves.
+        """Start all processes that do not run, and wait until every HAProc serves.
 
         Measured: three clusters take 57 s of CPU, and 103 s if the Sparks are to be warm.
         """
         await self.start_brokers()
-        # Side by side: a HAProc waits for its cluster, and starts while Spark does.
+        # At the same time: a HAProc waits for its cluster, and starts while Spark does.
         await asyncio.gather(*(self.start(name, warm=warm) for name in self.names))
 
     @property
@@ -155,14 +155,14 @@ class LocalRing:
         return self.kafka.brokers if self.kafka is not None else {}
 
     async def start_brokers(self) -> None:
-        """Start those of the ring's own brokers that do not run."""
+        """Start the ring's own brokers that do not run."""
         if self.kafka is not None:
             await self.kafka.start()
 
     async def start(self, name: str, *, warm: bool = False) -> None:
         """Start a cluster's Spark and HAProc, and wait until it serves; or start a broker.
 
-        A Spark that is not warm serves, too: its first statement of each kind takes seconds.
+        A Spark that is not warm serves, too, but its first statement of each kind takes seconds.
         """
         if name in self.brokers:
             await self.brokers[name].start()
@@ -171,16 +171,16 @@ class LocalRing:
         await self.start_haproc(name)
 
     async def start_spark(self, name: str, *, warm: bool = True) -> None:
-        """Start a cluster's Spark and wait until it is warm, or answers."""
+        """Start a cluster's Spark; wait until it is warm, or without ``warm`` until it answers."""
         self._check_cluster(name)
         await self.sparks[name].start(warm=warm)
 
     async def start_haproc(
         self, name: str, *, ready: bool = True, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start a cluster's HAProc and wait until it serves, or only answers.
+        """Start a cluster's HAProc; wait until it serves, or without ``ready`` until it answers.
 
-        One that is drained is not waited for.
+        The wait ends if the HAProc is drained.
         """
         launch(self.config, self.file, name, environment)
         try:
@@ -191,7 +191,7 @@ class LocalRing:
         self._progress(name, "HAProc serves" if ready else "HAProc answers")
 
     def kill(self, name: str, what: str) -> bool:
-        """kill -9 a cluster's ``haproc`` or ``spark``, or a broker; False if it did not run."""
+        """Send SIGKILL to a cluster's ``haproc`` or ``spark``, or a broker; False if none ran."""
         return self.signal(name, what, signal.SIGKILL)
 
     def signal(self, name: str, what: str, number: signal.Signals) -> bool:
@@ -207,7 +207,7 @@ class LocalRing:
         return process_of(self.config, name).signal(number)
 
     def pids(self, name: str) -> dict[str, int | None]:
-        """Return the pids of what runs of a cluster, or that of a broker."""
+        """Return the pids of a cluster's HAProc and Spark, or the pid of a broker."""
         if name in self.brokers:
             return {"broker": self.brokers[name].pid}
         identity = process_of(self.config, name).identity()
@@ -219,11 +219,11 @@ class LocalRing:
         await self.sparks[name].stop()
 
     async def stop_haproc(self, name: str) -> None:
-        """Stop a cluster's HAProc, letting it finish what it has."""
+        """Stop a cluster's HAProc; it finishes its accepted requests first."""
         await process_of(self.config, name).stop(self.config.timeouts.drain_s + 10)
 
     async def down(self) -> None:
-        """Stop everything; the data stay."""
+        """Stop all processes; the data stay."""
         await asyncio.gather(*(self.stop_haproc(name) for name in self.names))
         await asyncio.gather(*(spark.stop() for spark in self.sparks.values()))
         if self.kafka is not None:

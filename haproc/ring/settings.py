@@ -9,7 +9,7 @@ from pathlib import Path
 
 from haproc.engine import server
 
-# What can go wrong with a local ring.
+# The error of a local ring.
 
 
 class RingError(Exception):
@@ -18,7 +18,7 @@ class RingError(Exception):
 
 # The settings of a local Spark server: fit for a small machine, and quick to start.
 #
-# The choices of the Java options were measured on two cores; see each one's comment.
+# The Java options were chosen by measurements on two cores; see their comments.
 
 
 _OPENED_PACKAGES = (
@@ -36,16 +36,16 @@ MODULE_OPTIONS = (
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
 )
-"""What Spark's own launcher passes (org.apache.spark.launcher.JavaModuleOptions), without the
+"""The options of Spark's own launcher (org.apache.spark.launcher.JavaModuleOptions), without the
 module jdk.incubator.vector, which small Java runtimes lack."""
 
 CATALOG_OPTIONS = (
     "-Dderby.stream.error.logSeverityLevel=50000",
     "-Dderby.stream.error.extendedDiagSeverityLevel=60000",
 )
-"""For Derby in the same JVM. Else it writes down the stacks of all threads, with the catalog's lock
-held, for each statement that is interrupted in it: 120 clients that left at once kept all others
-out of the cluster for 80 s."""
+"""For Derby in the same JVM. By default it logs the stacks of all threads for each interrupted
+statement, and holds the catalog's lock meanwhile: 120 clients that left at once blocked all others
+for 80 s."""
 
 MESSAGE_BYTES_MAX = 128 * 1024 * 1024
 
@@ -66,14 +66,14 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 
 
 def spark_java_options(folder: Path, memory: str) -> list[str]:
-    """Return the JVM's options for a server over this folder."""
+    """Return the JVM's options for a server with this folder."""
     return [
         *MODULE_OPTIONS,
         f"-Xmx{memory}",
         # Only the quick compiler: a start with its warm-up took 16 s of CPU instead of 29.
         "-XX:TieredStopAtLevel=1",
-        # With that the JVM reserves 48 MB for what it compiles, which Spark filled within 80 s of
-        # mixed statements. Then nothing is compiled any more, and soon after the JVM fails.
+        # With that option the JVM reserves 48 MB for compiled code, which Spark filled within 80 s
+        # of mixed statements. Then nothing is compiled any more, and soon the JVM fails.
         "-XX:ReservedCodeCacheSize=256m",
         "-XX:+UseSerialGC",
         f"-Djava.io.tmpdir={folder}/tmp",
@@ -84,26 +84,26 @@ def spark_java_options(folder: Path, memory: str) -> list[str]:
 
 
 EXTENSIONS = f"io.delta.sql.DeltaSparkSessionExtension,{server.CLASS}"
-"""What Spark loads: Delta, and HAProc's plugin."""
+"""Spark's extensions: Delta, and HAProc's plugin."""
 _KEY = re.compile(r"spark\.[\w.-]+")
 _DEFAULTS = {
     # Small tables on few cores: with Spark's own (50 and 200) an INSERT took 17 s, not 2.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
-    # Spark keeps 100 pieces of compiled code, fewer than Delta's own queries of a table's state
-    # take. With that an UPDATE of a row took 2.4 s, not 1.8: the same was compiled again and again.
+    # Spark keeps 100 pieces of compiled code; Delta's own queries of a table's state need more.
+    # With 100 an UPDATE of a row took 2.4 s, not 1.8: the same code was compiled again and again.
     "spark.sql.codegen.cache.maxEntries": "1000",
-    # Users' pools take turns at the cores. Beside two cores' worth of another user's queries one of
-    # a row took 3.7 s; without, it waited 96 s for their end.
+    # Users' pools share the cores in turns. While another user's queries filled two cores, a query
+    # of one row took 3.7 s; without this it waited 96 s for their end.
     "spark.scheduler.mode": "FAIR",
-    # So many tasks list a table's files for VACUUM, however few they are: with Spark's own (10,000)
-    # that of three files took 33 s, not 1.4.
+    # The number of tasks that list a table's files for VACUUM, even if there are few files: with
+    # Spark's own (10,000) a VACUUM of three files took 33 s, not 1.4.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
-    # Else a session goes on with the files that a table of files had when it first read it: the
-    # lanes of one cluster would see different rows, and none what another one wrote.
+    # By default a session keeps the list of files that a file table had when it first read it: the
+    # lanes of one cluster would see different rows, and none would see another lane's writes.
     "spark.sql.filesourceTableRelationCacheSize": "0",
-    # A table that names no format is Delta's: Spark's own choice, Parquet, keeps no transaction
-    # marks, by which a write is applied once, and df.writeTo knows no such table.
+    # The format of a table that is created without one. Spark's own choice, Parquet, has no
+    # transaction markers, by which a write is applied once; df.writeTo finds no such table.
     "spark.sql.sources.default": "delta",
 }
 
@@ -111,7 +111,7 @@ _DEFAULTS = {
 def spark_server_settings(
     name: str, folder: Path, port: int, cores: int, chosen: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return Spark's settings for a server over this folder, with those that the user chose."""
+    """Return all settings of a Spark server with this folder, with those that the user chose."""
     made = _own_settings(name, folder, port, cores) | _DEFAULTS | dict(chosen or {})
     others = made.get(server.READER_SETTING, "").replace(" ", "").split(",")
     readers = dict.fromkeys([server.READER, *filter(None, others)])
@@ -119,7 +119,7 @@ def spark_server_settings(
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise RingError for what is no setting of Spark's, or one that a local server needs."""
+    """Raise RingError for a name that is no Spark setting, or that a local server sets itself."""
     own = _own_settings("", Path(), 0, 0)
     for key, value in chosen.items():
         if not _KEY.fullmatch(key):
@@ -131,7 +131,7 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """Return settings as a file that Java reads, in which a backslash escapes."""
+    """Return settings as a Java properties file, in which a backslash escapes."""
     lines = (f"{key} {value}\n" for key, value in settings.items())
     return "".join(lines).replace("\\", "\\\\")
 
@@ -154,23 +154,23 @@ def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, s
         "spark.hadoop.javax.jdo.option.ConnectionURL": (
             f"jdbc:derby:;databaseName={folder}/metastore;create=true"
         ),
-        # Hive's default pool never gives a connection again once threads that waited for one were
-        # interrupted, which is how HAProc stops a statement: the catalog then hangs for good.
+        # HAProc stops a statement by interrupting its threads. If such a thread waits for a
+        # connection, Hive's default pool never gives one again: the catalog then hangs for good.
         "spark.hadoop.datanucleus.connectionPoolingType": "NONE",
         server.EXTENSION_SETTING: EXTENSIONS,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }
 
 
-# The settings of a local Kafka node: small, quick to start, quick to notice that another one died.
+# The settings of a local Kafka node: small, quick to start, quick to notice that another node died.
 #
 # Each node is broker and controller. It has three listeners, all on loopback: for clients, for the
-# other brokers, for the controllers. Clients have one of their own so that a test can put a proxy
-# in front of it (``advertised_port``) and cut off clients without cutting off the other brokers.
+# other brokers, for the controllers. The clients' own listener lets a test put a proxy in front of
+# it (``advertised_port``) and cut off clients without cutting off the other brokers.
 
 
 INTERNAL_PARTITIONS = 2
-"""Of the topics for offsets and transactions (50 by default): each is a few files and handles."""
+"""Partitions of Kafka's internal topics (50 by default): each is a few files and handles."""
 
 BROKER_LOG_SETTINGS = """\
 rootLogger.level = warn
@@ -185,13 +185,13 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a node listens."""
+    """The ports of a node."""
 
     client: int
     broker: int
     controller: int
     advertised: int | None = None
-    """What clients are told instead of ``client``."""
+    """The port that is announced to clients instead of ``client``."""
 
     @property
     def told_to_clients(self) -> int:
@@ -200,23 +200,23 @@ class Ports:
 
 
 def copies_of(brokers: int) -> int:
-    """Return how many copies of each topic so many brokers keep."""
+    """Return the number of copies of each topic for this number of brokers."""
     return min(3, brokers)
 
 
 def in_sync_of(copies: int) -> int:
-    """Return how many of the copies must have a message: one may be away, if there are several."""
+    """Return how many copies must have a message: all but one, at least one."""
     return max(1, copies - 1)
 
 
 def broker_java_options(folder: Path, memory: str) -> list[str]:
-    """Return the JVM's options for a node over this folder."""
+    """Return the JVM's options for a node with this folder."""
     return [
         f"-Xmx{memory}",
         # Only the quick compiler: a start took 1.8 s of CPU instead of 3.2.
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
-        # One that is out of memory must die and be seen dead, not limp on.
+        # A node that is out of memory must end visibly, not run on half-dead.
         "-XX:+ExitOnOutOfMemoryError",
         f"-Djava.io.tmpdir={folder}/tmp",
         f"-Dlog4j2.configurationFile={folder}/log4j2.properties",
@@ -224,7 +224,7 @@ def broker_java_options(folder: Path, memory: str) -> list[str]:
 
 
 def broker_server_settings(folder: Path, number: int, nodes: Sequence[Ports]) -> dict[str, str]:
-    """Return Kafka's settings for node ``number`` (from 1) of these."""
+    """Return Kafka's settings for node ``number`` (from 1) of ``nodes``."""
     own = nodes[number - 1]
     copies, in_sync = str(copies_of(len(nodes))), str(in_sync_of(copies_of(len(nodes))))
     return {
@@ -260,14 +260,14 @@ def broker_server_settings(folder: Path, number: int, nodes: Sequence[Ports]) ->
         "share.coordinator.state.topic.replication.factor": copies,
         "share.coordinator.state.topic.min.isr": in_sync,
         "share.coordinator.state.topic.num.partitions": "1",
-        # A ring that rests for longer than the default of 7 days would lose its cursors.
+        # A ring that is stopped for longer than the default of 7 days would lose its cursors.
         "offsets.retention.minutes": str(10 * 365 * 24 * 60),
         "num.network.threads": "2",
         "num.io.threads": "4",
         # The default alone is 128 MiB of the heap.
         "log.cleaner.dedupe.buffer.size": "4194304",
-        # A killed broker is noticed only by its silence; with the default of 9 s writes that wait
-        # for its copy would outlast an append's deadline of 5 s. Chosen.
+        # A killed broker is noticed only by its silence. With the default of 9 s, writes that wait
+        # for its copy would exceed an append's deadline of 5 s. Chosen.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
     }

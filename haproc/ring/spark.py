@@ -27,12 +27,12 @@ from haproc.ring.settings import (
     spark_server_settings,
 )
 
-# Run one of each kind of statement on a fresh server, whose first ones take seconds.
+# Warming up a fresh server: it runs one of each kind of statement, because the first ones take
+# seconds.
 #
-# Through the engine itself, so that what the engine will use is warm and the server is known to
-# serve it: a lane for the writes, a session for the reads. Its table lies in a schema of its own,
-# which is no part of what the ring holds: a warm-up that is interrupted leaves it, and the next
-# one drops it.
+# HAProc's own engine runs them, so the parts that the engine uses are warm, and the server is known
+# to work with it: a lane for the writes, a session for the reads. The table is in a schema of its
+# own, which the ring ignores. An interrupted warm-up leaves this schema, and the next one drops it.
 
 
 _TABLE = f"{OWN_SCHEMA}.t"
@@ -56,7 +56,7 @@ _CLEANUP = f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE"
 async def run(
     port: int, token: str, answers: asyncio.Event, progress: Callable[[str], None]
 ) -> None:
-    """Warm the server on this port up; raises EngineError. ``answers``: it ran a statement."""
+    """Warm up the server on this port; raises EngineError. ``answers``: set at its first answer."""
     address = EngineAddress("127.0.0.1", port, token)
     patient = EngineLimits(
         control_timeout_s=_STATEMENT_TIMEOUT_S, small_statement_timeout_s=_STATEMENT_TIMEOUT_S
@@ -104,11 +104,10 @@ async def _read(engine: SparkConnectEngine, sql: str) -> None:
 
 # One local Spark Connect server with Delta, for development, demos and tests.
 #
-# The server is a single JVM, started directly (no shell scripts in between, so its pid is the
-# JVM's), bound to 127.0.0.1 and closed to whoever lacks the token. Everything it owns lies in one
-# folder: metastore, warehouse, scratch space, log, pid file. Starting again over the same folder
-# finds the same tables. It is warm when it has run one of each kind of Delta statement: the first
-# ones after a start take seconds.
+# The server is a single JVM, started directly (without shell scripts, so its pid is the JVM's). It
+# listens on 127.0.0.1 and refuses clients without the token. All its files are in one folder:
+# metastore, warehouse, scratch space, log, pid file. A new start in the same folder finds the same
+# tables. The server is warm when it has run one of each kind of Delta statement.
 
 
 START_TIMEOUT_S = 180.0
@@ -117,11 +116,11 @@ _POLL_INTERVAL_S = 0.05
 
 
 class SparkStartError(RingError):
-    """A local Spark server did not come up; the message ends with the last lines of its log."""
+    """A local Spark server did not start; the message ends with the last lines of its log."""
 
 
 class LocalSpark(LocalServer):
-    """A local Spark Connect server over one folder."""
+    """A local Spark Connect server with its folder."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class LocalSpark(LocalServer):
         settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``settings`` are further ones of Spark's."""
+        """``settings``: further settings of Spark."""
         super().__init__("spark", name, folder, memory, progress)
         self.port = port
         self.token = token
@@ -143,7 +142,7 @@ class LocalSpark(LocalServer):
         self._warm = self.folder / "spark.warm"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
-        """Start the server unless it runs, and return once it answers (and is warm, if in time)."""
+        """Start the server unless it runs; return once it answers, or with ``warm`` once warm."""
         end = time.monotonic() + timeout_s
         began = time.monotonic()
         if self._process.identity() is None:
@@ -152,7 +151,7 @@ class LocalSpark(LocalServer):
         await self._wait_listening(end)
         self._progress(f"answers after {time.monotonic() - began:.1f} s")
         identity = self._process.identity()
-        # Once for each process: warming three servers that are warm takes seconds, too.
+        # Once for each process: warming up three warm servers takes seconds, too.
         if warm and not self._is_warm(identity):
             if await self._warm_up(end):
                 self._warm.write_text(str(identity))
@@ -180,12 +179,12 @@ class LocalSpark(LocalServer):
         )
 
     def _environment(self) -> dict[str, str]:
-        """Return this process's environment without settings meant for another Spark."""
+        """Return this process's environment without the settings of another Spark."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
         return kept | {
             "SPARK_HOME": str(runtime.spark_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # In the environment rather than on the command line, which every user may read.
+            # Not on the command line, which every user of the machine can read.
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token,
             "PYSPARK_PYTHON": sys.executable,
         }
@@ -205,9 +204,10 @@ class LocalSpark(LocalServer):
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _warm_up(self, end: float) -> bool:
-        """Warm the server up; False if it serves, but there was no time to.
+        """Warm the server up; False if it serves, but is not warm in time.
 
-        Should it die meanwhile, its log says more than a lost connection.
+        If the server ends meanwhile, the error shows its log, which says more than a lost
+        connection.
         """
         answers = asyncio.Event()
         try:

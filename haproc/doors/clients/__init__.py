@@ -1,1 +1,1 @@
-"""The clients' wing: statements, rows and sessions."""
+"""The clients' doors: statements, rows, sessions, jobs and the archive."""

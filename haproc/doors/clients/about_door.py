@@ -1,4 +1,4 @@
-"""Clients' questions beside statements: about this HAProc, and about a statement's class."""
+"""Clients' questions apart from statements: about this HAProc, and about a statement's class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIELDS: Final = ("statement", "catalog", "schema", "session_id", "tree")
 
 
 class ClassifyDoor:
-    """The handler."""
+    """The handler of statements to classify."""
 
     def __init__(
         self, config: Config, service: Service, request_admission: RequestAdmission
@@ -38,7 +38,7 @@ class ClassifyDoor:
         return [web.post(PATH, self.classify)]
 
     async def classify(self, request: web.Request) -> web.Response:
-        """Return it, a refusal included."""
+        """Return a statement's classification, or its refusal."""
         check_json(request)
         limits = self._config.limits
         given = reading.parse_object(await read_body(request, limits.statement_body_bytes_max))
@@ -70,14 +70,14 @@ WAREHOUSES = "/api/2.0/sql/warehouses"
 
 
 class AboutDoor:
-    """The handlers."""
+    """The handlers of these questions."""
 
     def __init__(self, config: Config, status: StatusSource) -> None:
         self._ring = config.ring
         self._status = status
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes. Airflow's test of a connection of type Livy posts to the root."""
+        """Return the routes. Airflow's test of a Livy connection posts to the root."""
         return [
             web.get("/", self.root, allow_head=False),
             web.post("/", self.root),
@@ -92,7 +92,7 @@ class AboutDoor:
         return json_response({**about, "interface": "/openapi.json"})
 
     async def version(self, request: web.Request) -> web.Response:
-        """Return this version."""
+        """Return this product's version."""
         return json_response({"version": __version__})
 
     async def me(self, request: web.Request) -> web.Response:
@@ -101,7 +101,7 @@ class AboutDoor:
         return json_response({"id": user, "userName": user, "displayName": user, "active": True})
 
     async def warehouses(self, request: web.Request) -> web.Response:
-        """Show the ring as a warehouse."""
+        """Return the ring as a warehouse."""
         state = "RUNNING" if self._status.readiness().serving else "STARTING"
         ring = {"id": self._ring, "name": self._ring, "state": state}
         return json_response({"warehouses": [ring]})

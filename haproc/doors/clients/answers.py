@@ -27,7 +27,7 @@ from haproc.statements.store import Kept, arrow_stream
 
 # Statements as JSON: status, manifest, result, report.
 #
-# Rows are kept as JSON text already; they are put between the rest as they are.
+# Rows are kept as JSON text already, and are inserted into the rest unchanged.
 
 
 RESULTS_PATH = "/api/ha/results"
@@ -45,10 +45,10 @@ class Answers:
     async def statement(
         self, execution: Execution, origin: str, stands: Mapping[str, Json] | None = None
     ) -> bytes:
-        """Return a statement's answer; raises RequestError where that is the answer.
+        """Return a statement's answer; raises RequestError if the answer is an error.
 
-        ``origin`` is this HAProc's URL as the client wrote it, for links. ``stands``: how a write
-        stands in the ring, for its ``ha`` block.
+        ``origin``: this HAProc's URL as the client wrote it, for links. ``stands``: the known facts
+        about a write in the ring, for its ``ha`` block.
         """
         error = execution.error
         if error is not None and error.kind is not FailureKind.APPLICATION:
@@ -168,16 +168,16 @@ def _cache_block(cache: CacheReport) -> dict[str, Json]:
 
 # A result as an answer's body, sent while the cluster makes it.
 #
-# Backpressure: the next piece is taken only once the client took the last one. A failure after the
-# first byte breaks the connection off, so that what came before can't be taken for a whole result.
+# Backpressure: the next piece is read only after the client has taken the last one. A failure after
+# the first byte breaks the connection, so the client cannot take the first part for a whole result.
 
 
 _LOG = logging.getLogger(__name__)
 
 _OUTCOMES_CHARACTERS_MAX: Final = 1000
-"""Six bytes each at most, as JSON in ASCII."""
+"""The characters of all outcomes; each takes at most six bytes, as JSON in ASCII."""
 STALL_S: Final = 60.0
-"""A client that takes nothing for so long is cut off: it holds the cluster's result back."""
+"""A client that takes nothing for this time is cut off: it blocks the cluster's result."""
 
 
 class StreamedAnswers:
@@ -193,7 +193,7 @@ class StreamedAnswers:
         async with self._registry.stream(wanted.request) as (execution, answer):
             pieces = arrow_stream(answer.result, wanted.delivery)
             async with contextlib.aclosing(pieces):
-                if isinstance(answer.result, Collected):  # a write's few numbers
+                if isinstance(answer.result, Collected):  # the few numbers of a write
                     body = b"".join([piece async for piece in pieces])
                     return web.Response(body=body, headers=_headers(answer))
                 return await self._send(request, execution, answer, pieces)
@@ -222,7 +222,7 @@ class StreamedAnswers:
             task = asyncio.current_task()
             if not execution.abandoned or task is None:
                 raise
-            task.uncancel()  # not the client went away, but it asked for the end
+            task.uncancel()  # the client is still there, and asked for the end
             if response is None:
                 raise refused(ErrorClass.CANCELED, "the statement was canceled") from None
             self._break_off(request, execution, ConnectionError())
@@ -258,7 +258,7 @@ def _headers(answer: Answer) -> dict[str, str]:
 
 
 def _short(report: dict[str, Json]) -> dict[str, Json]:
-    """Cut the outcomes' texts so that the header stays under what HTTP clients take (8 KiB)."""
+    """Cut the outcomes' texts, so the header is below the limit of HTTP clients (8 KiB)."""
     outcomes = report["outcomes"]
     assert isinstance(outcomes, dict)
     share = _OUTCOMES_CHARACTERS_MAX // max(1, len(outcomes))

@@ -1,4 +1,4 @@
-"""The archive's doors, for its user alone: what clusters applied, and verifications."""
+"""The archive's doors, for its user alone: applied operations, and verifications."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from haproc.doors.http.bodies import ARROW_STREAM, HELD, json_response, read_obj
 from haproc.failure import ErrorClass, refused
 from haproc.replicate.archive.pages import BYTES_MAX, ROWS_MAX, Page
 
-# The door for the archive: what every cluster has applied, as pages of Arrow, for one user.
+# The door for the archive: the operations that every cluster has applied, in Arrow, for one user.
 #
-# ``from`` is an offset, ``rows`` how many at most. The answer's headers contain the range that it
-# covers, and the end of the archive. The reader's progress has its own request: reading alone keeps
-# nothing.
+# ``from`` is an offset, ``rows`` the largest number. The answer's headers contain the range that it
+# covers, and the end of the archive. The reader reports its progress with a request of its own:
+# reading alone changes nothing.
 
 
 START: Final = "HAProc-Operations-Start"
@@ -32,11 +32,11 @@ class ArchiveService(Protocol):
     """The log as the archive sees it; methods raise RequestError."""
 
     async def page(self, start: int, rows_max: int) -> Page:
-        """Return the records from an offset on that every cluster has applied."""
+        """Return the operations from an offset on that every cluster has applied, as a page."""
         ...
 
     async def archived(self, below: int) -> None:
-        """Note that all below an offset is archived."""
+        """Note that all operations below an offset are archived."""
         ...
 
 
@@ -76,7 +76,7 @@ def keep(app: web.Application, config: Config, service: ArchiveService) -> None:
 
 
 def check_user(config: Config, request: web.Request) -> None:
-    """Refuse everybody but the archive's user; raises RequestError."""
+    """Refuse all users except the archive's; raises RequestError."""
     if config.archive.user is None or request[USER] != config.archive.user:
         raise refused(
             ErrorClass.FORBIDDEN,
@@ -85,23 +85,23 @@ def check_user(config: Config, request: web.Request) -> None:
         )
 
 
-# The door for verifications on a schedule, for the archive's user: they name everybody's tables.
+# The door for verifications on a schedule, for the archive's user: they name all users' tables.
 #
-# The same as on the operators' door, where the role operator is needed.
+# It does the same as the operators' door, which needs the role operator.
 
 
 VERIFY_PATH: Final = "/api/ha/verify"
 
 
 class Verifies(Protocol):
-    """The HAProc's verification of restores; methods raise RequestError."""
+    """The HAProc's verification of all clusters' tables; methods raise RequestError."""
 
     async def verify(self) -> Mapping[str, Json]:
-        """Have all clusters report their content."""
+        """Begin a verification: all clusters report the content of their tables."""
         ...
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Return its result so far."""
+        """Return a verification's result so far."""
         ...
 
 

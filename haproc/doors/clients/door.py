@@ -27,7 +27,7 @@ class Door(Protocol):
         ...
 
     async def open(self) -> None:
-        """Accept connections; OSError if that cannot be, such as when the port is taken."""
+        """Accept connections; raises OSError if that fails, such as when the port is taken."""
         ...
 
     async def close(self) -> None:
@@ -36,11 +36,11 @@ class Door(Protocol):
 
 
 class ClientDoor:
-    """Opens and closes the listener as the state wants it.
+    """Opens and closes the listener according to the state.
 
-    While it is closed clients are refused at once, and go elsewhere; another process may take the
-    port meanwhile. Then this one goes on with the log, and comes back once the port is free: `look`
-    is called again after ``retry_s`` seconds.
+    While it is closed, clients are refused at once, and go to another HAProc. Another process may
+    take the port meanwhile. Then this HAProc still applies the log, and opens the door once the
+    port is free: it calls ``look`` again after ``retry_s``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ClientDoor:
         self._was_open = False
 
     async def follow(self, state: State) -> None:
-        """Open or close the door; OSError if it cannot be opened the first time."""
+        """Open or close the door; raises OSError if it cannot be opened the first time."""
         if state not in self._open_in:
             if self._door.is_open:
                 await self._door.close()

@@ -29,7 +29,7 @@ BATCHES: Final = "/batches"
 SESSIONS: Final = "/sessions"
 """Livy's interactive sessions, which HAProc does not have."""
 BODY_BYTES_MAX: Final = 4 << 20
-"""A request without its files; code that is sent inline is part of it."""
+"""The limit of a request without its files, including inline code."""
 PARTS_MAX: Final = 1000
 _ROLES: Final = {"file": FileRole.PROGRAM, "pyFiles": FileRole.MODULE, "files": FileRole.DATA}
 REQUEST_PART: Final = "request"
@@ -37,7 +37,7 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 
 
 class JobDoor:
-    """The handlers."""
+    """The handlers of a user's own jobs."""
 
     def __init__(self, config: Config, service: JobService | None) -> None:
         self._files_bytes_max = config.jobs.files_bytes_max
@@ -64,7 +64,7 @@ class JobDoor:
         return self._service
 
     async def submit(self, request: web.Request) -> web.Response:
-        """Take a job."""
+        """Submit a job."""
         jobs = self._jobs
         uploads: list[Upload] = []
         if request.content_type == "multipart/form-data":
@@ -81,7 +81,7 @@ class JobDoor:
             reading.check_identifier(key, IDEMPOTENCY_KEY)
         by = request[ADMITTED]
         if by.issued and by.standing is not None:
-            # Else its rights would outlive the provider's word for ever, from job to job.
+            # Otherwise its rights would outlive the provider's grant for ever, from job to job.
             raise refused(
                 ErrorClass.FORBIDDEN,
                 "a job of a provider's user submits no jobs",
@@ -131,12 +131,12 @@ class JobDoor:
         return body, uploads
 
     async def listed(self, request: web.Request) -> web.Response:
-        """Show the user's jobs."""
+        """Return the user's jobs."""
         start, size = page_of(request)
         return json_response(dict(await self._jobs.listed(request[USER], start or 0, size)))
 
     async def shown(self, request: web.Request) -> web.Response:
-        """Show one job."""
+        """Return one job."""
         return json_response(dict(await self._jobs.shown(request[USER], batch_id(request))))
 
     async def state(self, request: web.Request) -> web.Response:
@@ -144,24 +144,24 @@ class JobDoor:
         return json_response(dict(await self._jobs.state(request[USER], batch_id(request))))
 
     async def log(self, request: web.Request) -> web.Response:
-        """Show lines of its log."""
+        """Return lines of a job's log."""
         start, size = page_of(request)
         found = await self._jobs.log(request[USER], batch_id(request), start, size)
         return json_response(dict(found))
 
     async def kill(self, request: web.Request) -> web.Response:
-        """End it."""
+        """End a job."""
         await self._jobs.kill(request[USER], batch_id(request))
         return json_response({"msg": "deleted"})
 
 
 def is_livys(path: str) -> bool:
-    """Return whether Livy's clients ask for this path: errors there have Livy's ``msg``, too."""
+    """True for a path of Livy's clients: errors there also have Livy's ``msg``."""
     return path.startswith(BATCHES) or is_interactive(path)
 
 
 def is_interactive(path: str) -> bool:
-    """Return whether a path is one of Livy's interactive sessions."""
+    """True for a path of Livy's interactive sessions."""
     return path == SESSIONS or path.startswith(f"{SESSIONS}/")
 
 
@@ -181,7 +181,7 @@ def batch_id(request: web.Request) -> int:
 
 
 def page_of(request: web.Request) -> tuple[int | None, int]:
-    """Return the beginning of a page, if stated, and its largest length."""
+    """Return the beginning of a page, None if not given, and its largest length."""
     reading.no_unknown(request.query, ("from", "size"))
     start = request.query.get("from")
     size = reading.whole_number(request.query.get("size", str(PAGE_DEFAULT)), "size")

@@ -58,7 +58,7 @@ _MAY_BE_EMPTY: Final = frozenset({"null"})
 
 
 class RowsDoor:
-    """The handler."""
+    """The handler of rows for a table."""
 
     def __init__(self, config: Config, registry: Registry, spools: Spools) -> None:
         self._config = config
@@ -84,7 +84,7 @@ class RowsDoor:
         )
 
     async def _read(self, request: web.Request) -> Request:
-        """Return the request. Whether the rows fit the table is seen where it is their turn."""
+        """Return the request. Rows that do not fit the table are found when they are applied."""
         given = with_headers(_query(request), request.headers)
         form = _form(request, given)
         own_id = reading.identifier(given, "request_id")
@@ -119,15 +119,15 @@ class RowsDoor:
         )
 
     async def _body(self, request: web.Request, form: Form) -> tuple[bytes | SpooledBody, str]:
-        """Return the rows and their digest: on disk unless they are Arrow and few.
+        """Return the rows and their digest; the rows are on disk unless they are few, and Arrow.
 
-        A request lives until its rows are applied, and many wait. What is no Arrow may be many
-        times as long once it is read.
+        A request lives until its rows are applied, and many wait at once. Rows in another format
+        may be many times as long after reading.
         """
         length, bytes_max = request.content_length, self._config.limits.operation_bytes_max
         arrow = form.kind is FormKind.ARROW
         if is_packed(request):
-            length = None  # of what is packed
+            length = None  # it is the packed length
         if arrow and length is not None and length <= min(bytes_max, WRITE_BYTES):
             data = await read_body(request, bytes_max)
             if makes_a_record(data, bytes_max):
@@ -148,7 +148,7 @@ class RowsDoor:
     async def _spooled(
         self, request: web.Request, form: Form, data: bytes
     ) -> tuple[SpooledBody, str]:
-        """Put a body on disk that is short, and much once it is unpacked."""
+        """Write a short body to disk that is long after unpacking."""
         body = await self._spools.begin(request[USER], len(data), form)
         request[HELD].keep(body.release)
         await body.add(data)

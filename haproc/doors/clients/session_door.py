@@ -18,15 +18,15 @@ from haproc.route.offload import Texts
 from haproc.statements.request_admission import RequestAdmission
 
 STATEMENTS_MAX = 10_000
-"""More is a client that never closes its session; chosen, not measured."""
+"""A client with more never closes its session; chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The content with which a client has its session begin.
+    """The content of a new session.
 
-    ``afresh``: it replaces the session's content. Clients that keep their session's journal
-    themselves send it so to each HAProc that they come to.
+    ``afresh``: it replaces the session's content. A client that keeps its session's journal itself
+    sends this to each HAProc that it uses.
     """
 
     statements: Sequence[str] = ()
@@ -34,7 +34,7 @@ class Opening:
 
 
 class SessionDoor:
-    """The handlers."""
+    """The handlers of sessions."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SessionDoor:
         return [web.put(path, self.open), web.delete(path, self.close)]
 
     async def open(self, request: web.Request) -> web.Response:
-        """Open the session, wherever it was."""
+        """Open the session, whichever HAProc had it."""
         session_id = reading.check_identifier(request.match_info["session_id"], "the session's id")
         check_json(request)
         body = await read_body(request, self._config.limits.statement_body_bytes_max)
@@ -72,7 +72,7 @@ class SessionDoor:
         return json_response({**opened, "cluster": self._cluster})
 
     async def close(self, request: web.Request) -> web.Response:
-        """Close the session; one that is not there counts as closed."""
+        """Close the session; an unknown session counts as closed."""
         session_id = reading.check_identifier(request.match_info["session_id"], "the session's id")
         await self._service.close_session(session_id, request[USER])
         return raw_json(b"{}")

@@ -43,7 +43,7 @@ DEFAULT_CONCERN: Final = "default"
 
 
 class StatementDoor:
-    """The handlers; one object for each application."""
+    """The handlers of statements; one object for each application."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class StatementDoor:
         )
 
     async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
-        """Return the known facts about a write in the ring, beside its outcome here."""
+        """Return the known facts about a write in the ring, in addition to its outcome here."""
         error, report = execution.error, execution.report
         if error is not None:
             if error.kind is not FailureKind.APPLICATION or error.offset is None:
@@ -127,7 +127,7 @@ class StatementDoor:
         return raw_json(await self._answers.chunk(self._find(request), index, _origin(request)))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a statement; answer with what became of it."""
+        """Cancel a statement; answer with its fate."""
         found = await self._registry.cancel(self._find(request))
         fields: dict[str, Json] = {"became": found.fate.value}
         fields |= {} if found.offset is None else {"log_offset": found.offset}
@@ -174,7 +174,7 @@ def _index(request: web.Request) -> int:
 
 
 def _concern(request: web.Request) -> WriteConcern | str:
-    """Return the write concern whose fulfilment is asked for; empty: none."""
+    """Return the write concern that the request asks about; empty if none."""
     text = request.query.get("concern", "")
     if text in ("", DEFAULT_CONCERN):
         return text

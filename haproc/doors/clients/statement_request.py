@@ -1,4 +1,4 @@
-"""The body of ``POST /api/2.0/sql/statements`` as a value, and how fresh its answer must be."""
+"""The body of ``POST /api/2.0/sql/statements`` as a value, and the freshness of its answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from haproc.statements.request import (
 
 # The freshness of a query, from a request's fields and headers; the configuration has the defaults.
 #
-# A field counts before the header of its name. Values in, `Freshness` or RequestError out.
+# A field counts before the header of the same name. Values in, `Freshness` or RequestError out.
 
 
 FRESHNESS_FIELDS: Final = ("consistency", "acceptable_offset_lag", "after_offset", "seen")
@@ -36,13 +36,13 @@ FRESHNESS_HEADERS: Final = {
     "after_offset": "HAProc-After-Offset",
 }
 _SEEN_MAX: Final = 64
-"""As many clusters as a ring may have."""
+"""The most clusters of a ring."""
 
 
 def read_freshness(
     given: Mapping[str, Any], headers: Mapping[str, str], defaults: Reads
 ) -> Freshness:
-    """Check and combine them; raises RequestError."""
+    """Return the freshness from fields and headers; raises RequestError."""
     from_headers: dict[str, Any] = {
         name: headers[header].strip()
         for name, header in FRESHNESS_HEADERS.items()
@@ -80,8 +80,8 @@ def _seen(fields: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 
 # The body of ``POST /api/2.0/sql/statements`` as a value.
 #
-# Pure: bytes in, `StatementRequest` or RequestError out. Parameters pass through as they came;
-# they are bound behind the door.
+# Pure: bytes in, `StatementRequest` or RequestError out. Parameters pass through unchanged; the
+# service binds them.
 
 
 _DEFAULTS: Final = Reads()
@@ -119,7 +119,7 @@ HEADERS: Final = {"HAProc-Write-Concern": "write_concern", "Idempotency-Key": "r
 """Headers that may contain a field, too; the body's field counts first."""
 CACHE_HEADER: Final = "HAProc-Cache"
 READ_HEADERS: Final = (*HEADERS, *FRESHNESS_HEADERS.values(), CACHE_HEADER)
-"""All headers that are looked at."""
+"""All headers that are read."""
 _ID_TAG: Final = "request_id"
 
 
@@ -133,7 +133,7 @@ def read_statement(
     headers: Mapping[str, str] = MappingProxyType({}),
     reads: Reads = _DEFAULTS,
 ) -> StatementRequest:
-    """Check a body; raises RequestError."""
+    """Return a body as a statement's request; raises RequestError."""
     given = reading.parse_object(body)
     reading.no_unknown(given, FIELDS)
     given = with_headers(given, headers)
@@ -166,7 +166,7 @@ def read_statement(
 
 def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a body, and those that only headers contain."""
-    # An Idempotency-Key is a string in quotes, which not everybody writes.
+    # An Idempotency-Key is a string in quotes, but some clients leave them out.
     from_headers = {
         field: headers[name].strip('"') for name, field in HEADERS.items() if name in headers
     }
@@ -185,7 +185,7 @@ def _cache(given: Mapping[str, Any], headers: Mapping[str, str]) -> bool | None:
 
 
 def _tagged_id(given: Mapping[str, Any]) -> str | None:
-    """Return the request's id where it is one of Databricks' ``query_tags``; others are ignored."""
+    """Return the request's id if one of Databricks' ``query_tags`` has it; others are ignored."""
     tags = given.get("query_tags")
     if tags is None:
         return None

@@ -1,7 +1,7 @@
-"""One call at this door: whose it is, for which session, and how it is answered.
+"""One call at the Spark Connect door: its user, its session, and its answer or error.
 
-Handlers raise RequestError, or a RelayedError with Spark's own words; the client's error for either
-is decided here, for all calls.
+Handlers raise RequestError, or RelayedError with Spark's own message. This module turns either into
+the client's error, for all calls.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from haproc.statements.request_admission import Held, RequestAdmission
 _LOG = logging.getLogger(__name__)
 _SESSION = 1
 CONTROL_BYTES_MAX: Final = 1 << 20
-"""Of a call that brings no plan and no file: what it names is looked at in the event loop, some
+"""The limit of a call without a plan or file: the names in it are read in the event loop, some
 microseconds each. Chosen: 25,000 operations' ids."""
 _WITH_PLANS: Final = frozenset({"AnalyzePlan"})
 _RUNNING: Final = frozenset({"ExecutePlan", "ReattachExecute"})
-"""What may write; nothing else that fails leaves a write in doubt."""
+"""Calls that may write; no other failed call leaves a write's outcome unknown."""
 _JAVA: Final = "grpc-java"
-"""What the gRPC of Spark's client for the JVM calls itself."""
+"""The user agent of gRPC in Spark's client for the JVM."""
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-"""As clients write a UUID; Python takes one with any number of dashes for one, too."""
+"""A UUID as clients write it; Python also accepts any number of dashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that was let in.
+    """An admitted call.
 
-    ``names`` are what its client knows its session by: the same at every HAProc of the ring.
-    ``metadata`` are the texts that came beside the request, by name; ``held`` counts what of it is
-    in memory; ``standing`` is by what it was let in, if that may end.
+    ``names``: the names by which its client knows its session, the same at every HAProc of the
+    ring. ``metadata``: the request's metadata texts, by name. ``held`` counts the request's bytes
+    in memory. ``standing``: the authorization of the call, if that may end.
     """
 
     rpc: str
@@ -72,7 +72,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The public facts of a call; ``observed`` is the server's id as its client knows it."""
+    """The public facts of a call; ``observed``: the server's id as its client knows it."""
 
     rpc: str
     by: Admitted
@@ -88,10 +88,10 @@ Uploading = Callable[[Call, bytes, AsyncIterator[bytes]], Awaitable[bytes]]
 
 
 class Boundary:
-    """Lets calls in, and no exception out.
+    """Admits calls, and turns exceptions into the client's errors.
 
-    ``server_id`` gives the server's own id of a user's session; ``explained`` returns the client's
-    error for its own call's failure in the session behind it.
+    ``server_id`` returns the server's own id of a user's session. ``explained`` returns the
+    client's error for a failure in the Spark session behind its own.
     """
 
     def __init__(
@@ -156,14 +156,14 @@ class Boundary:
         return grpc.stream_unary_rpc_method_handler(answer)
 
     async def _shown(self, rpc: str, request: bytes, context: Any) -> _Shown:
-        """Find out whose a call is, and for which session."""
+        """Return the user and the session of a call."""
         metadata = _metadata(context)
         caller = Caller(self._cluster, "connect", rpc, address_of(context.peer()))
         CALLER.set(caller)
         try:
             session_id, observed = _named(rpc, request)
         except RequestError:
-            await self._admission.admit(metadata)  # strangers learn nothing else
+            await self._admission.admit(metadata)  # a stranger learns nothing else
             raise
         by = await self._admission.admit(metadata, session_id)
         CALLER.set(replace(caller, user=by.user))
@@ -173,7 +173,7 @@ class Boundary:
     @contextmanager
     def _let_in(self, shown: _Shown) -> Iterator[Call]:
         user, session_id = shown.by.user, shown.session_id
-        # Spark runs a query while its rows are handed on, when the request as such is answered.
+        # Spark still runs a query while its rows are sent: the trace covers the whole call.
         call = f"pyspark.{shown.rpc}" if shown.rpc in _RUNNING else ""
         received = tracing.received(shown.metadata, call)
         with self._request_admission.answering(user) as held, received:
@@ -187,7 +187,7 @@ class Boundary:
             yield Call(shown.rpc, user, names, shown.metadata, held, by.rights, by.standing)
 
     async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:
-        """End the call; raises what gRPC ends it by."""
+        """End the call with the client's error; raises gRPC's own exception."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
         if isinstance(error, grpc.aio.InternalError):  # gRPC sends nothing more: its client left
@@ -210,19 +210,19 @@ class Boundary:
 
 
 def address_of(peer: str) -> str:
-    """Return the address in gRPC's name of a client, ``ipv4:127.0.0.1:5000``."""
+    """Return the address of a client in gRPC's form, ``ipv4:127.0.0.1:5000``."""
     _, _, place = unquote(peer).partition(":")
     return place.rpartition(":")[0].strip("[]")
 
 
 async def abort(context: Any, ending: CallEnd) -> None:
-    """End a call so; raises what gRPC ends it by."""
+    """End a call with this error; raises gRPC's own exception."""
     code = grpc.StatusCode[ending.code]
     await context.abort(code, ending.message, ((DETAILS, ending.packed),))
 
 
 def _metadata(context: Any) -> dict[str, str]:
-    """Return the request's metadata; of a name that came twice the first one counts."""
+    """Return the request's metadata; of a repeated name the first value counts."""
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
@@ -231,7 +231,7 @@ def _metadata(context: Any) -> dict[str, str]:
 
 
 def _named(rpc: str, request: bytes) -> tuple[str, str]:
-    """Return the session's id, and the server's own as the client has learned it."""
+    """Return the session's id, and the server's own id as the client knows it."""
     observed = RPCS[rpc].observed
     try:
         session_id = text_of(request, _SESSION)
@@ -243,9 +243,9 @@ def _named(rpc: str, request: bytes) -> tuple[str, str]:
 
 
 def check_id(given: str, whose: str) -> str:
-    """Return the id of a session or an operation; raise RequestError for what is none.
+    """Return the id of a session or an operation; raises RequestError if it is no UUID.
 
-    Such ids are kept, and stand in the log, so nothing longer may be one.
+    Such ids are kept, and stored in the log, so longer texts are refused.
     """
     if not _ID.fullmatch(given):
         raise invalid_handle("FORMAT", f"{whose} id {given[:100]!r} must be a UUID")

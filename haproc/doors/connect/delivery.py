@@ -1,19 +1,19 @@
 """Delivers the responses of operations to clients of the Spark Connect door, at each attempt.
 
-An operation begins with ExecutePlan: a query that is relayed, or a write whose answer is awaited.
-It runs in a task of its own (`operation.py`). Its client reads it from any connection, until the
-client releases it, or has not come for a time. Ended ones are remembered as Spark remembers them,
-and errors about operations are Spark's (`errors.py`).
+An operation begins with ExecutePlan: a relayed query, or a write that waits for its answer. It runs
+in its own task (`operation.py`). Its client reads the responses on any connection, until the client
+releases the operation, or stays away for a time. Ended operations are remembered as in Spark, and
+errors about operations are Spark's (`errors.py`).
 
-A client may come with a response that another HAProc gave it, or this one before its Spark died.
-That response's id (`responses.py`) is enough to go on: the request runs again in the client's
-session, and the responses that the client has are passed over. A request that does not fit into ids
-is put into the key-value store before the first response leaves, unless the result is small:
-`running/USER/SESSION/OPERATION`. The process that put it there last deletes it at the operation's
-end.
+A client may name a response that another HAProc sent, or this HAProc before its Spark died. The id
+of that response (`responses.py`) is enough to go on: the request runs again in the client's
+session, and the responses that the client has are skipped. A request that does not fit into ids is
+stored in the key-value store before the first response is sent, unless the result is small:
+`running/USER/SESSION/OPERATION`. The process that stored it last deletes it at the operation's end.
 
-A run that fails because its cluster is away is forgotten at once, and its stream ends with that
-error. So the client comes again, here or at the next HAProc, and goes on from what it has.
+If a run fails because its cluster is away, it is forgotten at once, and its stream ends with that
+error. So the client repeats the request, here or at the next HAProc, and goes on after its last
+response.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from haproc.failure import FailureKind, RequestError, busy
 _LOG = logging.getLogger(__name__)
 
 Source = Callable[[bytes], AsyncGenerator[bytes, None]]
-"""Runs a serialized ExecutePlanRequest and yields serialized ExecutePlanResponses, as Spark gave
-them: the door's ordinary way of a request, with all that it checks. The user and session are those
+"""Runs a serialized ExecutePlanRequest and yields serialized ExecutePlanResponses, as Spark sent
+them. It is the door's usual handling of a request, with all checks. The user and session are those
 of the key, whatever the request contains. Closing it early stops the statement on Spark."""
 
 RUNNING: Final = "running/"
 _STORED: Final = struct.Struct("<BQ8s")
-"""Version, time in seconds, and the run that put it there; the request follows."""
+"""Version, time in seconds, and the run that stored it; the request follows."""
 _STORED_S_MAX: Final = 86_400.0
-"""Older ones were left behind by a HAProc that died, for a client that never came again."""
+"""Older ones were left by a HAProc that died, for a client that never came back."""
 _STORE_LOOK_INTERVAL_S: Final = 3600.0
 
 
@@ -96,10 +96,10 @@ class Deliveries:
         goes_on: Callable[[Key], bool],
         take_back: Callable[[Key], Awaitable[bool]],
     ) -> None:
-        """``memory`` bounds bytes of responses, ``operations`` those not released yet.
+        """``memory`` limits bytes of responses, ``operations`` those not released yet.
 
-        ``goes_on``: whether what an operation does cannot be stopped any more, such as a write that
-        may be in the log.
+        ``goes_on``: True if an operation cannot be stopped any more, such as a write that may be in
+        the log. ``take_back``: revoke an operation's writes; True if that succeeded.
         """
         self._store = store
         self._limits = limits
@@ -114,7 +114,7 @@ class Deliveries:
         self._looks: asyncio.Task[None] | None = None
         self._clock = time.monotonic
         self.resumed = 0
-        """Results that were gone on with after another run of them broke off."""
+        """The number of results that went on in a new run after an earlier one broke off."""
 
     @property
     def kept(self) -> int:
@@ -126,9 +126,9 @@ class Deliveries:
     ) -> AsyncGenerator[bytes, None]:
         """Run an ExecutePlanRequest; yield its responses, each with an id.
 
-        ``names``: serialized fields of ExecutePlanResponse that each response gets. One that runs
-        already, under the same id with the same plan, is attached to, as Spark does. Raises what
-        the source does, RequestError, and ValueError for what is no request.
+        ``names``: serialized fields of ExecutePlanResponse that each response gets. As in Spark, a
+        request with the id and plan of a running operation attaches to it. Raises the errors of the
+        source, RequestError, and ValueError for an invalid request.
         """
         read = read_request(request)
         known = self._operations.get(key)
@@ -151,10 +151,10 @@ class Deliveries:
     async def reattach(
         self, key: Key, last_response_id: str | None, source: Source, *, names: bytes = b""
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the responses behind that one, or all. ``source`` runs the request if need be.
+        """Yield the responses after the last one, or all. ``source`` may run the request again.
 
-        Raises what the source does, and RequestError: as Spark where it knows such a case,
-        RESULT_LOST and RESULT_CHANGED where a result of another HAProc cannot be gone on with.
+        Raises the errors of the source, and RequestError: Spark's for the cases that Spark knows,
+        RESULT_LOST and RESULT_CHANGED if a result of another HAProc cannot go on.
         """
         operation, after = self._place(key, last_response_id)
         if operation is None:
@@ -165,16 +165,16 @@ class Deliveries:
                 yield response
 
     def was_sought(self, key: Key) -> bool:
-        """True if a client looked here for an operation that was not here.
+        """True if a client asked here for an operation that was not here.
 
-        A client that begins one of these now has sent it before, perhaps to another HAProc.
+        If a client begins such an operation now, it has sent it before, perhaps to another HAProc.
         """
         return key in self._sought
 
     def release(self, key: Key, until: str | None = None) -> bool:
-        """Forget the responses up to this id, or the operation. Returns whether it was here.
+        """Forget the responses up to an id, or the whole operation; True if the operation was here.
 
-        Raises RequestError for an operation that cannot be reattached, or an id of none of it.
+        Raises RequestError for an operation that cannot be reattached, or an unknown id.
         """
         operation = self._operations.get(key)
         if operation is None:
@@ -194,7 +194,7 @@ class Deliveries:
     def status(
         self, user: str, session_id: str, operation_ids: Sequence[str] = ()
     ) -> dict[str, OperationState]:
-        """Return the states of these operations, or of all that are known of the session."""
+        """Return the states of these operations, or of all known ones of the session."""
         wanted = operation_ids or [
             key.operation_id
             for key in (*self._operations, *self._ended)
@@ -205,9 +205,9 @@ class Deliveries:
     async def interrupt(
         self, user: str, session_id: str, *, operation_id: str | None = None, tag: str | None = None
     ) -> list[str]:
-        """Stop this operation, those with this tag, or all of the session; return those stopped.
+        """Stop this operation, those with this tag, or all of the session; return the stopped ones.
 
-        A write is revoked, if that is possible; otherwise its client gets its outcome.
+        A write is revoked if possible; otherwise its client gets its outcome.
         """
         wanted = [
             (key, operation)
@@ -231,7 +231,7 @@ class Deliveries:
                 self._remove(operation, was_abandoned=True)
 
     async def aclose(self) -> None:
-        """Stop everything; what was stored for others to go on with stays."""
+        """Stop all operations; requests that were stored for other HAProcs stay."""
         operations = list(self._operations.values())
         self._operations.clear()
         if self._looks is not None:
@@ -265,7 +265,7 @@ class Deliveries:
         return operation
 
     def _when_ended(self, operation: ConnectOperation) -> None:
-        """Forget a run whose cluster went away: its client is to come again, here or elsewhere."""
+        """Forget a run whose cluster went away: its client repeats the request anywhere."""
         if operation.error is not None and _goes_elsewhere(operation.error):
             self._forget(operation)
             operation.close_unread()
@@ -293,7 +293,7 @@ class Deliveries:
         return True
 
     def _place(self, key: Key, last: str | None) -> tuple[ConnectOperation | None, int]:
-        """Return the operation to continue in, if it is here; None: a new run."""
+        """Return the operation to continue, and the client's last index in it; None: a new run."""
         read = read_id(last) if last is not None else None
         operation = self._operations.get(key)
         if operation is None:
@@ -321,14 +321,14 @@ class Deliveries:
             self._sought.popitem(last=False)
 
     async def _resume(self, key: Key, last: str, source: Source, names: bytes) -> ConnectOperation:
-        """Begin a run that goes on behind this response."""
+        """Begin a run that goes on after this response."""
         read = read_id(last)
         assert read is not None
         if read.way is Way.TAIL:
             responses = _each(_tail(last, read))
             requested = OperationRequest(key, b"", RequestRead(reattachable=True), names)
             operation = self._replacing(requested, responses, START, last)
-            self._in_background(self._delete(key))  # nobody will need it
+            self._in_background(self._delete(key))  # not needed any more
         else:
             request = await self._request(key, read)
             found = self._operations.get(key)
@@ -356,7 +356,7 @@ class Deliveries:
         return self._begin(requested, responses, start, last)
 
     async def _request(self, key: Key, read: ResponseId) -> bytes:
-        """Return the request that an id leads to; RESULT_LOST if it leads to none."""
+        """Return the request that an id leads to; raises RESULT_LOST if there is none."""
         if read.way is Way.REQUEST:
             return read.rest
         if read.way is Way.NOTHING:
@@ -367,7 +367,7 @@ class Deliveries:
         return bytes(kept.value[_STORED.size :])
 
     async def _keep(self, operation: ConnectOperation) -> tuple[Way, str]:
-        """See to it that somebody else can go on with this run; return how."""
+        """Let another HAProc go on with this run; return the way for that, and its part of ids."""
         request = operation.requested.request
         if not (operation.requested.read.reattachable and request):
             return Way.NOTHING, ""
@@ -393,7 +393,7 @@ class Deliveries:
         return True
 
     async def _delete(self, key: Key, put_by: bytes | None = None) -> None:
-        """Delete what is stored; only if that run put it there: others may have gone on since."""
+        """Delete the stored request; with ``put_by`` only if that run stored it, no later one."""
         name = _stored_key(key)
         with contextlib.suppress(LogError, ValueError):
             kept = await self._store.get(name)
@@ -413,7 +413,7 @@ class Deliveries:
         return ended
 
     async def _look_after(self) -> None:
-        """Give up what nobody reads, and delete what dead HAProcs left in the store."""
+        """Give up operations without readers; delete requests of dead HAProcs from the store."""
         store_at = self._clock() + _STORE_LOOK_INTERVAL_S
         while True:
             await asyncio.sleep(self._limits.look_interval_s)
@@ -440,14 +440,14 @@ class Deliveries:
 
 
 def _goes_elsewhere(error: Exception) -> bool:
-    """True if a client that receives this error comes again, here or at the next HAProc."""
+    """True if a client that receives this error repeats the request, here or elsewhere."""
     if isinstance(error, RequestError):
         return error.kind is FailureKind.AVAILABILITY
     return not isinstance(error, EngineError) or error.kind is not ErrorKind.APPLICATION
 
 
 def _own(key: Key, request: bytes) -> RequestRead:
-    """Read a request that came back with an id: it must be one of this very operation."""
+    """Read a request that came back in an id; it must belong to this operation."""
     try:
         read = read_request(request)
     except ValueError as error:

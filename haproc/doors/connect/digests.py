@@ -1,11 +1,11 @@
 """Digests of a result's rows, independent of its batches and of Arrow's form.
 
-Two clusters give the same rows in other batches, and the same values in other bytes: padding,
-offsets of slices, dictionaries, compression, the content of slots that are null. So each column
-becomes a few streams that depend on rows alone, each with a running hash: the places of nulls, the
-bytes of fixed-width values, the lengths and then the bytes of strings, the lengths of lists, and
-their items in the same way. Slots that are null are left out of a column before its values are
-read. Values count bit by bit: -0.0 is not 0.0.
+Two clusters return the same rows in different batches, and the same values in different bytes:
+padding, offsets of slices, dictionaries, compression, the content of null slots. So each column
+becomes a few streams that depend on its rows alone, each with a running hash: the positions of
+nulls, the bytes of fixed-width values, the lengths and then the bytes of strings, the lengths of
+lists, and their items in the same way. Null slots are removed before values are read. Values count
+bit by bit: -0.0 is not 0.0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyarrow import compute, types
 from haproc.engine.arrow import with_numbers
 
 DIGEST_BYTES: Final = 16
-"""Two different results are taken for the same once in 2**64 comparisons or so."""
+"""Two different results have equal digests once in about 2**64 comparisons."""
 
 
 class UnknownTypeError(Exception):
@@ -29,7 +29,7 @@ class UnknownTypeError(Exception):
 
 
 class RowDigest:
-    """The digest of all rows that were added, in their order."""
+    """The digest of all added rows, in their order."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -39,7 +39,7 @@ class RowDigest:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch's rows; costs about 0.6 ms a MiB.
 
-        Raises UnknownTypeError, and ValueError for a batch with other columns than the first had.
+        Raises UnknownTypeError, and ValueError for a batch with other columns than the first one.
         """
         names = tuple(f"{field.name!r} {_name_of(field.type)}" for field in batch.schema)
         if self._types is None:
@@ -52,7 +52,7 @@ class RowDigest:
             column.add(values)
 
     def digest(self) -> bytes:
-        """Return the digest of what was added up to now; the same for all that have no rows."""
+        """Return the digest of the rows so far; the same for all results without rows."""
         if not self.rows:
             return bytes(DIGEST_BYTES)
         whole = hashlib.sha256(f"{self.rows} {self._types}".encode())
@@ -62,7 +62,7 @@ class RowDigest:
 
 
 class _Column:
-    """The running hashes of one column, or of what is inside the values of one."""
+    """The running hashes of one column, or of the items inside a column's values."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = _plain(kind)
@@ -123,7 +123,7 @@ class _Column:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, however they are written."""
+    """Return the type of the values, without their encoding."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
@@ -158,7 +158,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _name_of(kind: pa.DataType) -> str:
-    """Return a type's name without what does not change its values, such as nullability."""
+    """Return a type's name without parts that do not change its values, such as nullability."""
     kind = _plain(kind)
     if types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
@@ -172,7 +172,7 @@ def _name_of(kind: pa.DataType) -> str:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Return the number of bits of a value; 0 if that is not the same for all."""
+    """Return the number of bits of a value; 0 if values differ in length."""
     try:
         return int(kind.bit_width)
     except ValueError:

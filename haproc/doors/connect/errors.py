@@ -20,18 +20,18 @@ from haproc.spark_error import Context
 
 # Failures as Spark Connect's clients see them: a gRPC code and a google.rpc.Status.
 #
-# Unmodified clients repeat UNAVAILABLE and whatever carries a RetryInfo, for ten minutes or more,
-# and with the same operation id: so that is what an availability error gets that another try may
-# mend, and nothing else. Exceptions are chosen by the Java classes in an ErrorInfo; what Spark
-# raised has its own there, for all else they are those that Spark would have used.
+# Unmodified clients repeat UNAVAILABLE and every error with a RetryInfo, for ten minutes or more,
+# with the same operation id. So only an availability error that a retry may solve gets these. A
+# client chooses its exception by the Java classes in an ErrorInfo. Spark's errors have their own
+# classes there; other errors get those that Spark would have used.
 
 
 DETAILS: Final = "grpc-status-details-bin"
 _MESSAGE_BYTES_MAX: Final = 2048
-"""As Spark cuts them: clients take 8 KiB of metadata, in which a message comes twice."""
+"""As in Spark: clients accept 8 KiB of metadata, which contain a message twice."""
 ENRICHED_MAX: Final = 500
-"""Errors of which more is kept than their status has; clients fetch it at once. At most 24 KiB
-each, most have less than one."""
+"""Errors with more details than fit into their status; clients fetch them at once. At most 24 KiB
+each, mostly less than one."""
 _CODE_NUMBER: Final = {
     "INVALID_ARGUMENT": 3,
     "DEADLINE_EXCEEDED": 4,
@@ -52,7 +52,7 @@ _CODE_OF_CLASS: Final[Mapping[str, str]] = {
     ErrorClass.RESULT_CHANGED: "ABORTED",
     ErrorClass.RESULT_LOST: "ABORTED",
 }
-"""Those that the same try would not mend."""
+"""Classes of errors that the same request would meet again."""
 _CODE_OF_KIND: Final = {
     FailureKind.REFUSED: "INVALID_ARGUMENT",
     FailureKind.APPLICATION: "INTERNAL",
@@ -72,7 +72,7 @@ _JAVA: Final = "java.lang.Object", "java.lang.Throwable", "java.lang.Exception"
 _ANALYSIS: Final = ("org.apache.spark.sql.AnalysisException",)
 _PARSE: Final = ("org.apache.spark.sql.catalyst.parser.ParseException", *_ANALYSIS)
 _CLASSES_OF_OURS: Final[Mapping[str, tuple[str, ...]]] = {
-    # What Spark's parser would not take, and what its analyzer would not.
+    # Statements that Spark's parser would refuse, then those that its analyzer would refuse.
     **dict.fromkeys(
         (
             ErrorClass.SYNTAX,
@@ -95,9 +95,9 @@ _CLASSES_OF_OURS: Final[Mapping[str, tuple[str, ...]]] = {
         _ANALYSIS,
     ),
 }
-"""Spark's classes for statements that we refuse: a program catches ours by the same class."""
+"""Spark's classes for statements that HAProc refuses: a program catches them by the same class."""
 _PARAMETERS_BYTES_MAX: Final = 1024
-"""Of an ErrorInfo's parameters, as Spark bounds its metadata; what is longer is asked for."""
+"""The limit of an ErrorInfo's parameters, as in Spark; a client fetches longer ones."""
 _UNSUPPORTED: Final = (
     "org.apache.spark.SparkUnsupportedOperationException",
     "java.lang.UnsupportedOperationException",
@@ -125,14 +125,14 @@ class CallEnd:
     message: str
     packed: bytes
     enriched: bytes = b""
-    """A FetchErrorDetailsResponse, for clients that ask for more; empty: there is no more."""
+    """A FetchErrorDetailsResponse, for clients that ask for details; empty: there are none."""
 
 
 def as_given(error: RelayedError) -> CallEnd | None:
-    """Return Spark's own words on a statement; None where they are not for the client.
+    """Return Spark's own error for a statement; None if it is not for the client.
 
-    These are about a session that the client does not know, or HAProc's plugin's, or there are
-    none.
+    It is not for the client if the client does not know the session in it, if HAProc's plugin
+    raised it, or if there is none.
     """
     is_ours = error.error_class.startswith("HAPROC_")
     if not error.packed or session_lost(error.error_class) or is_ours:
@@ -143,12 +143,12 @@ def as_given(error: RelayedError) -> CallEnd | None:
 def call_end(
     error: RequestError, *, own_id: bool = True, error_id: str = "", to_java: bool = False
 ) -> CallEnd:
-    """Return how a call ends that failed so; without an id of the client's it is not repeated.
+    """Return the end of a call that failed; without a client's own id it is not repeated.
 
-    ``error_id``: the id by which the client may ask for what does not fit into a status.
-    ``to_java``: Spark's client for the JVM looks each class up in Spark's own list, and shows
-    nothing else of an error whose class is not there. Of ours it gets the message alone, which
-    begins with the class.
+    ``error_id``: the id by which the client may fetch details that do not fit into a status.
+    ``to_java``: Spark's client for the JVM looks up each class in Spark's own list, and shows
+    nothing else of an error with an unknown class. For HAProc's errors it gets the message alone,
+    which begins with the class.
     """
     error = _as_spark_names(error)
     code = _CODE_OF_CLASS.get(error.error_class, _CODE_OF_KIND[error.kind])
@@ -217,7 +217,7 @@ def _context(context: Context) -> Any:
 
 
 def invalid_handle(condition: str, text: str) -> RequestError:
-    """Return an error of class INVALID_HANDLE as Spark makes it; clients look for its name."""
+    """Return an error of class INVALID_HANDLE as Spark makes it; clients check its name."""
     return RequestError(
         FailureKind.REFUSED, text, error_class=f"INVALID_HANDLE.{condition}", sqlstate="HY000"
     )
@@ -233,7 +233,7 @@ def _as_spark_names(error: RequestError) -> RequestError:
 
 
 def _is_ours(error: RequestError) -> bool:
-    """True if the error's class is none of Spark's."""
+    """True if the error's class is HAProc's, not Spark's."""
     return error.error_class.startswith("HAPROC_")
 
 
@@ -289,19 +289,19 @@ class Enriched:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     def keep(self, error_id: str, details: bytes) -> None:
-        """Remember an error's details; the oldest ones are forgotten."""
+        """Keep an error's details; the oldest ones are dropped."""
         self._kept[error_id] = details
         while len(self._kept) > ENRICHED_MAX:
             self._kept.popitem(last=False)
 
     def find(self, error_id: str) -> bytes | None:
-        """Return the kept details; None for an id that is not ours, or is forgotten."""
+        """Return the kept details; None for an unknown or dropped id."""
         return self._kept.get(error_id)
 
 
-# Operations as clients name them, and the errors of those in another state than clients expect.
+# Operations as clients name them, and the errors of operations in an unexpected state.
 #
-# The words and classes are those of Spark 4.2.1, which its clients know: a PySpark that gets
+# The messages and classes are those of Spark 4.2.1, which its clients know: a PySpark that gets
 # OPERATION_NOT_FOUND before any response sends its plan again.
 
 
@@ -327,7 +327,7 @@ class OperationState(IntEnum):
 
 
 def not_found(operation_id: str) -> RequestError:
-    """Return the error of one that is not here, or was released."""
+    """Return the error of an operation that is not here, or was released."""
     return _handle("NOT_FOUND", operation_id, "Operation not found.")
 
 
@@ -337,7 +337,7 @@ def already_exists(operation_id: str) -> RequestError:
 
 
 def abandoned(operation_id: str) -> RequestError:
-    """Return the error of a plan under an id whose operation ended, or was given up."""
+    """Return the error of a plan under the id of an operation that ended, or was given up."""
     return _handle(
         "ABANDONED",
         operation_id,
@@ -346,12 +346,12 @@ def abandoned(operation_id: str) -> RequestError:
 
 
 def disconnected() -> RequestError:
-    """Return the error of a stream that another one replaced, or whose operation was released."""
+    """Return the error of a stream that another one or a release of its operation has ended."""
     return _cursor("DISCONNECTED", "The cursor has been disconnected by the server.")
 
 
 def not_reattachable() -> RequestError:
-    """Return the error of a stream that its client did not ask to outlive its connection."""
+    """Return the error of a stream that its client did not make reattachable."""
     return _cursor("NOT_REATTACHABLE", "The cursor is not reattachable.")
 
 
@@ -362,7 +362,7 @@ def position_not_found(response_id: str) -> RequestError:
 
 
 def not_available(index: int) -> RequestError:
-    """Return the error of a place whose responses were released."""
+    """Return the error of an index before the first kept response."""
     return _cursor(
         "POSITION_NOT_AVAILABLE", f"The cursor position is no longer available at index {index}."
     )
@@ -374,7 +374,7 @@ def canceled() -> RequestError:
 
 
 def lost(why: str) -> RequestError:
-    """Return the error of a result that broke off where nobody can go on with it."""
+    """Return the error of a result that broke off, and that no HAProc can go on with."""
     return RequestError(
         FailureKind.REFUSED,
         f"the result broke off, and cannot be gone on with: {why}",

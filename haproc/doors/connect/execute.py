@@ -1,11 +1,11 @@
-"""ExecutePlan: which way a plan goes, and how it is answered.
+"""ExecutePlan: the handling of a plan, and its answer.
 
-Every plan goes through the registry as a statement of any other door does, under the client's
-operation id, which is the request's id. What only reads, or changes the session alone by a plan, is
-merely found fit to run there, and then relayed into the client's own Spark session; all else is
-answered with what the ring made of it.
+Every plan goes through the registry like a statement of any other door. Its request id is the
+client's operation id. For a plan that only reads, or only changes the session, the ring decides
+that it may run; then it is relayed into the client's own Spark session. The ring runs all other
+plans, and its answer is returned.
 
-A plan that changes the session is answered once that is durable in the session's journal.
+A plan that changes the session is answered once the change is durable in the session's journal.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from haproc.statements.registry import Registry
 from haproc.statements.request import fingerprint_of
 
 _PLAN: Final = 3
-"""In an ExecutePlanRequest."""
+"""The field in an ExecutePlanRequest."""
 _COMPRESSED: Final = 3
-"""In a plan."""
+"""The field in a plan."""
 
 _STATE_OF: Final = {
     OutcomeStatus.APPLIED: OperationState.SUCCEEDED,
@@ -62,8 +62,8 @@ _STATE_OF: Final = {
 class PlanRequest:
     """The request of one ExecutePlan.
 
-    ``request`` is as it may be relayed, ``plan`` the one in it. ``handles`` are those of the
-    session's checkpoints and models that it uses; ``plan_id`` is the number of a SQL command.
+    ``request``: as it may be relayed; ``plan``: the one in it. ``handles``: the session's
+    checkpoints and models that it uses. ``plan_id``: the number of a SQL command.
     """
 
     request: bytes
@@ -73,7 +73,7 @@ class PlanRequest:
     kind: Kind
     handles: frozenset[str] = frozenset()
     is_root: bool = False
-    """True if it is a relation, whose rows the client wants."""
+    """True if it is a relation: the client wants its rows."""
     plan_id: int | None = None
 
 
@@ -101,7 +101,7 @@ class Behind(Protocol):
         ...
 
     async def enter_session(self, session_id: str, user: str) -> ClientSession:
-        """Return the client's session, made if there is none, if this HAProc serves."""
+        """Return the client's session, made if there is none; RequestError if not serving."""
         ...
 
     async def decide(self, request: Request) -> Fit | Answer:
@@ -112,12 +112,12 @@ class Behind(Protocol):
         ...
 
     def known_write(self, request_id: str, user: str) -> Known | None:
-        """Return this user's write, as far as this HAProc has read of it in the log."""
+        """Return this user's write, as far as this HAProc has read the log."""
         ...
 
 
 class Executing:
-    """Answers ExecutePlan. Methods raise RequestError, or RelayedError with Spark's own words."""
+    """Answers ExecutePlan. Methods raise RequestError, or RelayedError with Spark's own error."""
 
     def __init__(self, config: Config, behind: Behind, registry: Registry, texts: Texts) -> None:
         self._behind = behind
@@ -127,7 +127,7 @@ class Executing:
         self._most = config.limits.statement_tokens_max
         self._defaults = options.defaults(config.reads, config.connect.statement_s)
         self.running: Counter[Does] = Counter()
-        """Statements that run at the moment."""
+        """Statements that run now, by the effect of their plans."""
 
     def options_of(self, session: ClientSession, metadata: Mapping[str, str]) -> dict[str, str]:
         """Return the options in force, by name."""
@@ -138,7 +138,7 @@ class Executing:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the responses to an ExecutePlanRequest as they are made.
 
-        ``age_s``: how long ago it may have been sent for the first time; 0: now.
+        ``age_s``: the time since the client may have sent it first; 0: now.
         """
         session = await self._behind.enter_session(call.names.session_id, call.user)
         plan_request = await self._read(call, request)
@@ -166,7 +166,7 @@ class Executing:
     async def _change_options(
         self, call: Call, session: ClientSession, change: options.OptionChange
     ) -> list[tuple[str, str]]:
-        """Run a SET or RESET of our options; return its rows."""
+        """Run a SET or RESET of HAProc's options; return its rows."""
         if change.value is None and not change.resets:
             value = self.options_of(session, call.metadata).get(change.key, "<undefined>")
             return [(change.key, value)]
@@ -203,9 +203,9 @@ class Executing:
         return _STATE_OF.get(known.outcome.status, OperationState.UNKNOWN)
 
     async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
-        """Return once a plan that only reads may be analysed in the session.
+        """Wait until a plan that only reads may be analysed in the session.
 
-        The returned function shows, after the analysis, if it counts; see `check_still`.
+        The returned function is called after the analysis: True if it is valid; see `check_still`.
         """
         packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
@@ -234,10 +234,10 @@ class Executing:
         )
 
     async def _relayed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Run it in its session; Spark has to have read it while it may answer."""
+        """Relay a query into its session; Spark must have read it while its result is valid."""
         session, request = permitted.session, permitted.request
         departures = self._behind.planning.departures()
-        await session.spark.ready()  # which may need the log
+        await session.spark.ready()  # this may need the log
         relay, timeout_s = session.spark.relay, request.timeout_s
         size = len(request.statement.text) if isinstance(request.statement, SentSql) else 0
         async with (
@@ -259,7 +259,7 @@ class Executing:
                 yield response
 
     async def _changed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Run it, and record what it left, if it counts once it has run."""
+        """Run a plan that changes the session, and record the change if it is valid afterwards."""
         session, plan_request, request = (
             permitted.session,
             permitted.plan_request,
@@ -278,7 +278,7 @@ class Executing:
                 given, entry = await session.leaving(
                     run, partial(left_by_plan, session, plan_request.plan)
                 )
-            check_still(permitted.still)  # else the session is made anew, without what it left
+            check_still(permitted.still)  # else the session is made anew, without this change
             await self._sessions.record(session, entry, request.id)
         for response in given:
             yield response
@@ -296,8 +296,7 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Yield the responses of a plan whose result only this Spark session has; it leaves no
-        entry, and nothing at all if it is broken off."""
+        """Yield the complete responses of a plan with a result in this Spark session only."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
         permitted.session.handles |= messages.handles_in(given)
@@ -373,7 +372,7 @@ class Executing:
 
 
 def check_still(still: Callable[[], bool]) -> None:
-    """Raise RequestError if Spark may have read what was not waited for, or not asked about."""
+    """Raise RequestError if Spark may have read tables that were not waited for, or not checked."""
     if not still():
         raise RequestError(
             FailureKind.AVAILABILITY,
@@ -385,7 +384,7 @@ def check_still(still: Callable[[], bool]) -> None:
 
 
 def _size(packed: bytes) -> int:
-    """Return the largest size of a plan; of a compressed one it is not known before."""
+    """Return the size of a plan; for a compressed one the largest possible size."""
     try:
         return OPENED_BYTES_MAX if fields_of(packed, _COMPRESSED) else len(packed)
     except ValueError:
@@ -393,9 +392,9 @@ def _size(packed: bytes) -> int:
 
 
 def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
-    """Return a plan as it may be sent on, its messages, and what it is.
+    """Return a plan as it may be sent on, its message, and its reading.
 
-    Refuse one of more than so many expressions.
+    Raises RefusedError if it has more than ``most`` expressions.
     """
     sent = parse(protos.base.Plan, packed)
     plan = opened(sent)
@@ -417,7 +416,7 @@ def _change_in(statement: Sent) -> options.OptionChange | None:
 
 
 async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
-    """Yield the responses to what the ring did: of a root its rows, of a SQL command a relation."""
+    """Yield the ring's responses: the rows of a root, a relation for a SQL command."""
     for response in _told(plan_request, [chunk async for chunk in answer.result]):
         yield response
     if answer.observed:

@@ -23,10 +23,10 @@ from haproc.failure import ErrorClass, refused
 from haproc.pin.parameters import Given
 from haproc.statements.plain_arrow import text_of
 
-# AnalyzePlan: what it would have Spark analyse, as plans that are found fit to run first.
+# AnalyzePlan: the plans to analyse, which must be found fit to run first.
 #
-# Analysing a plan runs what writes by a relation, so none may (`read_analysis`); and its tables
-# have to be as fresh as if it were run.
+# The analysis of a plan runs relations that write, so none may (`read_analysis`). The plan's tables
+# must be as fresh as for a run.
 
 
 _Plan = protos.base.Plan
@@ -35,7 +35,7 @@ _Plan = protos.base.Plan
 def plans_of(request: bytes) -> tuple[bytes, list[bytes]]:
     """Return an AnalyzePlanRequest as it may be sent on, and the plans in it.
 
-    RefusedError if any does more than read.
+    Raises RefusedError if a plan does more than read.
     """
     parsed = parse(protos.base.AnalyzePlanRequest, request)
     try:
@@ -58,7 +58,7 @@ def _plan(explained: Any) -> bytes:
     return bytes(plan.SerializeToString())
 
 
-# AddArtifacts: the files in its messages, and which of them a session may add.
+# AddArtifacts: the files in its messages, and the check if a session may add them.
 #
 # A file comes whole, in a batch with others, or as a beginning and further chunks. Messages in,
 # files out; pure.
@@ -71,7 +71,7 @@ _TO_FILES: Final = "forward_to_fs/"
 
 @dataclass(slots=True)
 class Arriving:
-    """One file as it comes."""
+    """One file while it arrives."""
 
     name: str
     chunks: list[bytes] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Arriving:
         return sum(map(len, self.chunks))
 
     def pieces(self, bytes_max: int) -> Iterator[bytes]:
-        """Yield what is there in pieces of this size, the last one shorter."""
+        """Yield the received bytes in pieces of this size, the last one shorter."""
         rest = bytearray()
         for chunk in self.chunks:
             rest += chunk
@@ -94,7 +94,7 @@ class Arriving:
 
 
 def files_of(requests: Sequence[bytes], *, allow_jars: bool) -> list[Arriving]:
-    """Return the files in a call's messages; raises RequestError for one that may not come."""
+    """Return the files in a call's messages; raises RequestError for one that is not allowed."""
     files: list[Arriving] = []
     for request in (parse(_base.AddArtifactsRequest, each) for each in requests):
         match request.WhichOneof("payload"):
@@ -113,13 +113,13 @@ def files_of(requests: Sequence[bytes], *, allow_jars: bool) -> list[Arriving]:
 
 
 def arrived(files: Sequence[Arriving], response: Any) -> list[Arriving]:
-    """Return those that the server has whole, by its answer."""
+    """Return the files that the server has completely, by its answer."""
     whole = {each.name for each in response.artifacts if each.is_crc_successful}
     return [each for each in files if each.name in whole]
 
 
 def _check(name: str, *, allow_jars: bool) -> None:
-    name = name.replace("\\", "/")  # which Spark takes for the same
+    name = name.replace("\\", "/")  # Spark treats both alike
     if name.startswith(_TO_FILES):
         raise refused(
             ErrorClass.PATH,
@@ -137,10 +137,10 @@ def _check(name: str, *, allow_jars: bool) -> None:
         )
 
 
-# SQL commands of Spark Connect: their text, and their arguments bound into it.
+# SQL commands of Spark Connect: their text, with their arguments bound into it.
 #
-# Delta's SQL extension drops Spark's own parameters, and a statement in the log stands alone; so
-# arguments become typed literals in the text, for queries too, which are then run as such a text.
+# Delta's SQL extension drops Spark's own parameters, and a statement in the log must be complete.
+# So arguments become typed literals in the text, also for queries, which then run as such a text.
 
 
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -167,7 +167,7 @@ _OF_LITERAL: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
 
 
 def given(part: SqlPart) -> Given | None:
-    """Return a text's arguments; None: there are none. Raises RequestError."""
+    """Return a text's arguments; None if it has none. Raises RequestError."""
     if not part.positional and not part.named:
         return None
     entries = [_entry(None, value, at) for at, value in enumerate(part.positional, 1)]
@@ -205,10 +205,10 @@ def _decimal_type(decimal: Any) -> str:
 
 
 def as_command(plan: Any) -> Any:
-    """Return a SQL text that is a plan's root as the command that runs it; other plans as they are.
+    """Return the command that runs a SQL text which is a plan's root; other plans unchanged.
 
-    Clients in other languages send every statement so. Spark runs either, whatever the text does;
-    only the answers differ: a root's is its rows.
+    Clients in other languages send every statement so. Spark runs either, whatever the text does.
+    Only the answers differ: a root's answer is its rows.
     """
     if plan.WhichOneof("op_type") != "root" or not has_sql(plan.root):
         return plan
@@ -218,7 +218,7 @@ def as_command(plan: Any) -> Any:
 
 
 def with_text(plan: Any, text: str) -> Any:
-    """Return a SQL command's plan, or one whose root is SQL, with another text and no arguments."""
+    """Return a plan of a SQL command or a SQL root with another text and no arguments."""
     changed = type(plan)()
     changed.CopyFrom(plan)
     command = changed.command.sql_command
@@ -240,12 +240,12 @@ def with_text(plan: Any, text: str) -> Any:
 
 
 def has_relations(plan: Any) -> bool:
-    """Return whether a SQL command's text comes with DataFrames that it reads."""
+    """True if a SQL command's text comes with DataFrames that it reads."""
     return bool(plan.command.sql_command.input.WhichOneof("rel_type") == "with_relations")
 
 
 def plan_id(plan: Any) -> int | None:
-    """Return the number that the client gave a SQL command's relation."""
+    """Return the number that the client gave a SQL command's relation, None if none."""
     common = plan.command.sql_command.input.common
     return int(common.plan_id) if common.HasField("plan_id") else None
 
@@ -304,14 +304,14 @@ def _fill(found: Any, kind: pa.DataType) -> None:
         found.unparsed.data_type_string = text_of(kind)
 
 
-# What Spark answers a statement with, made for those that did not run in the client's session.
+# Spark's answers, made for statements that did not run in the client's session.
 #
-# A command's result is rows that the client is handed as a relation of their own; they are part of
-# the answer, so showing them runs nothing again. Values in, serialized ExecutePlanResponses out.
+# A command's result is rows, which the client gets as a relation of their own. They are part of the
+# answer, so showing them runs nothing again. Values in, serialized ExecutePlanResponses out.
 
 
 def sql_result(chunks: Sequence[bytes], plan_id: int | None) -> bytes:
-    """Return the answer to a SQL command whose result are these Arrow streams."""
+    """Return the answer to a SQL command with the rows of these Arrow streams."""
     response = _base.ExecutePlanResponse()
     relation = response.sql_command_result.relation
     if plan_id is not None:
@@ -336,7 +336,7 @@ def schema(chunks: Sequence[bytes]) -> bytes:
 
 
 def rows(chunk: Chunk) -> bytes:
-    """Return the answer that brings rows."""
+    """Return the answer with rows."""
     response = _base.ExecutePlanResponse()
     response.arrow_batch.data = chunk.data
     response.arrow_batch.row_count = chunk.rows
@@ -353,7 +353,7 @@ def observed(found: Sequence[bytes]) -> bytes:
 
 
 def only_removes(plan: bytes) -> bool:
-    """Return whether a plan only drops objects that only its server's session holds."""
+    """True if a plan only drops objects that only its server's session holds."""
     command = wire.parsed(_base.Plan, plan).command
     return bool(command.WhichOneof("command_type") == "remove_cached_remote_relation")
 

@@ -1,10 +1,10 @@
 """One run of one operation, and the streams in which its client reads it, one after another.
 
-The run goes on whether anybody reads or not. Its responses are held until it is complete, as long
-as they are few: whatever happens before, nothing was given, and the client begins anew elsewhere.
-Longer results are given as they come; the run waits while its client has not read enough of them,
-and what was read is kept for a while, since what was sent may not have arrived. Only progress
-overtakes what is held, once a statement takes long.
+The run goes on even if nobody reads. A small result is held until it is complete: if it fails
+before, no response was sent, and the client begins anew elsewhere. Longer results are sent as they
+come. The run waits while its client has not read enough of them, and read responses are kept for a
+while, since a sent one may not have arrived. Only progress is sent before held responses, if a
+statement takes long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from haproc.engine.rewriting import response_id
 from haproc.failure import RequestError, without_frames
 
 _THREAD_BYTES = 64 << 10
-"""Rows of this size are counted beside the event loop: it takes a tenth of a millisecond."""
+"""Rows of this size are counted outside the event loop: it takes a tenth of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class DeliveryLimits:
     window_bytes: int = 4 << 20
     """The most bytes by which a run is ahead of its client."""
     retained_bytes: int = 8 << 20
-    """Kept of what was given and not released; Spark's own default is 10 MiB."""
+    """Bytes kept of responses that were sent and not released; Spark's own default is 10 MiB."""
     stored_request_bytes_max: int = 1 << 20
     """A longer request is not kept for another HAProc to go on with."""
     stream_bytes_max: int = 1 << 30
     stream_s: float = 120.0
-    """A stream that can be reattached ends after so much or so long, as Spark's do."""
+    """A stream that can be reattached ends after this size or this time, as in Spark."""
     progress_after_s: float = 2.0
     """A statement that takes longer shows its progress before it is complete."""
     abandoned_after_s: float = 300.0
-    """An operation that nobody reads is given up; Spark's own default."""
+    """An operation without a reader is given up after this; Spark's own default."""
     look_interval_s: float = 5.0
-    """The interval of checks for those."""
+    """The interval of checks for operations without a reader."""
     ended_s: float = 1800.0
     """The time for which an ended operation is remembered; Spark's own default."""
     ended_max: int = 10_000
@@ -80,7 +80,7 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run. ``keep`` returns the way for another HAProc to continue it, with the ids' part."""
+    """One run. ``keep`` returns the way for another HAProc to continue it, and its part of ids."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ConnectOperation:
         self.run = os.urandom(8)
         self.error: Exception | None = None
         self.stored: bytes | None = None
-        """The run under which the key-value store has its request, if it has."""
+        """The run under which the key-value store has its request; None if it has none."""
         self._limits = limits
         self._memory = memory
         self._user = requested.key.user
@@ -111,7 +111,7 @@ class ConnectOperation:
         self._held: list[Followed] | None = []
         self._held_bytes = 0
         self._kept: deque[bytes] = deque()
-        self._first = 0  # the index of the first one kept
+        self._first = 0  # the index of the first kept response
         self._next_unread = 0
         self._unread_bytes = 0
         self._read_bytes = 0
@@ -140,7 +140,7 @@ class ConnectOperation:
 
     @property
     def outcome(self) -> OperationState:
-        """Spark's state of one that was released; one that still ran is cancelled by that."""
+        """Spark's state of a released operation; one that still ran is cancelled by that."""
         if self._canceled or not self._ended:
             return OperationState.CANCELLED
         return OperationState.SUCCEEDED if self.error is None else OperationState.FAILED
@@ -150,17 +150,17 @@ class ConnectOperation:
         self._task = asyncio.create_task(self._follow(responses))
 
     def has(self, index: int) -> bool:
-        """True if the responses behind this one can be given from here."""
+        """True if the responses after this one can be given from here."""
         return self._first <= index + 1 <= self._first + len(self._kept)
 
     def dropped(self, index: int) -> bool:
-        """True if responses behind this one were given, and are not kept any more."""
+        """True if responses after this one were given, and are not kept any more."""
         return index + 1 < self._first
 
     async def attach(self, after: int = -1) -> AsyncGenerator[bytes, None]:
-        """Yield the responses behind this index; an older stream ends.
+        """Yield the responses after this index; an older stream ends.
 
-        Raises what the run ended with, and RequestError.
+        Raises the error of the run, and RequestError.
         """
         self._stream += 1
         mine, index, sent = self._stream, after + 1, 0
@@ -196,12 +196,12 @@ class ConnectOperation:
                     self.close()
 
     def release(self, index: int) -> None:
-        """Forget the responses up to this one; those that were not read stay."""
+        """Forget the responses up to this one; unread responses stay."""
         while self._kept and self._first <= index and self._first < self._next_unread:
             self._drop_first()
 
     def cancel(self) -> bool:
-        """Stop the run, if it still goes on; its reader gets that error."""
+        """Stop the run if it still goes on; its reader gets that error."""
         if self._ended or self._has_all:
             return False
         self._canceled = True
@@ -211,13 +211,13 @@ class ConnectOperation:
         return True
 
     def close_unread(self) -> None:
-        """Close it once nobody reads it."""
+        """Close the operation once it has no reader."""
         self._forgotten = True
         if self.detached_at is not None:
             self.close()
 
     def close(self) -> None:
-        """Stop the run and forget all; a stream that is open ends."""
+        """Stop the run and forget all responses; an open stream ends."""
         self._stream += 1
         self._closed = True
         if self._task is not None:
@@ -251,7 +251,8 @@ class ConnectOperation:
     async def _followed(self, response: bytes) -> list[Followed]:
         """Return the client's part of the run's next response.
 
-        Rows are not counted as long as all fit into ids: nobody asks then where a client stands.
+        Rows are not counted while all responses fit into ids: then the client's position is not
+        needed.
         """
         if self._fits_ids:
             if self._held_bytes + len(response) <= TAIL_BYTES_MAX:
@@ -271,8 +272,8 @@ class ConnectOperation:
             if self._held is None:
                 await self._give_streamed(each)
             elif each.kind is Kind.PROGRESS:
-                # Clients send a call for each response that they got; a client that gets the whole
-                # result soon has no use for that.
+                # Clients send a call for each response that they got. A client that gets the whole
+                # result soon does not need progress.
                 if self._late:
                     await self._find_way()
                     self._give(replace(each, position=self._start))
@@ -297,7 +298,7 @@ class ConnectOperation:
             self._give(each)
 
     async def _give_held(self) -> None:
-        """Give all that is held, the result being complete; a short rest of it stands in ids."""
+        """Give all held responses of a complete result; a short remainder is put into ids."""
         if _size(self._held[1:] if self._held else []) > TAIL_BYTES_MAX:
             await self._find_way()
         held = merged(self._let_go_of_held())
@@ -349,7 +350,7 @@ class ConnectOperation:
         self._notify()
 
     def _was_read(self, index: int) -> None:
-        """Note that the client has all up to this one, also those whose stream ended before."""
+        """Note that the client has read all up to this response, perhaps on an earlier stream."""
         if self._closed or index < self._next_unread:
             return
         for each in range(self._next_unread, index + 1):
@@ -385,14 +386,14 @@ class ConnectOperation:
         news.set()
 
     async def _wait(self, deadline: float | None) -> None:
-        """Wait for anything to change; in a run, for ever."""
+        """Wait for any change; without a deadline for ever."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._news.wait()
 
 
 def _to_keep(error: Exception) -> Exception:
-    """Return an error without its frames; of one that nobody foresaw they are to be logged."""
+    """Return an error without its frames; an unexpected error keeps them, to be logged."""
     return without_frames(error) if isinstance(error, RequestError | EngineError) else error
 
 

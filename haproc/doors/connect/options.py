@@ -1,4 +1,4 @@
-"""Config: settings of the session that Spark has, and those that are HAProc's."""
+"""Config: Spark's settings of a session, and HAProc's options."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from haproc.route.model import Fanout, Freshness
 from haproc.sessions.journal import ConfEntry
 from haproc.statements.request import TIMEOUT_MAX_S
 
-# What a session asks of HAProc, not of Spark: settings below ``haproc.``, parameters of its URL.
+# HAProc's options of a session: settings below ``haproc.``, parameters of its URL.
 #
 # A parameter of an ``sc://`` URL that PySpark does not know (``haproc-consistency=…``) comes with
-# every call as metadata; what the session set by name counts more.
+# every call as metadata; a setting of the session counts before it.
 
 
 PREFIX: Final = "haproc."
@@ -42,17 +42,17 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
 
 _METADATA: Final = {key: key.replace(".", "-") for key in _READ}
 _AGE: Final = "haproc-age-s"
-"""Beside a request that haclient sends again: the seconds since it did so first."""
+"""In a request that haclient repeats: the seconds since it was first sent."""
 
 
 def age_s(metadata: Mapping[str, str]) -> float:
-    """Return the time since a request was first sent, 0 if not stated; raises RequestError."""
+    """Return the time since a request was first sent, 0 if not given; raises RequestError."""
     return reading.age(reading.seconds_in(metadata[_AGE], _AGE)) if _AGE in metadata else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """The change of options by a SET or RESET: of all if ``key`` is empty."""
+    """The change of options by a SET or RESET: of all options if ``key`` is empty."""
 
     key: str
     value: str | None = None
@@ -60,7 +60,7 @@ class OptionChange:
 
 
 def change_in(text: str) -> OptionChange | None:
-    """Return a SQL text's change of our options; None: nothing."""
+    """Return a SQL text's change of HAProc's options; None if it changes none."""
     tokens = tokenize(text)
     try:
         word, first = next(tokens, None), next(tokens, None)
@@ -84,12 +84,12 @@ def change_in(text: str) -> OptionChange | None:
 
 
 def is_option(key: str) -> bool:
-    """True if a setting is ours."""
+    """True if a setting is HAProc's."""
     return key.startswith(PREFIX)
 
 
 def check(key: str, value: str) -> None:
-    """Raise RequestError for an option that there is not, or a value that it can't have."""
+    """Raise RequestError for an unknown option, or a value that it can't have."""
     _of(key, value)
 
 
@@ -116,7 +116,7 @@ class Options:
 
 
 def defaults(reads: Reads, statement_s: float) -> dict[str, str]:
-    """Return the values of options that nobody set; a program sees at least what it wrote."""
+    """Return the values of unset options; a program sees at least its own writes."""
     level = reads.consistency
     return {
         "haproc.consistency": (Consistency.SESSION if level is Consistency.ANY else level).value,
@@ -150,14 +150,14 @@ def read(found: Mapping[str, str]) -> Options:
     )
 
 
-# Config: settings of the session that Spark has, and those that are ours.
+# Config: Spark's settings of a session, and HAProc's options.
 #
-# A session may set what SET may. Settings below ``haproc.`` never reach Spark.
+# A session may set the same settings as by SET. Settings below ``haproc.`` never reach Spark.
 
 
 _base = protos.base
 _COMPRESSION: Final = "spark.connect.session.planCompression.threshold"
-"""Asked for by clients that compress large plans: ours are not to, since they are read here."""
+"""Read by clients that compress large plans: they must not, since HAProc reads plans."""
 _NEVER: Final = "-1"
 NOTHING_HELD: Final[Mapping[str, str]] = {}
 
@@ -174,7 +174,7 @@ def _is_reserved(key: str) -> bool:
 
 
 def get_request(keys: Sequence[str]) -> bytes:
-    """Return the request that asks for the values of settings."""
+    """Return the request for the values of settings."""
     request = _base.ConfigRequest()
     request.operation.get_option.keys.extend(keys)
     return bytes(request.SerializeToString())
@@ -189,18 +189,17 @@ def setting(values: Mapping[str, str]) -> bytes:
 
 
 def values(response: bytes) -> dict[str, str]:
-    """Return the values in the answer to that."""
+    """Return the values in the answer to `get_request`."""
     pairs = wire.parsed(_base.ConfigResponse, response).pairs
     return {pair.key: pair.value for pair in pairs if pair.HasField("value")}
 
 
 def checked(operation: Any, held: Mapping[str, str] = NOTHING_HELD) -> Any:
-    """Return the operation with no more than a session may do; raises RequestError.
+    """Return the operation without parts that a session may not do; raises RequestError.
 
-    ``held``: the present values of what is `reserved`; to set one again changes nothing.
-
-    What is to be set silently (the settings of a builder) is passed over, like what Spark itself
-    does not let be set: see `taken`.
+    ``held``: the present values of `reserved` settings; setting such a value again changes nothing.
+    Settings that are set silently (those of a builder) are left out if they are reserved, as Spark
+    ignores those that it does not allow: see `taken`.
     """
     kind = operation.WhichOneof("op_type")
     if kind is None:
@@ -238,7 +237,7 @@ def taken(entry: ConfEntry, held: Mapping[str, str]) -> ConfEntry:
 
 
 def for_spark(operation: Any) -> Any | None:
-    """Return Spark's part of a checked operation; None: nothing."""
+    """Return Spark's part of a checked operation; None if there is none."""
     kind = operation.WhichOneof("op_type")
     inner = getattr(operation, kind)
     if kind == "get_all":
@@ -257,7 +256,7 @@ def _key(item: Any) -> str:
 
 
 def entry(operation: Any) -> ConfEntry | None:
-    """Return a checked operation's changes, for the session's journal; None: nothing."""
+    """Return a checked operation's changes, for the session's journal; None if there are none."""
     match operation.WhichOneof("op_type"):
         case "set" if operation.set.pairs:
             return ConfEntry(sets=tuple((each.key, each.value) for each in operation.set.pairs))
@@ -268,9 +267,9 @@ def entry(operation: Any) -> ConfEntry | None:
 
 
 def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
-    """Return Spark's answer with ours in it; ``found`` are the options in force.
+    """Return Spark's answer with HAProc's options; ``found`` are the options in force.
 
-    Raises RequestError for an option that has no value where one is asked for.
+    Raises RequestError if the client asks for the value of an unset option.
     """
     kind = operation.WhichOneof("op_type")
     parsed = wire.parsed(_base.ConfigResponse, response)

@@ -1,4 +1,4 @@
-"""A client's position in a result, and what it has after each response of a run."""
+"""A client's position in a result, and its part of the result after each response of a run."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from haproc.engine.rewriting import top_level
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.wire import varint
 
-# Where a client stands in a result, and how anybody may go on from there.
+# A client's position in a result, and the way for any HAProc to go on from it.
 #
-# A client that lost its connection names the last response that it got by the id that we gave it
-# (`ReattachExecute`), perhaps to another HAProc, and sends no plan with it. So the id itself
-# contains the number of its rows and their digest (`digests.py`), and the way to the rest:
+# A client that lost its connection names the last response that it got by its id
+# (`ReattachExecute`), perhaps to another HAProc, and sends no plan. So the id itself contains the
+# number of the client's rows and their digest (`digests.py`), and the way to the remaining
+# responses:
 #
-# - ``TAIL``: the rest is short, and stands in the id. Nothing needs to be run again: so it is with
-#   whatever a write answers, and with small results.
-# - ``REQUEST``: the request is short, and stands in the id. It is run again, and so many rows of
-#   it are passed over.
-# - ``STORED``: likewise, with the request from the key-value store.
-# - ``NOTHING``: no way leads on from there.
+# - ``TAIL``: they are short, and inside the id. Nothing must run again. This is so for every answer
+#   to a write, and for small results.
+# - ``REQUEST``: the request is short, and inside the id. It runs again, and the client's rows are
+#   skipped.
+# - ``STORED``: as ``REQUEST``, with the request from the key-value store.
+# - ``NOTHING``: the result cannot go on.
 #
 # Ids come back from clients, which could make up others. They need no signature: an id only has an
-# effect for its sender, in the sender's own session, and a request in it goes the same way as any
-# other of the sender's. But they are input: bounded, and read with care.
+# effect for its sender, in the sender's own session, and a request in it is handled like any other
+# of the sender's. But they are input: limited in size, and read with care.
 
 
 ID_CHARS_MAX: Final = 16 << 10
-"""A longer id is none of ours; the longest of ours have about half of that."""
+"""A longer id is not from HAProc; its longest ones have about half of that."""
 TAIL_BYTES_MAX: Final = 4 << 10
-"""A rest of this size stands in the id. Chosen: `select 1` has one of a kilobyte."""
+"""Remaining responses of this size are put into the id. Chosen: `select 1` has a kilobyte."""
 REQUEST_BYTES_MAX: Final = 2 << 10
-"""A request of this size, compressed, stands in the id. Chosen: most queries' are below 1 kB."""
+"""A compressed request of this size is put into the id. Chosen: most queries' are below 1 kB."""
 _REST_BYTES_MAX: Final = 64 << 10
-"""The most bytes of a rest after decompression."""
+"""The limit of an id's rest after decompression."""
 _HEAD = struct.Struct(f"<BB8sIQI{DIGEST_BYTES}s")
 _VERSION: Final = 1
 
@@ -56,12 +57,12 @@ _PROGRESS: Final = 18
 COMPLETE: Final = bytes((_RESULT_COMPLETE << 3 | 2, 0))
 """A response that ends a complete result; Spark sends it only to clients that can reattach."""
 _BESIDE: Final = frozenset({1, 4, 6, 7, 12, 13, 15})
-"""Ids, metrics, observed metrics and the schema: what may stand beside anything else."""
-# In its ArrowBatch.
+"""Ids, metrics, observed metrics and the schema: parts that may be in a response beside others."""
+# Fields in its ArrowBatch.
 _DATA: Final = 2
 _CHUNK: Final = 4
 _CHUNKS: Final = 5
-# In ExecutePlanRequest; an option's field 1 is ReattachOptions, whose field 1 is yes or no.
+# Fields in ExecutePlanRequest; an option's field 1 is ReattachOptions, whose field 1 is a boolean.
 _SESSION: Final = 1
 _PLAN: Final = 3
 _OPTION: Final = 5
@@ -87,11 +88,11 @@ class ResponseParts:
     data: memoryview | None = None
     last_chunk: bool = True
     beside: bool = False
-    """True if all its content may stand in a response beside another's."""
+    """True if all its content may be in a response beside another's."""
 
 
 class Way(IntEnum):
-    """The way to the rest of a result."""
+    """The way to the remaining responses of a result."""
 
     NOTHING = 0
     TAIL = 1
@@ -101,7 +102,7 @@ class Way(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResultPosition:
-    """A client's part of a result: ``rows``, their digest, ``others`` beside rows and progress."""
+    """A client's part of a result: ``rows`` with their digest, ``others``: the other responses."""
 
     rows: int = 0
     others: int = 0
@@ -126,19 +127,19 @@ class ResponseId:
 
 
 def packed(rest: bytes) -> str:
-    """Return a rest as it stands in ids; the same text for all ids that have it."""
+    """Return a rest in the form for ids; it is the same text in all ids with this rest."""
     writer = zlib.compressobj(1, wbits=12, memLevel=1)  # 13 µs; with the default memory 180
     return _text(writer.compress(rest) + writer.flush())
 
 
 def id_text(run: bytes, index: int, position: ResultPosition, way: Way, rest: str = "") -> str:
-    """Return a response's id; ``rest`` as ``packed`` returned it."""
+    """Return a response's id; ``rest`` in the form of `packed`."""
     head = _HEAD.pack(_VERSION, way, run, index, position.rows, position.others, position.digest)
     return f"{_text(head)}.{rest}"
 
 
 def read_id(text: str) -> ResponseId | None:
-    """Read an id that a client sent; None if it is none that was ever given."""
+    """Read an id that a client sent; None if HAProc never made it."""
     if len(text) > ID_CHARS_MAX:
         return None
     head_text, _, rest_text = text.partition(".")
@@ -174,9 +175,9 @@ def responses_of(tail: bytes) -> list[bytes]:
 
 
 def seen(response: bytes) -> ResponseParts:
-    """Look at a serialized ExecutePlanResponse; ValueError if it is none.
+    """Return the parts of a serialized ExecutePlanResponse; ValueError if it is none.
 
-    Nothing of it is copied, and no message is built: a schema may nest deeper than protobuf reads.
+    Nothing is copied, and no message is built: a schema may nest deeper than protobuf reads.
     """
     kind = Kind.OTHER
     data: memoryview | None = None
@@ -210,7 +211,7 @@ class RequestRead:
 
 
 def read_request(request: bytes) -> RequestRead:
-    """Look at a serialized ExecutePlanRequest; ValueError if it is none."""
+    """Return the parts of a serialized ExecutePlanRequest; ValueError if it is none."""
     texts: dict[int, str] = {}
     tags: list[str] = []
     plan_hash, reattachable = b"", False
@@ -232,7 +233,7 @@ def read_request(request: bytes) -> RequestRead:
 def fields(message: memoryview) -> list[tuple[int, int | memoryview]]:
     """Return a message's fields: number, and the value of a varint or the bytes of anything else.
 
-    ValueError if it is no message.
+    Raises ValueError if it is no message.
     """
     return [
         (
@@ -259,17 +260,16 @@ def _decompressed(data: bytes) -> bytes:
     return rest
 
 
-# One run of a query, followed: what a client has after each response, and what it had before.
+# One run of a query, followed: the client's position before and after each response.
 #
-# A run that continues for a client with some rows passes over so many, in whatever batches they
-# come now, and checks that they are the same ones. They may end inside a batch, whose other rows
-# are then written anew. Rows that differ, or are too few, end the result: never is a row left out
-# or given twice.
+# A run that continues for a client with some rows skips as many, in whatever batches they come now,
+# and checks that they are the same. They may end inside a batch; its other rows are then written
+# anew. If the rows differ, or are too few, the result ends: no row is ever left out or sent twice.
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A response to give, and where the client stands once it has it; None: unknown."""
+    """A response to send, and the client's position after it; None if unknown."""
 
     kind: Kind
     response: bytes
@@ -279,9 +279,9 @@ class Followed:
 
 
 def merged(held: Sequence[Followed]) -> list[Followed]:
-    """Return responses as fewer with the same content; clients send a call for each.
+    """Return the same content in fewer responses; clients send a call for each.
 
-    The fields of two messages, one behind the other, are those of one message. The end of a result
+    The fields of two messages, one after the other, are those of one message. The end of a result
     stays alone.
     """
     found: list[Followed] = []
@@ -297,7 +297,7 @@ def merged(held: Sequence[Followed]) -> list[Followed]:
 
 
 class Following:
-    """Follows one run, for a client that stands at ``start``."""
+    """Follows one run, for a client at position ``start``."""
 
     def __init__(self, start: ResultPosition = START) -> None:
         self._start = start
@@ -312,8 +312,8 @@ class Following:
     def take(self, response: bytes) -> list[Followed]:
         """Return the client's part of the run's next response.
 
-        Long ones take a millisecond or more. Raises RequestError where the rows are not the same,
-        ValueError for what is no response.
+        Long responses take a millisecond or more. Raises RequestError if the rows are not the same,
+        and ValueError for an invalid response.
         """
         looked = seen(response)
         if looked.kind is Kind.ROWS:
@@ -371,7 +371,7 @@ class Following:
         return [Followed(Kind.ROWS, _with_rows(response, left, self._start.rows), self._position())]
 
     def _pass_over(self, batch: pa.RecordBatch, left: list[pa.RecordBatch]) -> None:
-        """Add a batch's rows; what the client doesn't have of them is appended to ``left``."""
+        """Add a batch's rows; append the rows that the client does not have to ``left``."""
         assert self._digest is not None
         missing = self._start.rows - self._rows
         if missing <= 0:
@@ -401,7 +401,7 @@ def _batches(data: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _with_rows(response: bytes, batches: list[pa.RecordBatch], first: int) -> bytes:
-    """Return a response with these rows instead of its own; ``first`` of them in the result."""
+    """Return a response with these rows instead of its own; ``first``: their first index."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -1,4 +1,4 @@
-"""The door's gRPC listener: its health service, and how it sends clients away before its end."""
+"""The door's gRPC listener, its health service, and the refusals before it closes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """``statements`` run at the moment, by what their plans do (`Does`).
+    """Numbers of the door for operators.
 
-    ``operations`` run or were not released by their clients yet, which may come for the result
-    again; ``resumed`` are results that were gone on with after another run of them broke off, since
-    this HAProc started.
+    ``statements`` run now, by the effect of their plans (`Does`). ``operations`` run or were not
+    released by their clients yet, which may read the result again. ``resumed``: results that went
+    on in a new run after an earlier one broke off, since this HAProc started.
     """
 
     statements: Mapping[str, int]
@@ -39,7 +39,7 @@ class Figures:
     resumed: int
 
     def fields(self) -> dict[str, Json]:
-        """Return them for ``/clusterStatus``."""
+        """Return the numbers for ``/clusterStatus``."""
         return {
             "statements": dict(self.statements),
             "operations": self.operations,
@@ -47,7 +47,7 @@ class Figures:
         }
 
 
-# gRPC's health service: whether this door takes new work.
+# gRPC's health service: it shows if this door takes new requests.
 #
 # It needs no token and reveals nothing else, so that load balancers and clients may call it before
 # they send anything. haclient calls it on each new connection.
@@ -55,7 +55,7 @@ class Figures:
 
 HEALTH: Final = "grpc.health.v1.Health"
 _SERVICE: Final = 1
-"""In a HealthCheckRequest: which service is asked for; empty, or missing: the server."""
+"""The field in a HealthCheckRequest with the service; empty or missing means the server."""
 SERVICE: Final = b"spark.connect.SparkConnectService"
 SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"
@@ -63,7 +63,7 @@ NOT_SERVING: Final = b"\x08\x02"
 
 
 def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
-    """Return the handler; ``serves`` is asked at each call."""
+    """Return the handler; it calls ``serves`` each time."""
 
     async def check(request: bytes, context: Any) -> bytes:
         try:
@@ -78,10 +78,10 @@ def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(HEALTH, {"Check": method})
 
 
-# A server that is about to end sends its clients away first.
+# A server that is about to close sends its clients away first.
 #
-# gRPC ends a call that arrives just as its server shuts down with CANCELLED, which clients of
-# Spark Connect do not repeat: a program would see it. So for a moment, until no more calls come,
+# If a call arrives just as its server shuts down, gRPC ends it with CANCELLED. Clients of Spark
+# Connect do not repeat that: a program would see it. So for a moment, until no more calls come,
 # each is answered UNAVAILABLE, with a pause (`DRAINING_RETRY_S`) that is longer than that moment:
 # each client comes once, and finds the door closed when it comes again.
 
@@ -89,8 +89,8 @@ def health_handler(serves: Callable[[], bool]) -> grpc.GenericRpcHandler:
 _TURN_S: Final = 0.01
 _QUIET_TURNS: Final = 10
 _TURNS_MAX: Final = 50
-"""Half a second. Turns of the loop are counted, not time: calls that wait for a busy one are taken
-before its next turn."""
+"""Half a second. Turns of the loop are counted, not time: calls that wait for a busy loop are
+accepted before its next turn."""
 
 
 class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -102,7 +102,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._refused = 0
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of a call; None for one that nobody here knows."""
+        """Return the handler of a call; None for an unknown one."""
         handler = self._handlers.service(handler_call_details)
         if handler is None or not self._leaving:
             return handler
@@ -122,7 +122,7 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _refusing(handler: Any) -> Any:
-    """Return a handler of the same shape that sends its client elsewhere."""
+    """Return a handler of the same shape that refuses its client with a retry."""
 
     async def refuse(_: Any, context: Any) -> None:
         error = RequestError(
@@ -142,15 +142,14 @@ def _refusing(handler: Any) -> Any:
 
 # The door's listener: a gRPC server while it is open.
 #
-# A gRPC server that was stopped does not begin again, so each opening makes a new one. Closing
-# sends clients on their connections elsewhere (GOAWAY) and refuses new ones, while calls under way
-# come to their end.
+# A stopped gRPC server cannot start again, so each opening makes a new one. Closing sends clients
+# on their connections elsewhere (GOAWAY) and refuses new ones, while running calls end.
 
 
 HANDSHAKE_S: Final = HEAD_S
-"""A connection whose client has not begun within this is ended, as at the other doors."""
+"""The time for a client to begin, as at the other doors; then its connection is closed."""
 MESSAGE_BYTES_MAX: Final = 128 << 20
-"""As Spark's own servers and clients have it."""
+"""As in Spark's own servers and clients."""
 
 
 class ConnectListener:
@@ -168,7 +167,7 @@ class ConnectListener:
         end: Callable[[], Awaitable[None]],
         certificates: Certificates | None = None,
     ) -> None:
-        """``serves`` is the answer of a health check, ``figures`` are for operators.
+        """``serves``: the answer of a health check; ``figures``: numbers for operators.
 
         ``end`` is awaited once the last server has ended. With ``certificates`` it speaks TLS only.
         """
@@ -185,7 +184,7 @@ class ConnectListener:
         self.address = address
         """As configured."""
         self.port = address.port
-        """The port; where the configured one is 0, the one that was given when it opened."""
+        """The open port; it differs from a configured port 0."""
 
     @property
     def url(self) -> str:
@@ -198,7 +197,7 @@ class ConnectListener:
         return self._server is not None
 
     async def open(self) -> None:
-        """Accept connections; OSError if that cannot be. Opening twice is harmless."""
+        """Accept connections; raises OSError if that fails. Opening twice is harmless."""
         async with self._changing:
             if self._server is not None:
                 return
@@ -208,7 +207,7 @@ class ConnectListener:
             self.port = self._listen(server)
             try:
                 await server.start()
-            except BaseException:  # cancelled, too: nothing is left listening
+            except BaseException:  # cancellation, too: nothing is left listening
                 self._stop(server)
                 raise
             self._server = server, handlers
@@ -219,11 +218,11 @@ class ConnectListener:
             if certificates is None:
                 return int(server.add_insecure_port(where))
             return int(server.add_secure_port(where, _credentials(certificates)))
-        except RuntimeError as error:  # it has no more text
+        except RuntimeError as error:  # the error has no text
             raise _why_not(self.address) from error
 
     async def close(self) -> None:
-        """Refuse connections and new calls from now on; those under way come to their end."""
+        """Refuse connections and new calls from now on; running calls still end."""
         async with self._changing:
             if self._server is None:
                 return
@@ -240,7 +239,7 @@ class ConnectListener:
         task.add_done_callback(self._ending.discard)
 
     async def aclose(self) -> None:
-        """Close for good; waits for calls under way for a while."""
+        """Close for good; waits for running calls, at most ``shutdown_s``."""
         await self.close()
         if self._ending:
             await asyncio.wait(self._ending, timeout=self._shutdown_s)
@@ -248,11 +247,11 @@ class ConnectListener:
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Return credentials by which each new connection gets the certificates as they are then."""
+    """Return credentials by which each new connection gets the present certificates."""
     last = certificates.now.pem
 
     def changed() -> Any:
-        """Return the configuration if it is another one; gRPC asks on threads of its own."""
+        """Return the configuration if it has changed; gRPC calls this on its own threads."""
         nonlocal last
         pem = certificates.now.pem
         if pem is last:
@@ -271,7 +270,7 @@ def _configuration(pem: Pem) -> Any:
 
 
 def _why_not(address: Address) -> OSError:
-    """Return the reason why an address cannot be listened on."""
+    """Return the reason why listening on an address fails."""
     try:
         family, _, _, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM
@@ -291,7 +290,7 @@ def _options(settings: Connect) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_concurrent_streams", settings.streams_max),
-        # PySpark's clients ping every minute, and more often is no harm.
+        # PySpark's clients ping every minute; more often does no harm.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]

@@ -1,8 +1,9 @@
 """Every call of spark.connect.SparkConnectService, as bytes.
 
-What runs a plan goes the way of statements (`execute`) and is handed out as its client comes for it
-(`delivery`); what is asked about operations is answered here; all else is relayed into the Spark
-session behind the client's, and what it changes there is recorded in the session's journal.
+A call that runs a plan is handled like a statement (`execute`), and its responses are delivered at
+each attempt of its client (`delivery`). Questions about operations are answered here. All other
+calls are relayed into the Spark session behind the client's, and their changes are recorded in the
+session's journal.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from haproc.statements.registry import Registry
 _base = protos.base
 SERVICE: Final = "spark.connect.SparkConnectService"
 CONTROL_S: Final = 60.0
-"""For calls that run no statement; a cold server took over 10 s for its first one."""
+"""Deadline of calls that run no statement; a cold server took over 10 s for its first one."""
 RESENT_S: Final = 900.0
-"""The age that a request may have that PySpark sends again, which it does not state: it tries for
-ten minutes (15 times, a minute apart in the end), and attempts take time, too."""
+"""The highest age of a request that PySpark repeats, which it does not state: it retries for ten
+minutes (15 times, finally a minute apart), and attempts take time, too."""
 SETTINGS_KEPT_MAX: Final = 32
 SETTINGS_BYTES_MAX: Final = 4 << 10
-"""Answers about settings that are kept for each session, and how large one is with its question.
-Chosen: PySpark asks for two or three settings at once, in half a kilobyte."""
+"""Answers about settings that are kept for each session, and the size limit of one with its
+question. Chosen: PySpark asks for two or three settings at once, in half a kilobyte."""
 _EXECUTE_OPERATION, _REATTACH_OPERATION, _REATTACH_LAST = 6, 3, 5
 
 
 class ConnectService:
-    """The handlers; each raises RequestError, or RelayedError with Spark's own words."""
+    """The handlers; each raises RequestError, or RelayedError with Spark's own error."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class ConnectService:
         self.deliveries = deliveries
 
     def handlers(self, boundary: Boundary) -> grpc.GenericRpcHandler:
-        """Return them for a server."""
+        """Return the handlers for a server."""
         unary: Mapping[str, Callable[[Call, bytes], Any]] = {
             "AnalyzePlan": self.analyze,
             "Config": self.config,
@@ -105,7 +106,7 @@ class ConnectService:
                 yield response
 
     async def reattach(self, call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
-        """Go on with an operation's responses."""
+        """Yield an operation's further responses."""
         operation_id = text_of(request, _REATTACH_OPERATION)
         last = text_of(request, _REATTACH_LAST) or None
         key, names = _key(call, operation_id), to_client("ExecutePlan", call.names, operation_id)
@@ -119,7 +120,7 @@ class ConnectService:
         return lambda request: self._executing.run(call, operation_id, request, age_s)
 
     async def release_execute(self, call: Call, request: bytes) -> bytes:
-        """Forget what the client has read."""
+        """Forget the responses that the client has read."""
         parsed = parse(_base.ReleaseExecuteRequest, request)
         until = parsed.release_until.response_id if parsed.HasField("release_until") else None
         self.deliveries.release(_key(call, parsed.operation_id), until)
@@ -158,7 +159,7 @@ class ConnectService:
         return await self._behind.enter_session(call.names.session_id, call.user)
 
     async def analyze(self, call: Call, request: bytes) -> bytes:
-        """Analyse plans; doing so may run what stands in them."""
+        """Analyse plans; this may run parts of them."""
         request, plans = await plan_work(self._texts, len(request), plans_of, request)
         session = await self._session(call)
         counts = [await self._executing.check(call, session, plan) for plan in plans]
@@ -195,9 +196,9 @@ class ConnectService:
     async def _settings_of(
         self, session: ClientSession, operation: Any, request: bytes | None
     ) -> bytes:
-        """Return Spark's answer about settings. PySpark asks for the same ones at each `collect`.
+        """Return Spark's answer about settings, from memory if no statement may have changed it.
 
-        Nothing but a statement changes them, so it is asked once until one may have done so.
+        PySpark asks for the same settings at each `collect`, and only a statement changes them.
         """
         if request is None:
             return b""
@@ -222,7 +223,7 @@ class ConnectService:
                 reading = options.get_request([key for key, _ in entry.sets])
                 held = options.values(await self._configured(session, reading))
                 entry = options.taken(entry, held)
-            if entry.unsets:  # the value of this server's other sessions, and not Spark's own
+            if entry.unsets:  # the value of this server's other sessions, not Spark's own
                 back = await session.spark.untouched(entry.unsets)
                 reading = options.get_request([*entry.unsets])
                 now = options.values(await self._configured(session, reading)).items()
@@ -231,7 +232,7 @@ class ConnectService:
                     await self._configured(session, setting, changes=True)
             if entry != ConfEntry():
                 await self._sessions.record(session, entry)
-            # What is unset is the ring's default now; HAProc's own settings are its own.
+            # An unset setting gets the ring's default; HAProc's own settings stay.
             if entry.unsets or POOL in dict(entry.sets):
                 await session.spark.configure(session.settings)
         return response
@@ -275,7 +276,7 @@ class ConnectService:
         return response + to_client(call.rpc, call.names)
 
     async def relayed(self, call: Call, request: bytes) -> bytes:
-        """Make a call in the session behind the client's."""
+        """Make a call in the Spark session behind the client's."""
         return await self._relayed(call, await self._session(call), request)
 
     async def _relayed(self, call: Call, session: ClientSession, request: bytes) -> bytes:
@@ -283,7 +284,7 @@ class ConnectService:
         return response + to_client(call.rpc, call.names)
 
     async def error_details(self, enriched: Enriched, call: Call, request: bytes) -> bytes:
-        """Return more of an error: of one that came from the log, or Spark's own."""
+        """Return the details of an error: HAProc's, or else Spark's own."""
         parsed = parse(_base.FetchErrorDetailsRequest, request)
         found = enriched.find(parsed.error_id)
         if found is None:
@@ -291,7 +292,7 @@ class ConnectService:
         return found + to_client(call.rpc, call.names)
 
     async def release_session(self, call: Call, request: bytes) -> bytes:
-        """Close the session for good, or have it begin anew under its id."""
+        """Close the session for good, or let it begin anew under its id."""
         parsed = parse(_base.ReleaseSessionRequest, request)
         self.deliveries.close_session(call.user, call.names.session_id)
         if parsed.allow_reconnect:
@@ -301,7 +302,7 @@ class ConnectService:
         return to_client(call.rpc, call.names)
 
     async def clone_session(self, call: Call, request: bytes) -> bytes:
-        """Begin a session with what this one holds."""
+        """Make a new session with the content of this one."""
         parsed = parse(_base.CloneSessionRequest, request)
         new_id = parsed.new_session_id or str(uuid.uuid4())
         check_id(new_id, "the new session's")

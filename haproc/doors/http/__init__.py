@@ -1,1 +1,1 @@
-"""The common parts of doors over HTTP: listeners, access, bodies read and errors written."""
+"""The common parts of doors over HTTP: listeners, access, bodies and errors."""

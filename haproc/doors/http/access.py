@@ -1,7 +1,7 @@
-"""The user of a request: whose the token is that it shows, and what that user may do.
+"""The user of a request, found by its token, and the user's rights.
 
 One place for all doors: users of the configuration, users of an OpenID Connect provider, jobs in
-the name of their users, and the ring's secret, by which HAProcs know each other.
+the name of their users, and the ring's secret, by which HAProcs authenticate to each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from haproc.route.model import Authorization
 
 ANONYMOUS: Final = "anonymous"
 RING: Final = "the ring's secret"
-"""Stands for a user where the secret was shown; no user can have this name."""
+"""The user name of a request with the ring's secret; no user can have this name."""
 USER: Final = web.RequestKey("user", str)
 
 _SEND_TOKEN: Final = (
@@ -40,9 +40,9 @@ _PEERS: Final = "only HAProcs ask this, under the ring's secret"
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """An admitted user, and the token if it can expire.
+    """An admitted user. ``standing``: the authorization of a job, if the request is a job's.
 
-    ``issued``: the rights came with the token of a provider, so no name leads to them.
+    ``issued``: the rights came with the token of a provider, so they cannot be found by name.
     """
 
     user: str
@@ -53,14 +53,14 @@ class Admitted:
 
 ADMITTED: Final = web.RequestKey("admitted", Admitted)
 NOBODY: Final = Admitted(ANONYMOUS, NOTHING)
-"""Who asks for what is open to everybody."""
+"""The user of a request that is open to everybody."""
 
 
 class Users:
     """The users of the configuration, by their tokens and by their names.
 
-    A token is looked up by its digest: how long that takes shows something of digests only, for
-    which nobody can make a token.
+    A token is looked up by its digest: the time of the lookup shows something about digests only,
+    and nobody can make a token for a digest.
     """
 
     def __init__(self, users: Sequence[User]) -> None:
@@ -69,7 +69,7 @@ class Users:
         self.replace(users)
 
     def replace(self, users: Sequence[User]) -> None:
-        """Have these users from now on, and no others."""
+        """Replace all users by these."""
         self._by_name = {user.name: Admitted(user.name, user.rights) for user in users}
         self._by_digest = {
             digest_of(user.token) if user.token else user.token_hash: self._by_name[user.name]
@@ -77,19 +77,19 @@ class Users:
         }
 
     def of_token(self, token: str) -> Admitted | None:
-        """Return the user of a token."""
+        """Return the user of a token; None if there is none."""
         return self._by_digest.get(digest_of(token))
 
     def named(self, name: str) -> Admitted | None:
-        """Return the user of a name."""
+        """Return the user of a name; None if there is none."""
         return self._by_name.get(name)
 
 
 class JobTokens(Protocol):
-    """Tokens that jobs show."""
+    """The tokens of jobs."""
 
     async def submitter(self, token: str, session_id: str = "") -> tuple[str, Rights | None]:
-        """Return the user of a token's job, and the rights that a provider gave him, if one did.
+        """Return the user of a token's job, and the rights from a provider, if that gave any.
 
         ``session_id``: the Spark session that the call is for. Raises RequestError.
         """
@@ -109,7 +109,7 @@ class Provider(Protocol):
 
 
 def is_signed(token: str) -> bool:
-    """True if a token has the form of a provider's: three parts, of which the first is JSON."""
+    """True if a token has a provider's form: three parts, of which the first is JSON."""
     return token.startswith("eyJ") and token.count(".") == 2 and token.isascii()
 
 
@@ -117,7 +117,7 @@ def is_signed(token: str) -> bool:
 class Admission:
     """Admits users at a door.
 
-    ``secret``: the ring's, where it opens the door. ``anonymous``: True if no token is needed.
+    ``secret``: the ring's, if it opens the door. ``anonymous``: True if no token is needed.
     """
 
     users: Users
@@ -205,12 +205,12 @@ def check_role(admitted: Admitted, role: Role) -> None:
 
 
 class Access:
-    """Whoever may use the doors of one HAProc; `users` change while it runs."""
+    """The users of one HAProc's doors; `users` change while it runs."""
 
     def __init__(self, config: Config, provider: Provider | None = None) -> None:
         self.users = Users(config.users)
         if provider is None and config.oidc.issuer:
-            from haproc.doors.http.oidc import OidcUsers  # takes 11 MiB: not where nobody needs it
+            from haproc.doors.http.oidc import OidcUsers  # takes 11 MiB: only if needed
 
             provider = OidcUsers(config.oidc, time.monotonic)
         self._provider = provider
@@ -218,9 +218,9 @@ class Access:
         self._secret = config.secret
 
     def take_users(self, config: Config) -> None:
-        """Let in the users of this configuration from now on, and no others.
+        """Admit the users of this configuration from now on, and no others.
 
-        Raises ValueError if the doors would open or close to everybody: that needs a restart.
+        Raises ValueError if the need for tokens would change: that requires a restart.
         """
         if config.authenticates != self._authenticates:
             raise ValueError(

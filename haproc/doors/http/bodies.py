@@ -1,4 +1,4 @@
-"""Bodies: how a request is read, how an answer and a failure are written."""
+"""Bodies: reading those of requests, writing those of answers and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.answering import to_request_error
 from haproc.statements.request_admission import Held
 
-# Bodies: how a request's is read, how an answer's is written.
+# Reading the bodies of requests, and writing those of answers.
 
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
@@ -33,13 +33,13 @@ BODY_READ_S: Final = 60.0
 PROGRESS_BYTES: Final = 1 << 20
 """The bytes that must arrive of a large body in that time; chosen, not measured."""
 SMALL_BYTES_MAX: Final = 64 << 10
-"""A body of a few fields."""
+"""The limit of a body with a few fields."""
 HELD: Final = web.RequestKey("held", Held)
 """The memory that the request holds; not on the operator door."""
 
 
 async def read_object(request: web.BaseRequest, known: Collection[str]) -> dict[str, Any]:
-    """Return a small JSON object that has no other fields than the known ones."""
+    """Return a small JSON object; raises RequestError if it has other fields than ``known``."""
     check_json(request)
     body = reading.parse_object(await read_body(request, SMALL_BYTES_MAX))
     reading.no_unknown(body, known)
@@ -47,12 +47,12 @@ async def read_object(request: web.BaseRequest, known: Collection[str]) -> dict[
 
 
 async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
-    """Return the body; refuses a larger one without reading it, gives up a slow one."""
+    """Return the body; raises RequestError if it is too large (without reading it) or too slow."""
     length = request.content_length
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
     if is_packed(request):
-        length = None  # of what is packed
+        length = None  # it is the packed length
     held = request.get(HELD)
     if held is not None and length is not None:
         held.add(length)
@@ -73,7 +73,7 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
 
 
 def is_packed(request: web.BaseRequest) -> bool:
-    """True if the body comes under an encoding that has to be undone."""
+    """True if the body has an encoding that must be undone."""
     return _encoding(request) not in PLAIN
 
 
@@ -90,7 +90,7 @@ def _encoding(request: web.BaseRequest) -> str:
 
 
 async def _parts(request: web.BaseRequest) -> AsyncIterator[bytes]:
-    """Yield the body as it comes, unpacked; raises RequestError if it is not whole."""
+    """Yield the body as it comes, unpacked; raises RequestError if it is cut off."""
     packed = request.content.iter_any()
     if not is_packed(request):
         async for part in packed:
@@ -100,13 +100,13 @@ async def _parts(request: web.BaseRequest) -> AsyncIterator[bytes]:
     async for part in packed:
         for piece in unpacking.pieces(part):
             yield piece
-            await asyncio.sleep(0)  # a few bytes may come to many pieces
+            await asyncio.sleep(0)  # a few bytes may unpack to many pieces
     unpacking.check_whole()
 
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """Read a body, and give it up if that takes too long."""
+    """Limit the time of reading a body; raises RequestError after it."""
     try:
         async with asyncio.timeout(BODY_READ_S):
             yield
@@ -117,7 +117,7 @@ async def in_time() -> AsyncIterator[None]:
 
 
 async def stream_body(request: web.BaseRequest, take: Callable[[bytes], Awaitable[None]]) -> None:
-    """Hand on a body of any size as it comes; gives up one that does not get on."""
+    """Pass on a body of any size as it comes; raises RequestError if it makes no progress."""
     loop = asyncio.get_running_loop()
     came = 0
     try:
@@ -145,7 +145,7 @@ def _too_large(bytes_max: int) -> RequestError:
 
 
 def check_json(request: web.BaseRequest) -> None:
-    """Refuse a body that is declared as something other than JSON."""
+    """Refuse a body with a content type other than JSON."""
     if request.content_type not in ("application/json", "application/octet-stream"):
         raise refused(
             ErrorClass.CONTENT_TYPE,
@@ -161,21 +161,21 @@ def json_response(body: Any, status: int = 200) -> web.Response:
 
 
 def raw_json(data: bytes, status: int = 200) -> web.Response:
-    """Return an answer whose JSON is written already."""
+    """Return an answer with a body that is JSON already."""
     return web.Response(
         body=data, status=status, headers={"Content-Type": "application/json; charset=utf-8"}
     )
 
 
-# Failures as clients over HTTP see them: one body, one status, whatever went wrong.
+# Failures as clients over HTTP see them: one form of body and one status for each.
 #
-# Statuses are those of `statuses`.
+# The statuses are those of `statuses`.
 
 
 CLUSTER: Final = web.AppKey("cluster", str)
 """The cluster of the application: every error names it."""
 REQUESTED: Final = web.RequestKey("requested", RequestedStatement)
-"""The statement that a request turned out to be for."""
+"""The statement of a request, once it is read."""
 
 _CLASS_OF_HTTP: Final = {
     404: (ErrorClass.NOT_FOUND, "there is nothing at this path", "see /openapi.json"),
@@ -227,7 +227,7 @@ def error_response(
 ) -> web.Response:
     """Return an error's answer; ``requested``: the statement that it is about.
 
-    ``livy``: its clients read ``msg``, and show the user nothing else.
+    ``livy``: the clients are Livy's, which show only the field ``msg``.
     """
     status = status_of(error, requested)
     body = body_of(

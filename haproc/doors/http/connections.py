@@ -1,4 +1,4 @@
-"""The connections of one listener: how many, how long silent, half closed, and what breaks them."""
+"""The connections of one listener: their number, their silence, half-closed ones, and errors."""
 
 from __future__ import annotations
 
@@ -17,39 +17,38 @@ from haproc.doors.http.bodies import body_of
 from haproc.doors.http.statuses import status_of
 from haproc.failure import ErrorClass, RequestError, busy, refused
 
-# Connections whose client sends no more, while a request of theirs is under way.
+# Connections whose client sends no more, while a request of theirs runs.
 #
-# A client may shut down its sending side and wait for the answer, or be gone: the end of what it
-# sends looks the same. So it is answered; and until the answer begins it is sent an interim one
-# (``100 Continue``, which every client of HTTP/1.1 passes over) now and then. The system of a
-# client that is gone refuses the first, and the next write fails: the connection is lost then, and
-# what was under way for it is cancelled as always.
+# A client may have closed its sending side and wait for the answer, or be gone: both look the same.
+# So it is answered. Until the answer begins, it gets an interim one (``100 Continue``, which every
+# HTTP/1.1 client skips) now and then. If the client is gone, its system refuses the first one, and
+# the next write fails. Then the connection is lost, and its requests are cancelled as usual.
 
 
 PROBES_S: Final = (0.5, 0.5)
 """The times of the first probes: most requests are answered before."""
 PROBE_S: Final = 10.0
-"""And the others."""
+"""The interval of the later probes."""
 INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HalfClosed:
-    """Asks a client now and then whether it is still there, when it takes an interim answer."""
+    """Probes now and then, by an interim answer, if a client is still there."""
 
     def __init__(self, whole: int, transport: asyncio.Transport, takes: Callable[[], bool]) -> None:
         self.whole = whole
-        """So many requests came on the connection in full."""
+        """The number of complete requests on the connection."""
         self._transport, self._takes = transport, takes
         self._left = list(PROBES_S)
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self) -> None:
-        """Ask it after a while, for as long as this is not ended."""
+        """Probe it after a while, until `end`."""
         after_s = self._left.pop(0) if self._left else PROBE_S
         self._timer = asyncio.get_running_loop().call_later(after_s, self._probe)
 
     def end(self) -> None:
-        """Ask it no more."""
+        """Stop probing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -61,40 +60,40 @@ class HalfClosed:
             self.wait()
 
 
-# The connections of one listener: how many, how long they may be silent, and what breaks them.
+# The connections of one listener: their number, their time limits, and their errors.
 #
-# A stranger can open connections, send parts of a request, and take nothing of an answer. None of
-# that may keep others out, and nothing of it comes into the log: it may hold somebody's token.
+# A stranger can open connections, send parts of a request, and take nothing of an answer. This must
+# not keep others out, and none of its content enters the log: it may hold a token.
 #
-# - A head must be there `HEAD_S` after its first byte, the first one of a connection after its
+# - A head must be complete `HEAD_S` after its first byte, the first one of a connection after its
 #   opening; between requests a connection may be idle for `KEEPALIVE_S`.
 # - A client that takes nothing of an answer for `STALL_S` is cut off.
-# - A client that has ended its side gets the answers to its complete requests, and nothing else
-# (`HalfClosed`).
-# - Where all places are taken, the connection that has waited longest without a request under way
-# gives up its own: of the user who has most of them; strangers count as one user. Only where
-# every place has a request under way is a new one refused.
-# - What is not HTTP is answered in the form of every other error, and logged in one line now and
-#   then, without its content.
+# - A client that has closed its side gets the answers to its complete requests, and nothing else
+#   (`HalfClosed`).
+# - If all places are taken, the connection that has waited longest without a running request is
+#   closed: of the user with the most connections; strangers count as one user. A new connection is
+#   refused only if every place has a running request.
+# - A request that is not HTTP is answered in the form of every other error, and logged in one line
+#   now and then, without its content.
 
 
 _LOG = logging.getLogger(__name__)
 
 HEAD_S: Final = 10.0
-"""As other servers and proxies have it (HAProxy's manual: 5 to 10 s); not measured."""
+"""As in other servers and proxies (HAProxy's manual: 5 to 10 s); not measured."""
 KEEPALIVE_S: Final = 75.0
 """An idle connection is closed after this."""
 STALL_S: Final = 60.0
-"""A client that takes nothing for so long is cut off: its answer lies in memory."""
+"""A client that takes nothing for this time is cut off: its answer stays in memory."""
 CONNECTIONS_MAX: Final = 1000
 WARNING_PAUSE_S: Final = 10.0
-"""So seldom is a line written about what strangers send."""
+"""The interval of log lines about strangers' requests."""
 _LINE_BYTES_MAX: Final = 16 << 10
-"""Of a head: its first line, and each header."""
+"""The limit of a head's first line, and of each header."""
 _STRANGER: Final = ""
 """The user of a connection without a token yet."""
 _HEADERS_MAX: Final = 128
-"""As aiohttp has it by itself."""
+"""As in aiohttp by default."""
 
 
 class Placed(Protocol):
@@ -102,18 +101,19 @@ class Placed(Protocol):
 
     @property
     def is_expendable(self) -> bool:
-        """True if nothing is under way on it, and it may be a stranger's."""
+        """True if no request runs on it, and it may be a stranger's."""
         ...
 
     def force_close(self) -> None:
-        """End it."""
+        """End the connection."""
         ...
 
 
 class Places:
-    """So many connections at a time; of each user the one with the oldest last request is first.
+    """A limited number of connections. If all are taken, one is closed for a new one, if possible.
 
-    So no crowd, of strangers or of one user's, pushes out the few connections of others.
+    It is one of the user with the most connections, the one with the oldest last request. So many
+    connections, of strangers or of one user, do not push out the few of others.
     """
 
     def __init__(self, connections_max: int, cluster: str) -> None:
@@ -121,14 +121,14 @@ class Places:
         self._whose: dict[Placed, str] = {}
         self._crowds: dict[str, dict[Placed, None]] = {}
         self.full = _answer(busy(f"{connections_max} connections are open here"), cluster)
-        """The answer to a client for which there is none."""
+        """The answer to a client without a place."""
         self._warning = ThrottledWarning("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._whose)
 
     def take(self, connection: Placed) -> bool:
-        """Give the connection a place; return whether there is one."""
+        """Give the connection a place; False if there is none."""
         if len(self._whose) >= self._connections_max and not self._make_room():
             self._warning.warn(len(self._whose))
             return False
@@ -136,14 +136,14 @@ class Places:
         return True
 
     def received(self, connection: Placed, user: str | None = None) -> None:
-        """Note that a request came on it; ``user``: that it was this one's."""
+        """Note a request on the connection; ``user``: its user, if known."""
         if connection in self._whose:
             whose = self._whose[connection]
             self.give_back(connection)
             self._enter(connection, whose if user is None else user)
 
     def give_back(self, connection: Placed) -> None:
-        """Take the place back; harmless for one that has none."""
+        """Take the place back; harmless for a connection without one."""
         whose = self._whose.pop(connection, None)
         if whose is not None:
             crowd = self._crowds[whose]
@@ -174,7 +174,7 @@ class ThrottledWarning:
         self._kept = 0
 
     def warn(self, *values: object) -> None:
-        """Write it, unless the last one is too fresh."""
+        """Write the warning, unless the last one is too recent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             self._kept += 1
@@ -187,7 +187,7 @@ class ThrottledWarning:
 
 
 Shortcut: TypeAlias = Callable[[bytes], tuple[bytes, bytes]]
-"""Takes in what it can of what came on a connection; returns the answers and the rest."""
+"""Handles the requests at the beginning of received bytes; returns the answers and the rest."""
 
 
 def no_shortcut(data: bytes) -> tuple[bytes, bytes]:
@@ -198,8 +198,8 @@ def no_shortcut(data: bytes) -> tuple[bytes, bytes]:
 class Connections:
     """Makes aiohttp's protocol for each connection of a listener.
 
-    A connection is the ``shortcut``'s for as long as nothing is left over for aiohttp. A client
-    that was answered by it is no stranger, and keeps the connection.
+    The ``shortcut`` handles a connection until it leaves bytes over for aiohttp. A client that it
+    has answered is no stranger, and keeps the connection.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    """One connection; what it takes from aiohttp below an underscore is not its API."""
+    """One connection; it uses private parts of aiohttp's class, which are not its API."""
 
     __slots__ = (
         "_answered", "_came", "_door", "_half_closed", "_handshake", "_head", "_known", "_last",
@@ -233,7 +233,7 @@ class Connection(web.RequestHandler):
         super().__init__(
             door.server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # that is how it is switched off
+            access_log=None,  # type: ignore[arg-type]  # that switches it off
             keepalive_timeout=KEEPALIVE_S,
             max_line_size=_LINE_BYTES_MAX,
             max_field_size=_LINE_BYTES_MAX,
@@ -246,13 +246,13 @@ class Connection(web.RequestHandler):
         self._stall: asyncio.TimerHandle | None = None
         self._peer = ""
         self._short = True
-        """Nothing was left over for aiohttp yet."""
+        """True while nothing was left over for aiohttp."""
         self._known = self._came = False
-        """True if the shortcut has answered: ever, and since the last look."""
+        """True if the shortcut has answered: ever, and since the last check."""
         self._answered = 0
-        """Of aiohttp's `_request_count` requests."""
+        """The number of answered requests, out of aiohttp's `_request_count`."""
         self._last: StreamReader | None = None
-        """The body of the last one."""
+        """The body of the last request."""
         self._half_closed: HalfClosed | None = None
 
     @property
@@ -262,11 +262,11 @@ class Connection(web.RequestHandler):
 
     @property
     def is_expendable(self) -> bool:
-        """True if nothing is under way on it, and it may be a stranger's."""
+        """True if no request runs on it, and it may be a stranger's."""
         return not (self._known or self._is_busy)
 
     def is_of(self, user: str) -> None:
-        """Note whose request came on it."""
+        """Note the user of its request."""
         self._door.places.received(self, user)
 
     @property
@@ -307,10 +307,10 @@ class Connection(web.RequestHandler):
         self._short = not rest
         return rest
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
-        """The client sends no more; return whether the connection stays open for answers.
+    def eof_received(self) -> bool:  # type: ignore[override]  # as in asyncio
+        """Handle the end of the client's sending; True if the connection stays open for answers.
 
-        What has not come in full is not begun. TLS knows no half of a connection.
+        Incomplete requests are not begun. TLS has no half-closed connections.
         """
         transport, last = self.transport, self._last
         if transport is None or last is None or transport.get_extra_info("sslcontext") is not None:
@@ -323,7 +323,7 @@ class Connection(web.RequestHandler):
         return True
 
     def _takes_interim(self) -> bool:
-        """True if the client can receive an interim answer now: it knows them, and has no other."""
+        """True if the client can receive an interim answer: HTTP/1.1, and no answer has begun."""
         request = self._current_request
         if request is None or request.version < HttpVersion11:
             return False
@@ -340,7 +340,7 @@ class Connection(web.RequestHandler):
         finally:
             self._answered += 1
             if self._half_closed is not None and self._answered >= self._half_closed.whole:
-                self.close()  # behind this answer
+                self.close()  # after this answer
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._half_closed is not None:
@@ -359,7 +359,7 @@ class Connection(web.RequestHandler):
         super().resume_writing()
 
     def _watch(self, left_before: int | None) -> None:
-        """Cut the client off if it has taken nothing since so much was left."""
+        """Cut the client off if it has taken nothing since ``left_before`` bytes were left."""
         if self.transport is None:
             return
         left = self.transport.get_write_buffer_size()
@@ -406,7 +406,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what could not be read. aiohttp's own answer and log would repeat it."""
+        """Answer an unreadable request. aiohttp's own answer and log would repeat its content."""
         self._door.unreadable.warn(request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
@@ -422,9 +422,9 @@ class Connection(web.RequestHandler):
 
 
 def _unread(error: BaseException | None) -> RequestError:
-    """Return the error for a head that aiohttp did not take.
+    """Return the error for a head that aiohttp refused.
 
-    Too many headers are no class of error of its own, so the message names the limits in any case.
+    aiohttp has no own error for too many headers, so the message always names the limits.
     """
     what = "the request is not HTTP as it is understood here"
     if isinstance(error, LineTooLong):

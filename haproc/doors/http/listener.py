@@ -1,12 +1,12 @@
 """A listener that can be closed and opened again while its application lives on.
 
-Closed means refused: the port is given up at once, idle keep-alive connections are closed, and
-those with a request under way are closed once it is answered. The application and what it keeps
-(running statements, results) outlive that.
+While it is closed, connections are refused: it releases the port at once, closes idle keep-alive
+connections, and closes the others after their running request. The application and its data
+(running statements, results) stay.
 
-aiohttp's own way to do this (`Server.pre_shutdown`) is not used: it makes connections deaf without
-closing them, until the application ends. A client that sends its next request on one that was idle
-would wait until its deadline, and a body that is still arriving would never be complete.
+aiohttp's own way (`Server.pre_shutdown`) is not used: it stops reading connections without closing
+them, until the application ends. A client that sends its next request on an idle connection would
+wait until its deadline, and a body that is still arriving would never be complete.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from haproc.doors.http.connections import (
     no_shortcut,
 )
 
-# A listener with TLS that counts a connection from its first moment, not from its handshake's end.
+# A listener with TLS that counts a connection from its acceptance, not from its handshake's end.
 #
-# asyncio's own listeners hide a connection until its handshake is through, so a crowd that only
-# knocks would take the memory of as many connections as the system allows files. Here a connection
-# takes its place when it is accepted, as one without TLS does, and loses it to others by the same
-# rules (`haproc.doors.http.connections`). Each handshake has the certificates of its moment.
+# asyncio's own listeners hide a connection until its handshake is complete, so many clients that
+# only connect would take the memory of as many connections as the system allows files. Here a
+# connection takes its place when it is accepted, as without TLS, and loses it by the same rules
+# (`haproc.doors.http.connections`). Each handshake uses the present certificates.
 
 
 _ACCEPTED_AT_ONCE: Final = 64
-"""So many connections in one turn of the loop; the others have the next one. Chosen."""
+"""The connections accepted in one turn of the loop; the others follow in the next. Chosen."""
 _FULL_PAUSE_S: Final = 1.0
-"""As asyncio has it: the pause where the system has no file left for a connection."""
+"""The pause, as in asyncio, if the system has no file left for a connection."""
 
 
 async def listen_with_tls(
@@ -68,7 +68,7 @@ async def listen_with_tls(
 
 
 class TlsServer:
-    """Accepts connections on its sockets until it is closed; used as an `asyncio.Server` is."""
+    """Accepts connections on its sockets until it is closed; used like an `asyncio.Server`."""
 
     def __init__(
         self, sockets: list[socket.socket], connections: Connections, certificates: Certificates
@@ -86,7 +86,7 @@ class TlsServer:
             self._loop.add_reader(each, self._accept, each)
 
     def close(self) -> None:
-        """Give the address up, and end handshakes: nothing was asked on these connections."""
+        """Release the address, and end handshakes: no request has come on these connections."""
         sockets, self.sockets = self.sockets, []
         for each in sockets:
             self._loop.remove_reader(each)
@@ -113,7 +113,7 @@ class TlsServer:
 
 
 class Handshake:
-    """One connection until it speaks TLS; then its place is that of a `Connection`."""
+    """One connection until its handshake is complete; then a `Connection` takes its place."""
 
     is_expendable = True
 
@@ -122,11 +122,11 @@ class Handshake:
         self._socket = accepted
         self._peer = peer
         self._begun = False
-        """The socket is a transport's."""
+        """True once the socket belongs to a transport."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Take a place and wait for the client, or end the connection where there is no place."""
+        """Take a place and wait for the client; without a place end the connection."""
         self._socket.setblocking(False)
         if not self._server.connections.places.take(self):
             self._socket.close()
@@ -164,7 +164,7 @@ class Handshake:
 
 _BACKLOG: Final = 512
 _TURNS: Final = 6
-"""Turns of the event loop in which a connection accepted before the port was given up is set up."""
+"""Turns of the event loop that set up connections accepted before the port was released."""
 
 
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -173,8 +173,8 @@ _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Listener:
     """One application's listener; closed until `open` is called.
 
-    ``shortcut`` is asked for answers before aiohttp (see `Connections`). No more than
-    ``connections_max`` connections are open at a time. With ``certificates`` it speaks TLS only.
+    ``shortcut`` is tried before aiohttp (see `Connections`). At most ``connections_max``
+    connections are open at a time. With ``certificates`` it speaks TLS only.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port; where the configured one is 0, the one that was given while open."""
+        """The port; while it is open, the actual one instead of a configured 0."""
         if self._server is None:
             return self.address.port
         return int(self._server.sockets[0].getsockname()[1])
@@ -227,7 +227,7 @@ class Listener:
             self._started = True
 
     async def open(self) -> None:
-        """Accept connections; OSError if the port is taken. Opening twice is harmless."""
+        """Accept connections; raises OSError if the port is taken. Opening twice is harmless."""
         async with self._lock:
             if self._server is not None:
                 return
@@ -236,7 +236,7 @@ class Listener:
                 self._server_of(), self._places, self._cluster, self._shortcut
             )
             self._server = await self._listen(connections)
-            # Known before it serves, which takes a turn: a cancelled start can close it.
+            # Set before it serves, which takes a turn of the loop: a cancelled start can close it.
             await self._server.start_serving()
 
     async def _listen(self, connections: Connections) -> asyncio.Server | TlsServer:
@@ -252,12 +252,12 @@ class Listener:
         )
 
     async def close(self) -> None:
-        """Refuse connections from now on; requests under way still get their answers."""
+        """Refuse connections from now on; running requests still get their answers."""
         async with self._lock:
             listening, self._server = self._server, None
             if listening is None:
                 return
-            # asyncio forgets, open and unread, what it has accepted when its server is closed.
+            # A closed asyncio server forgets accepted connections, unread and without closing them.
             for each in listening.sockets if isinstance(listening, asyncio.Server) else ():
                 asyncio.get_running_loop().remove_reader(each.fileno())
             try:
@@ -280,7 +280,7 @@ class Listener:
         return server
 
     def _with_errors(self, handle: _Handler) -> _Handler:
-        """Return the handler that answers what aiohttp refuses before any middleware, too."""
+        """Return the handler that also answers errors that aiohttp raises before the middleware."""
 
         async def handled(request: web.BaseRequest) -> web.StreamResponse:
             try:
@@ -303,7 +303,7 @@ class Listener:
         return response
 
     async def aclose(self) -> None:
-        """Close for good and end the application; waits for requests under way for a while."""
+        """Close for good and end the application; waits for running requests for a while."""
         await self.close()
         if self._started:
             await self._runner.cleanup()
@@ -311,9 +311,9 @@ class Listener:
 
 
 def _take_both_forms(app: web.Application) -> None:
-    """Have every path answer with a slash at its end, too: some clients send it so.
+    """Let every path also answer with a slash at its end: some clients send it.
 
-    It is no redirect: a client may not repeat a POST's body.
+    This is no redirect: a client may not repeat a POST's body.
     """
     known = {(route.method, r.canonical) for route in app.router.routes() if (r := route.resource)}
     for route in [*app.router.routes()]:

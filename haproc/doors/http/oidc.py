@@ -1,9 +1,9 @@
 """Users of an OpenID Connect provider: signed tokens (JWT), checked by the provider's public keys.
 
 PyJWT checks a token: its signature by an asymmetric algorithm, its times, issuer and audience. The
-keys are fetched here, beside the event loop's other work: when they are old, and at once for a
-token whose key is not known, every `AGAIN_S` at most. While the provider is away, the keys that are
-here are used on; so a provider that is down keeps nobody out whose key was seen before.
+keys are fetched in the background: when they are old, and for a token with an unknown key, at most
+every `AGAIN_S`. While the provider is away, the present keys stay in use, so users with a known key
+are still admitted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, message_of, re
 logger = logging.getLogger(__name__)
 
 AGAIN_S: Final = 30.0
-"""Between two attempts to fetch the keys, however many tokens name made-up ones. Chosen."""
+"""The pause between two attempts to fetch the keys, even if many tokens name false ones. Chosen."""
 FETCH_S: Final = 5.0
 BYTES_MAX: Final = 1 << 20
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@|:+-]{0,127}")
-"""Names of users that are taken; e-mail addresses and the subjects of the usual providers are such.
-"""
+"""Allowed names of users, such as e-mail addresses and the subjects of the usual providers."""
 _REQUIRED: Final = ("exp", "iss", "aud")
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 
@@ -38,7 +37,7 @@ Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 
 
 class FetchError(Exception):
-    """The provider gave no answer that can be used."""
+    """The provider gave no valid answer."""
 
 
 async def fetch_json(url: str) -> Mapping[str, Any]:
@@ -82,16 +81,16 @@ class Keys:
     async def find(self, key_id: str | None) -> jwt.PyJWK | None:
         """Return the key of this id (None: the only one); None if the provider has no such key.
 
-        Raises RequestError if there are no keys to look in.
+        Raises RequestError if no keys could be fetched.
         """
         found, age_s = self._here(key_id), self._now() - self._fetched_s
         if found is not None and age_s < self._settings.keys_kept_s:
             return found
         if self._refreshing is None or self._refreshing.done():
-            # A task of its own: a client that goes away takes no fetch with it.
+            # Its own task: a client that leaves does not cancel the fetch.
             self._refreshing = asyncio.create_task(self._refresh())
         if found is not None and age_s < 2 * self._settings.keys_kept_s:
-            return found  # nobody waits for it
+            return found  # the new keys come later
         await asyncio.shield(self._refreshing)
         if not self._keys:
             raise RequestError(
@@ -108,7 +107,7 @@ class Keys:
         return self._keys.get(key_id)
 
     async def _refresh(self) -> None:
-        """Fetch the keys, unless that was tried a moment ago."""
+        """Fetch the keys, unless that was tried within `AGAIN_S`."""
         if self._now() - self._tried_s < AGAIN_S:
             return
         self._tried_s = self._now()
@@ -133,7 +132,7 @@ class Keys:
 
 
 def keys_in(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
-    """Return the keys for signatures of a provider's answer; others are left out."""
+    """Return the signature keys in a provider's answer; others are left out."""
     listed = found.get("keys")
     keys: dict[str, jwt.PyJWK] = {}
     for each in listed if isinstance(listed, list) else ():
@@ -207,7 +206,7 @@ _WHY: Final[Mapping[type[jwt.PyJWTError], str]] = {
 
 
 def why(error: jwt.PyJWTError) -> str:
-    """Return the reason in words of ours: nothing of the token is repeated."""
+    """Return the reason in HAProc's own words, without any text of the token."""
     return _WHY.get(type(error), "it cannot be read")
 
 
@@ -224,7 +223,7 @@ def name_in(claims: Mapping[str, Any], settings: Oidc) -> str:
 
 
 def rights_in(claims: Mapping[str, Any], settings: Oidc) -> Rights:
-    """Return what the token's values give; raises RequestError if that is nothing."""
+    """Return the rights that the token's values give; raises RequestError if there are none."""
     values = values_in(claims, settings.roles_claim)
     for grant in settings.grants:
         if grant.value in values:
@@ -237,7 +236,7 @@ def rights_in(claims: Mapping[str, Any], settings: Oidc) -> Rights:
 
 
 def values_in(claims: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Return the texts of a claim: a list, or one text with spaces between; a dot leads into it."""
+    """Return the texts of a claim: a list, or one text with spaces; dots lead into objects."""
     found: Any = claims.get(path)
     if found is None:
         found = claims

@@ -17,27 +17,27 @@ from multidict import CIMultiDictProxy
 
 from haproc.failure import ErrorClass, RequestError, refused
 
-# Undoes a body's Content-Encoding, piece by piece, and recognises one that is cut off.
+# Undoes a body's Content-Encoding, piece by piece, and detects a body that is cut off.
 #
-# aiohttp would take the beginning of a gzip stream for all of it.
+# aiohttp would accept the beginning of a gzip stream as the whole.
 
 
 PIECE_BYTES: Final = 64 << 10
 PLAIN: Final = frozenset({"", "identity"})
 ENCODINGS: Final = PLAIN | {"gzip", "x-gzip", "deflate"}
 _DEFLATED: Final = 8
-"""The first byte's low half where deflate has the header that it is to have; many leave it out."""
+"""The low half of a first byte with deflate's standard header, which many clients leave out."""
 
 
 class Unpacking:
-    """One body of an encoding of `ENCODINGS` that is not plain. Methods raise RequestError."""
+    """One packed body, in an encoding of `ENCODINGS`. Methods raise RequestError."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
         self._stream: zlib._Decompress | None = None
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield what the next bytes come to."""
+        """Yield the unpacked pieces of the next bytes."""
         while data:
             if self._stream is None or self._stream.eof:
                 data = data if self._stream is None else data.lstrip(b"\0")
@@ -48,7 +48,7 @@ class Unpacking:
             data = self._stream.unused_data
 
     def check_whole(self) -> None:
-        """Refuse a body that ends before what it holds does."""
+        """Refuse a body with a packed stream that is cut off."""
         if self._stream is not None and not self._stream.eof:
             raise self._wrong("is cut off")
 
@@ -77,11 +77,11 @@ class Unpacking:
         )
 
 
-# What every request's head must be like, whatever it asks for.
+# The check of every request's head.
 
 
 def check_head(headers: CIMultiDictProxy[str], read: Collection[str]) -> None:
-    """Refuse a head of which only a part would be read; ``read`` are the headers looked at."""
+    """Refuse a head with repeated headers or an unknown encoding; ``read``: the headers in use."""
     for name in ("Content-Encoding", *read):
         if len(headers.getall(name, ())) > 1:
             raise refused(ErrorClass.BAD_REQUEST, f"there are several headers {name}", "send one")
@@ -94,7 +94,7 @@ def check_head(headers: CIMultiDictProxy[str], read: Collection[str]) -> None:
         )
 
 
-# Reading a JSON body field by field: wrong types, unknown names and stray values are refused.
+# Reading a JSON body field by field: wrong types, unknown names and bad values are refused.
 #
 # Values in, values or RequestError out; every message names the field.
 
@@ -108,14 +108,14 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body; in none of its objects may a name stand twice."""
+    """Return the JSON object of a body; raises RequestError if an object repeats a name."""
     try:
         value = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise _not_json(str(error)[:200]) from None
     except RecursionError:
         raise _not_json("nested too deeply") from None
-    except ValueError:  # the only one left: what Python reads no number from
+    except ValueError:  # the only one left: a number that Python does not read
         digits_max = sys.get_int_max_str_digits()
         message = f"a number in the body has more than {digits_max} digits"
         raise refused(ErrorClass.BAD_REQUEST, message) from None
@@ -141,7 +141,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def no_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse a body that has other fields than these."""
+    """Refuse a body that has fields other than ``known``."""
     for name in body:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -160,7 +160,7 @@ def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str 
 
 
 def needed_text(body: Mapping[str, Any], name: str) -> str:
-    """Return a field of text that must be there, and not empty."""
+    """Return a field of text; raises RequestError if it is missing or empty."""
     value = text(body, name)
     if value is None or not value.strip():
         raise refused(ErrorClass.BAD_REQUEST, f"{name} is missing or empty")
@@ -168,7 +168,7 @@ def needed_text(body: Mapping[str, Any], name: str) -> str:
 
 
 def needed_texts(body: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Return fields of text that must all be there."""
+    """Return fields of text; raises RequestError if one is missing."""
     found = [value for name in names if (value := text(body, name)) is not None]
     if len(found) < len(names):
         raise refused(ErrorClass.BAD_REQUEST, f"needed: {', '.join(names)}")
@@ -176,7 +176,7 @@ def needed_texts(body: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def flag(body: Mapping[str, Any], name: str) -> bool:
-    """Return a field that is true or false; absent is false."""
+    """Return a boolean field; absent is false."""
     value = body.get(name, False)
     if not isinstance(value, bool):
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must be true or false")
@@ -192,14 +192,14 @@ def identifier(body: Mapping[str, Any], name: str) -> str | None:
 
 
 def check_identifier(value: str, name: str) -> str:
-    """Return the id if it is one."""
+    """Return the id; raises RequestError if it is not valid."""
     if not _ID.fullmatch(value):
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
     return value
 
 
 def choice(body: Mapping[str, Any], name: str, kind: type[E], known: Sequence[E] = ()) -> E | None:
-    """Return a field that takes one of the enum's values, or of ``known`` of them."""
+    """Return a field with one of the enum's values, or only of ``known``."""
     value = text(body, name)
     if value is None:
         return None
@@ -217,7 +217,7 @@ def count(body: Mapping[str, Any], name: str) -> int | None:
 
 
 def offset(body: Mapping[str, Any], name: str) -> int | None:
-    """Return a whole number of 0 or more: a place in the log, or a number of its records."""
+    """Return a whole number of 0 or more: an offset, or a number of records."""
     return _whole(body, name, 0)
 
 
@@ -239,7 +239,7 @@ def number_in(written: str, digits_max: int = 18) -> int | None:
 
 
 def whole_number(written: str, name: str, digits_max: int = 18) -> int:
-    """Return the same; a number it must be."""
+    """Return the whole number of at least 0; raises RequestError if it is none."""
     number = number_in(written, digits_max)
     if number is None:
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must be a whole number of at least 0")
@@ -257,7 +257,7 @@ def page(query: Mapping[str, str], default: int, most: int) -> tuple[int, int]:
 
 
 def seconds_in(written: str | None, name: str) -> float | None:
-    """Return the number of seconds that a query holds; its range is not looked at."""
+    """Return the number of seconds in a query; its range is not checked."""
     try:
         return None if written is None else float(written)
     except ValueError:
@@ -265,7 +265,7 @@ def seconds_in(written: str | None, name: str) -> float | None:
 
 
 def seconds(value: object, name: str, maximum_s: float) -> float | None:
-    """Return a duration above 0."""
+    """Return a duration above 0, at most ``maximum_s``; None if absent."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,16 +1,15 @@
 """The HTTP status of a failure, chosen by the reactions of clients.
 
-Clients that are not ours repeat requests on their own, by the status: databricks-sdk repeats 429
-and 503 (with or without a Retry-After) and any answer with certain words in its message;
+Other products' clients repeat requests on their own, by the status: databricks-sdk repeats 429 and
+503 (with or without a Retry-After) and any answer with certain words in its message;
 databricks-sql-connector repeats a statement at 429 and 503; retry libraries mostly repeat 408, 425,
 429 and all of 500 to 599; OkHttp repeats 408, urllib3 413, 429 and 503 that have a Retry-After. So
-such a status is given only if repeating does no harm: nothing was done, or the request can be
-recognised when it comes again (it has an id of the client's own, or doing it twice is the same as
-once).
+such a status is sent only if a repetition does no harm: nothing was done, or the repeated request
+is recognised (it has the client's own id, or doing it twice is the same as once).
 
-If a write's outcome is unknown and the write could not be recognised again, the answer is
-`SETTLED_ELSEWHERE`. No client repeats this status. The message has only words of ours, and the id
-with which to ask for the outcome.
+If a write's outcome is unknown and its repetition could not be recognised, the answer is
+`SETTLED_ELSEWHERE`. No client repeats this status. The message has only HAProc's own words, and the
+id with which to ask for the outcome.
 """
 
 from __future__ import annotations
@@ -88,10 +87,10 @@ def status_of(error: RequestError, requested: RequestedStatement | None = None) 
 
 
 def in_our_words(error: RequestError, requested: RequestedStatement | None) -> RequestError:
-    """Return the error in the words for the client.
+    """Return the error with a message that is safe for the client.
 
-    databricks-sdk reads the message, and no other field, for words of its own servers: so none of
-    Spark's may be in it where repeating does harm.
+    databricks-sdk searches the message for words of its own servers: so it must not contain Spark's
+    text if a repetition does harm.
     """
     if requested is None or status_of(error, requested) != SETTLED_ELSEWHERE:
         return error

@@ -1,1 +1,1 @@
-"""The operators' and peers' wing: the queue, drains, members, heartbeats, forwarded queries."""
+"""The operators' and peers' doors: the queue, drains, members, heartbeats, forwarded queries."""

@@ -47,13 +47,13 @@ from haproc.route.offload import Inline, Texts
 from haproc.statements.request import TIMEOUT_MAX_S
 from haproc.statements.request_admission import RequestAdmission
 
-# Heartbeats and reports from peers, under the ring's secret; the quick way in for them.
+# Heartbeats and reports from peers, under the ring's secret; with a shortcut for them.
 #
-# Each peer sends ten heartbeats a second on one connection. `shortcut` takes in what
-# `haproc.membership.connections` writes before aiohttp reads it: it compares the whole head (secret
-# included) in constant time, reads the body, and gives the one answer. Anything else, whatever it
-# is, is aiohttp's, where the usual handler authenticates, answers and explains. So both take the
-# same, and only one of them is fast.
+# Each peer sends ten heartbeats a second on one connection. `shortcut` handles the requests of
+# `haproc.membership.connections` before aiohttp reads them: it compares the whole head (secret
+# included) in constant time, reads the body, and sends the one answer. aiohttp gets everything
+# else; its usual handler authenticates, answers and explains. So both accept the same, and only one
+# is fast.
 
 
 BODY_BYTES_MAX: Final = 16 << 10
@@ -66,20 +66,20 @@ class Listening(Protocol):
     """Receives peers' messages."""
 
     def knows(self, peer: str) -> bool:
-        """Return whether the ring has such a peer."""
+        """True if the ring has such a peer."""
         ...
 
     def heartbeat(self, beat: Beat) -> None:
-        """A peer lives."""
+        """Note a peer's heartbeat."""
         ...
 
     def report(self, report: ClusterReport) -> None:
-        """Take in a peer's progress."""
+        """Note a peer's progress."""
         ...
 
 
 class HeartbeatDoor:
-    """The handlers."""
+    """The handlers of peers' messages."""
 
     def __init__(self, config: Config, members: Listening) -> None:
         self._members = members
@@ -90,13 +90,13 @@ class HeartbeatDoor:
         return [web.post(path, self.take) for path in MESSAGE_TYPES]
 
     async def take(self, request: web.Request) -> web.Response:
-        """Take in a heartbeat or a report."""
+        """Receive a heartbeat or a report."""
         check_json(request)
         self.deliver(self._read(request.path, await read_body(request, BODY_BYTES_MAX)))
         return web.Response(status=204)
 
     def deliver(self, message: PeerMessage) -> None:
-        """Take in a message, whichever way it came; raises RequestError if it is of no peer."""
+        """Pass on a message of either transport; raises RequestError if it is of no peer."""
         if not self._members.knows(message.cluster):
             raise refused(
                 ErrorClass.BAD_REQUEST,
@@ -109,7 +109,7 @@ class HeartbeatDoor:
             self._members.report(message)
 
     def shortcut(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take in the requests with which ``data`` begins; return their answers and the rest."""
+        """Handle the requests at the beginning of ``data``; return their answers and the rest."""
         answers = b""
         while data and (end := self._taken(data)):
             answers += TAKEN
@@ -117,7 +117,7 @@ class HeartbeatDoor:
         return answers, data
 
     def _taken(self, data: bytes) -> int:
-        """Take in the first request and return where it ends; 0 if it is anything else."""
+        """Handle the first request and return its end; 0 if it is anything else."""
         for head_, path in self._heads:
             if not hmac.compare_digest(data[: len(head_)], head_):
                 continue
@@ -181,7 +181,7 @@ class QueryService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The service that runs peers' queries, and the number allowed together with clients' own."""
+    """The service that runs peers' queries, and the permits shared with clients' queries."""
 
     service: QueryService
     request_admission: RequestAdmission
@@ -189,7 +189,7 @@ class Forwarded:
 
 
 class ForwardedDoor:
-    """The handler."""
+    """The handler of peers' queries."""
 
     def __init__(self, forwarded: Forwarded, bytes_max: int) -> None:
         self._service = forwarded.service
@@ -206,7 +206,7 @@ class ForwardedDoor:
         check_json(request)
         body = await read_body(request, self._bytes_max)
         wanted, needed = await self._texts.run("", len(body), read_query, body)
-        # Its HAProc keeps a place for it meanwhile, and knows of others to ask.
+        # Its own HAProc holds a permit for it meanwhile, and can ask others.
         async with self._request_admission.permit(wanted.user, waits=False):
             answer = await self._service.query_for_peer(wanted, needed)
             try:
@@ -289,7 +289,7 @@ def _of_peer(of: type[T], body: bytes) -> T:
 
 
 LATENCIES_MAX: Final = 1 << 18
-"""Offsets that one question may be about."""
+"""The most offsets of one request."""
 
 
 class PeerService(Protocol):
@@ -304,7 +304,7 @@ class PeerService(Protocol):
         ...
 
     async def progress(self, seen: str, timeout_s: float) -> PeerProgress:
-        """Return this cluster's progress, once that differs from what was ``seen``."""
+        """Return this cluster's progress, as soon as it differs from the one that was ``seen``."""
         ...
 
     def latencies(self, start: int, end: int) -> Mapping[int, int]:
@@ -316,12 +316,12 @@ class PeerService(Protocol):
         ...
 
     async def copy(self, question: CopyQuestion) -> tuple[CopyAnswer, bytes]:
-        """Return the part that a copy of this cluster requests; ValueError for no question."""
+        """Return the part that a copy of this cluster needs; ValueError for an invalid request."""
         ...
 
 
 class PeerDoor:
-    """The handlers."""
+    """The handlers of peers' requests."""
 
     def __init__(self, peers: PeerService) -> None:
         self._peers = peers
@@ -350,7 +350,7 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
-        """Return this cluster's progress, once that is new to the peer."""
+        """Return this cluster's progress, as soon as it is new to the peer."""
         reading.no_unknown(request.query, ("seen", "timeout_s"))
         wait_s = reading.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
         timeout_s = reading.seconds(wait_s, "timeout_s", TIMEOUT_MAX_S)
@@ -368,7 +368,7 @@ class PeerDoor:
         return raw_json(msgspec.json.encode(self._peers.latencies(start, end)))
 
     async def copy(self, request: web.Request) -> web.Response:
-        """Give another cluster what it copies: a length, JSON, and bytes of a file."""
+        """Return the part that another cluster's copy needs: a length, JSON, bytes of a file."""
         check_json(request)
         question = _of_peer(CopyQuestion, await read_body(request, SMALL_BYTES_MAX))
         try:

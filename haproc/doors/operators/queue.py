@@ -24,37 +24,37 @@ class OperatorService(Protocol):
         ...
 
     async def show(self, offset: int) -> Mapping[str, Json]:
-        """Return one operation, and what retry and skip would do."""
+        """Return one operation, and the effects of retry and skip."""
         ...
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
-        """Try an operation that fails now."""
+        """Try a failing operation now."""
         ...
 
     async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
-        """Have this cluster pass over an operation."""
+        """Have this cluster skip an operation."""
         ...
 
     async def revoke(
         self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
-        """Have the ring take an operation back."""
+        """Have the ring revoke an operation."""
         ...
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
-        """Have all clusters report their content; ``trusted``: whose tables are right."""
+        """Begin a verification of all clusters; ``trusted``: the one with the right tables."""
         ...
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
-        """Return its result so far."""
+        """Return a verification's result so far."""
         ...
 
     async def rebuild(self, cluster: str, donor: str, way: str) -> Mapping[str, Json]:
-        """Have this cluster become a copy of another one; ``way``: empty for the configured."""
+        """Make this cluster a copy of another one; ``way``: empty for the configured one."""
         ...
 
     def withdraw(self, cluster: str) -> Mapping[str, Json]:
-        """Take the request for that back."""
+        """Withdraw the request for a rebuild."""
         ...
 
     def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
@@ -62,22 +62,22 @@ class OperatorService(Protocol):
         ...
 
     def backup_standing(self) -> Mapping[str, Json]:
-        """Return its progress."""
+        """Return the progress of the newest backup."""
         ...
 
     async def restore(
         self, cluster: str, source: str, offset: int, *, verify: bool
     ) -> Mapping[str, Json]:
-        """Have this cluster restored from a backup."""
+        """Restore this cluster from a backup."""
         ...
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
-        """Have tables of this cluster replaced by another one's."""
+        """Replace tables of this cluster by another cluster's."""
         ...
 
 
 class QueueDoor:
-    """The handlers."""
+    """The handlers of the queue, verifications and copies."""
 
     def __init__(self, service: OperatorService) -> None:
         self._service = service
@@ -110,18 +110,18 @@ class QueueDoor:
         return json_response(dict(await self._service.show(_offset(request))))
 
     async def retry(self, request: web.Request) -> web.Response:
-        """Retry what fails."""
+        """Retry a failing operation."""
         (cluster,) = await _texts(request, "cluster")
         return json_response(dict(await self._service.retry(cluster, _offset(request))))
 
     async def skip(self, request: web.Request) -> web.Response:
-        """Skip what cannot be applied here."""
+        """Skip an operation that cannot be applied here."""
         cluster, reason = await _texts(request, "cluster", "reason")
         done = await self._service.skip(cluster, _offset(request), reason)
         return json_response(dict(done))
 
     async def revoke(self, request: web.Request) -> web.Response:
-        """Take an operation back."""
+        """Revoke an operation."""
         reason, names = await _texts(request, "reason", "without")
         without = [name for name in names.split(",") if name]
         done = await self._service.revoke(_offset(request), reason, without)
@@ -141,7 +141,7 @@ class QueueDoor:
         return json_response(dict(await self._service.rebuild(cluster, donor, way)))
 
     async def withdraw(self, request: web.Request) -> web.Response:
-        """Take back the request to rebuild the cluster."""
+        """Withdraw the request to rebuild the cluster."""
         (cluster,) = await _texts(request, "cluster")
         return json_response(dict(self._service.withdraw(cluster)))
 

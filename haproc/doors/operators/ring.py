@@ -36,7 +36,7 @@ class MembersService(Protocol):
         ...
 
     async def leave(self, name: str) -> Mapping[str, Json]:
-        """Have the ring do without a cluster."""
+        """Remove a cluster from the ring."""
         ...
 
 
@@ -46,7 +46,7 @@ def admit(app: web.Application, service: MembersService) -> None:
 
 
 class MembersDoor:
-    """The handlers."""
+    """The handlers of the members."""
 
     def __init__(self, service: MembersService) -> None:
         self._service = service
@@ -104,7 +104,7 @@ class DrainService(Protocol):
     """A HAProc's actions on its clients for operators; methods raise RequestError."""
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
-        """Take no more requests from clients."""
+        """Refuse new requests of clients from now on."""
         ...
 
     def undrain(self, cluster: str) -> Mapping[str, Json]:
@@ -117,7 +117,7 @@ class DrainService(Protocol):
 
 
 class DrainDoor:
-    """The handlers."""
+    """The handlers of drains."""
 
     def __init__(self, service: DrainService) -> None:
         self._service = service
@@ -131,7 +131,7 @@ class DrainDoor:
         ]
 
     async def standing(self, request: web.Request) -> web.Response:
-        """Return the drain's progress, and what clients still have here."""
+        """Return the drain's progress, and the work that clients still have here."""
         return json_response(dict(self._service.standing()))
 
     async def drain(self, request: web.Request) -> web.Response:
@@ -142,7 +142,7 @@ class DrainDoor:
         return json_response(dict(self._service.drain(cluster, force=force)))
 
     async def undrain(self, request: web.Request) -> web.Response:
-        """Give the cluster back to its clients."""
+        """Undrain the cluster."""
         body = await read_object(request, ("cluster",))
         (cluster,) = reading.needed_texts(body, ("cluster",))
         return json_response(dict(self._service.undrain(cluster)))
@@ -198,7 +198,7 @@ class SessionsService(Protocol):
     """The ring's sessions; methods raise RequestError."""
 
     async def listed(self, start: int, limit: int) -> Mapping[str, Json]:
-        """Return some of the open sessions, and how many there are."""
+        """Return some of the open sessions, and the number of all."""
         ...
 
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:

@@ -1,9 +1,9 @@
-"""The status page's door: its files, and what it sends to all who watch.
+"""The status page's door: its files, and the events for all viewers.
 
-The files are the same for everybody and say nothing of the ring: a browser can fetch a page without
-a token only. The stream is under the door's own rules. On the operator door it is open, like
-``/clusterStatus``; an operator's token shows tables, users and the queue as well. On the
-client door it needs what every request there needs, and nobody sees more.
+The files are the same for everybody and contain nothing about the ring: a browser can only fetch a
+page without a token. The stream has the door's own rules. On the operator door it is open, like
+``/clusterStatus``; with an operator's token it also shows tables, users and the queue. On the
+client door it needs what every request there needs, and shows the same to everybody.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from haproc.doors.http.access import ADMITTED
 from haproc.doors.roles import EVENTS, FILE, PAGE
 from haproc.failure import ErrorClass, busy, refused
 
-# One computation for all who watch: a snapshot a second, and one at once when a state changes.
+# One computation for all viewers: a snapshot a second, and one at once when a state changes.
 #
-# Nothing is computed while nobody watches. A viewer that takes its events too slowly gets the
-# newest one next, and never an old one: nothing queues up for it.
+# Nothing is computed without viewers. A viewer that reads its events too slowly gets the newest one
+# next, and never an old one: nothing queues up for it.
 
 
 logger = logging.getLogger(__name__)
 
 VIEWERS_MAX: Final = 64
-"""Operators apart. Chosen: more people than watch one HAProc, and each costs a socket's buffer."""
+"""Viewers without operators. Chosen: more than watch one HAProc; each costs a socket's buffer."""
 INTERVAL_S: Final = 1.0
 PAUSE_S: Final = 0.1
-"""However often states change, events are so far apart."""
+"""The shortest time between events, however often states change."""
 
 
 class Source(Protocol):
-    """What there is to see."""
+    """The data of the status page."""
 
     def history(self) -> Mapping[str, Json]:
-        """Return what was before, for who begins to watch."""
+        """Return the earlier data, for a new viewer."""
         ...
 
     async def snapshot(self) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
-        """Return what is now: for everybody, and what operators see beside or instead."""
+        """Return the public data, and the data that operators see in addition or instead."""
         ...
 
 
 class Viewer:
-    """Who watches; ``operator``: may see everything; None: nobody may at this door."""
+    """One viewer; ``operator``: True if it may see everything, None at a door without operators."""
 
     def __init__(self, *, operator: bool | None) -> None:
         self.operator = operator
@@ -62,17 +62,17 @@ class Viewer:
         self._news = asyncio.Event()
 
     def give(self, event: bytes) -> None:
-        """Have this one next; it takes the place of one that was not taken."""
+        """Set the next event; it replaces one that was not read."""
         self._newest = event
         self._news.set()
 
     def end(self) -> None:
-        """Have the stream end."""
+        """End the stream."""
         self._ended = True
         self._news.set()
 
     async def next_event(self) -> bytes | None:
-        """Wait for the next event; None: there are no more."""
+        """Wait for the next event; None if there are no more."""
         await self._news.wait()
         self._news.clear()
         event, self._newest = self._newest, None
@@ -80,7 +80,7 @@ class Viewer:
 
 
 class Broadcaster:
-    """See the module."""
+    """Computes events while there are viewers, and gives them to all of them."""
 
     def __init__(self, source: Source, *, interval_s: float = INTERVAL_S) -> None:
         self._source = source
@@ -92,9 +92,9 @@ class Broadcaster:
 
     @contextmanager
     def watching(self, *, operator: bool | None) -> Iterator[Viewer]:
-        """Watch for a while; raises RequestError if too many do.
+        """Add a viewer for a while; raises RequestError if there are too many.
 
-        Operators always get a place: their token says who they are.
+        Operators always get a place: their token identifies them.
         """
         if not operator and sum(not each.operator for each in self._viewers) >= VIEWERS_MAX:
             raise busy(f"{VIEWERS_MAX} viewers watch this HAProc already")
@@ -115,7 +115,7 @@ class Broadcaster:
         return event_of("history", self._source.history())
 
     def changed(self) -> None:
-        """A state changed: tell it at once."""
+        """Note that a state changed, to be sent at once."""
         self._changed.set()
 
     async def _tell(self) -> None:
@@ -160,16 +160,16 @@ def event_of(name: str, body: Mapping[str, Any]) -> bytes:
 
 
 WATCH_S: Final = 60.0
-"""A stream ends after so long: the token is looked at again as the page begins the next one."""
+"""A stream ends after this time: the page's next stream checks the token again."""
 _TYPES: Final = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 HEADERS: Final = {
-    # No inline script or style, nothing from elsewhere, no frame around it.
+    # No inline script or style, nothing from other hosts, no frame around it.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked for each time, and sent only if it is another one
+    "Cache-Control": "no-cache",  # requested each time, but sent only if changed
 }
 
 
