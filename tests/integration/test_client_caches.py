@@ -270,7 +270,7 @@ async def test_reads_are_right_after_each_way_of_writing(
     await compare(spark, service, f"{schema}.t", truth, tmp_path, [*WAYS, *OTHER_WAYS])
 
 
-TURNS, TURNS_AT_ONCE = 200, 5
+TURNS, TURNS_AT_ONCE = 100, 5
 TURN = """
 def turn(number):
     Q.persist()
