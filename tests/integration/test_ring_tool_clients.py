@@ -52,7 +52,8 @@ def test_adbc_is_answered_as_by_spark(rig: Rig, tmp_path: Path) -> None:
     said: list[str] = []
 
     def work(remote: str, schema: str, _: Path) -> None:
-        program = ("adbc_statements.py", schema)
+        parameters = [] if said else ["parameters"]
+        program = ("adbc_statements.py", schema, *parameters)
         said.append(environment.run(remote, "python", *program, tools=CLIENTS))
 
     with done_twice(rig, "adbc", tmp_path, work) as schemas:
