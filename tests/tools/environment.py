@@ -1,8 +1,9 @@
-"""The virtual environment of the tools that are tried on a ring, and programs in it.
+"""The virtual environments of the tools that are tried on a ring, and programs in them.
 
-Their versions and ours disagree (dbt's protobuf, ibis's sqlglot), so they have one of their own in
-the folder ``.tools`` of the checkout. It is made when it is first needed, which takes a minute or
-three, and again when ``requirements.txt`` beside this module has changed.
+The versions of the tools and ours disagree (dbt's protobuf, ibis's sqlglot), and some of theirs do
+among each other. So each file in ``requirements`` has an environment of its own, in the folder
+``.tools`` of the checkout. It is made when it is first needed, which takes a minute or three, and
+again when its file has changed.
 """
 
 from __future__ import annotations
@@ -14,39 +15,58 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 PROGRAMS = HERE / "programs"
+SPARK = "spark"
+"""The tools that use PySpark: dbt, ibis, splink, sqlmesh."""
+CLIENTS = "clients"
+"""Those that bring a client of their own, or use haclient."""
+DATABRICKS_OLDEST = "databricks_oldest"
+AIRFLOW = "airflow"
 INSTALL_S = 900.0
 RUN_S = 600.0
 """On two busy cores a run of dbt took three minutes."""
-_FOLDER = HERE.parents[1] / ".tools"
+_FOLDER = ROOT / ".tools"
 
 
-def folder() -> Path:
-    """Return the folder with the environment's programs, python among them."""
-    wanted = (HERE / "requirements.txt").read_text()
-    made_of = _FOLDER / "made_of"
-    programs = _FOLDER / "bin"
+def folder(tools: str = SPARK) -> Path:
+    """Return the folder with an environment's programs, python among them."""
+    requirements = HERE / "requirements" / f"{tools}.txt"
+    wanted = requirements.read_text()
+    made = _FOLDER / tools
+    made_of = made / "made_of"
+    programs = made / "bin"
     if made_of.exists() and made_of.read_text() == wanted:
         return programs
-    shutil.rmtree(_FOLDER, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", str(_FOLDER)], check=True, timeout=INSTALL_S)
+    shutil.rmtree(made, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", str(made)], check=True, timeout=INSTALL_S)
     command = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
-    command += ["--disable-pip-version-check", "-r", str(HERE / "requirements.txt")]
+    command += ["--disable-pip-version-check", "-r", str(requirements)]
     subprocess.run(command, check=True, timeout=INSTALL_S)
     made_of.write_text(wanted)
     return programs
 
 
-def run(remote: str, program: str, *arguments: str, cwd: Path = PROGRAMS, **variables: str) -> str:
-    """Run a program of the environment against a Spark Connect server; return what it printed.
+def run(
+    remote: str,
+    program: str,
+    *arguments: str,
+    tools: str = SPARK,
+    cwd: Path = PROGRAMS,
+    **variables: str,
+) -> str:
+    """Run a program of an environment against a Spark Connect server; return what it printed.
 
-    Raises AssertionError, with its output, if it fails. ``variables``: of its environment.
+    Raises AssertionError, with its output, if it fails. ``remote``: empty for a program that uses
+    another door. ``variables``: of its environment.
     """
-    ours = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYTHONPATH"))}
+    left_out = ("SPARK_", "PYTHONPATH", "AIRFLOW_", "DATABRICKS_")
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+    server = {"SPARK_REMOTE": remote} if remote else {}
     done = subprocess.run(
-        [str(folder() / program), *arguments],
+        [str(folder(tools) / program), *arguments],
         cwd=cwd,
-        env={**ours, "SPARK_REMOTE": remote, "NO_COLOR": "1", **variables},
+        env={**ours, **server, "NO_COLOR": "1", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from haproc.config.sections import User
+from haproc.doors.http.bodies import REASON_CHARACTERS_MAX, error_response
 from haproc.doors.status import Readiness
+from haproc.failure import ErrorClass, refused
 from tests.unit.door_rig import door
 from tests.unit.test_doors_openapi import check
 
@@ -50,3 +52,15 @@ async def test_errors_of_batches_have_the_field_that_clients_of_livy_show(tmp_pa
         assert error["msg"] == f"{error['message']}: {error['hint']}"
         check("get", "/batches/{batch_id}", 404, error)
         assert "msg" not in await rig.get("/api/2.0/sql/statements/5", 404)
+
+
+async def test_clients_of_livy_that_show_the_status_line_alone_show_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with door(tmp_path) as rig, rig.http.get(rig.url + "/sessions") as response:
+        assert response.status == 404
+        assert response.reason == (await response.json())["msg"]
+        assert "/api/2.0/sql/statements" in str(response.reason)
+    odd = refused(ErrorClass.BAD_REQUEST, "a\r\nb\x7f\N{SNOWMAN}", "c" * 1000)
+    line = error_response(odd, "a", livy=True).reason
+    assert line.startswith("a b??: ccc") and len(line) == REASON_CHARACTERS_MAX

@@ -141,6 +141,7 @@ async def test_statement_application_error_answers_200_failed(tmp_path: Path) ->
         answer = await rig.post(statement="BAD", request_id="r1")
         assert answer["status"]["state"] == "FAILED"
         assert answer["status"]["error"]["sqlstate"] == "42P01"
+        assert answer["status"]["sql_state"] == "42P01"
         assert answer["status"]["error"]["outcome"] == "REJECTED"
         assert "result" not in answer
         assert await rig.get(f"{STATEMENTS}/r1") == answer

@@ -61,6 +61,7 @@ class Answers:
             body["status"] = {
                 "state": "FAILED",
                 "error": body_of(error, self._cluster, execution.id),
+                **({"sql_state": error.sqlstate} if error.sqlstate else {}),
             }
         if execution.state is not StatementState.SUCCEEDED:
             return _dumps({**body, "ha": dict(stands)} if stands else body)

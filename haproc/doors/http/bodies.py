@@ -34,6 +34,8 @@ PROGRESS_BYTES: Final = 1 << 20
 """The bytes that must arrive of a large body in that time; chosen, not measured."""
 SMALL_BYTES_MAX: Final = 64 << 10
 """The limit of a body with a few fields."""
+REASON_CHARACTERS_MAX: Final = 400
+"""Of the text in a status line; clients take lines of 8 KiB. Chosen, not measured."""
 HELD: Final = web.RequestKey("held", Held)
 """The memory that the request holds; not on the operator door."""
 
@@ -227,7 +229,7 @@ def error_response(
 ) -> web.Response:
     """Return an error's answer; ``requested``: the statement that it is about.
 
-    ``livy``: the clients are Livy's, which show only the field ``msg``.
+    ``livy``: the clients are Livy's, which show the field ``msg``, or, as pylivy, the status line.
     """
     status = status_of(error, requested)
     body = body_of(
@@ -239,8 +241,16 @@ def error_response(
     if livy:
         body["msg"] = ": ".join(filter(None, (error.message, error.hint)))
     response = json_response(body, status)
+    if livy:
+        response.set_status(status, _in_a_status_line(str(body["msg"])))
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     elif status in RETRY_AFTER_S:
         response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
     return response
+
+
+def _in_a_status_line(text: str) -> str:
+    """Return the text as one line of printable ASCII, of a length that clients take."""
+    line = " ".join(text.split()).encode("ascii", "replace").decode()
+    return "".join(each if each.isprintable() else "?" for each in line)[:REASON_CHARACTERS_MAX]
