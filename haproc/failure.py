@@ -16,7 +16,7 @@ class ErrorClass(StrEnum):
     Classes that Spark gives are not listed.
     """
 
-    # What a statement must not be.
+    # Statements that are refused.
     EMPTY = "HAPROC_EMPTY"
     """Send exactly one statement; of ``FROM … INSERT … INSERT …`` each INSERT by itself."""
     SYNTAX = "HAPROC_SYNTAX"
@@ -78,7 +78,7 @@ class ErrorClass(StrEnum):
     OPERATION_TOO_LARGE = "HAPROC_OPERATION_TOO_LARGE"
     """Split the write, or raise ``limits.operation_bytes_max``."""
 
-    # What a Spark Connect plan must not hold.
+    # Plans of Spark Connect that are refused.
     PLAN_UNKNOWN = "HAPROC_PLAN_UNKNOWN"
     """A DataFrame's plan contains parts that this version does not know (of a newer client, of an
     extension): write it as SQL, or use the PySpark that HAProc was made for."""
@@ -183,8 +183,8 @@ class ErrorClass(StrEnum):
     read the rules."""
     NOT_FRESH = "HAPROC_NOT_FRESH"
     """No cluster has applied what the query's read level asks for; the message says what each one
-    lacks. haclient repeats the query. Or a table or view of the statement was being defined anew
-    while it began. If it lasts: an operation runs for minutes (``haproc queue list``), or a cluster
+    lacks. haclient repeats the query. Or a table or view of the statement was redefined when it
+    began. If the error lasts, an operation runs for minutes (``haproc queue list``), or a cluster
     is too slow for the writes. After the log was replaced, clients need new connections."""
 
     # Jobs.
@@ -206,7 +206,7 @@ class ErrorClass(StrEnum):
     JOB_VERSION = "HAPROC_JOB_VERSION"
     """A later version of HAProc wrote into the ring's jobs: upgrade this one."""
 
-    # Requests, at whatever door.
+    # Requests, at any door.
     BAD_REQUEST = "HAPROC_BAD_REQUEST"
     """The request itself is wrong or too slow; the message says how."""
     UNAUTHENTICATED = "HAPROC_UNAUTHENTICATED"
@@ -229,7 +229,7 @@ class ErrorClass(StrEnum):
     BODY_TIMEOUT = "HAPROC_BODY_TIMEOUT"
     """The request itself is wrong or too slow; the message says how."""
     TOO_LARGE = "HAPROC_TOO_LARGE"
-    """The body is larger than the limit that the message names: split it, or raise that."""
+    """The body is larger than the limit that the message names: split it, or raise the limit."""
     STATEMENT_UNKNOWN = "HAPROC_STATEMENT_UNKNOWN"
     """The statement ran on another HAProc, is no longer kept, or the path is wrong."""
     OFFSET_UNKNOWN = "HAPROC_OFFSET_UNKNOWN"
@@ -343,7 +343,7 @@ class WriteOutcome(StrEnum):
 
 
 class RequestError(Exception):
-    """A request failed; carries all that goes to the client."""
+    """The error of a failed request, with all that its client receives."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ def log_unavailable(
 
 
 def log_away(error: Exception) -> str:
-    """Return the error of a HAProc while its log is away."""
+    """Return the message of a HAProc that cannot reach its log."""
     return f"the log cannot be reached: {message_of(error)}"
 
 

@@ -3,7 +3,7 @@
 Each HAProc has one `Metrics` with a registry of its own, so that several in one process (tests,
 simulation) don't mix. The core calls its methods. The names of the series are part of the
 documented interface, and follow Prometheus' conventions: base units at the end, ``_total`` only for
-counters, labels of few values. ``tests/unit/test_metrics.py`` holds them.
+counters, labels of few values. ``tests/unit/test_metrics.py`` checks them.
 """
 
 from __future__ import annotations

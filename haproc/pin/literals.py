@@ -92,7 +92,7 @@ def date_text(day: date) -> str:
 def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = False) -> str:
     """Return a TIMESTAMP or TIMESTAMP_LTZ literal of an aware time.
 
-    It has its offset, unless it may be ``plain`` and the wall time happens once: INSERTs of plain
+    It has an offset, unless it may be ``plain`` and the wall time happens once: INSERTs of plain
     literals can be combined, and the session's time zone is replicated with the statement.
     """
     offset = at.utcoffset() or timedelta()

@@ -241,7 +241,7 @@ class _Parser:
                 raise self._wrong()
 
     def _field_name(self) -> str:
-        """Read a field's name; Spark's own text of a type does not quote those with spaces."""
+        """Return a field's name; Spark's own text of a type does not quote names with spaces."""
         piece = self._next()
         if not piece or piece in "<>(),:":
             raise self._wrong()

@@ -42,7 +42,7 @@ class LogEnd:
         if self._next is None:
             self._next = asyncio.create_task(self._run(self._current))
             self._next.add_done_callback(_look_at)
-        # Others wait for the same call: it goes on when one of them leaves.
+        # Several requests wait for the same call: it goes on when one of them is cancelled.
         return await asyncio.shield(self._next)
 
     async def _run(self, before: asyncio.Task[int] | None) -> int:
@@ -74,7 +74,7 @@ class Ground:
 
     @classmethod
     def now(cls, core: Core) -> Ground:
-        """Return the present values."""
+        """Return this cluster's present state."""
         return cls(core, core.schedule.low, core.watermarks.definitions_applied)
 
     def below(self, names: frozenset[str]) -> int:

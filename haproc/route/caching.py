@@ -1,4 +1,4 @@
-"""The queries that kept answers may serve, and the shell that keeps and gives these answers."""
+"""The choice of queries that the cache may answer, and the shell that keeps and gives answers."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ class Narrowing:
 
     A query shows only its tables. So it is fresh enough once everything that may change these is
     applied, even while other operations before it still run, such as a table that is computed for
-    an hour. Its tables are those that Spark reads in it, in a session without temporary objects. It
-    fails closed. A query waits for everything if its session holds a temporary object, if it reads
-    tables of another kind, or if something it uses may have been redefined since it was read: a
-    table, a view, a function. If a statement changes the session meanwhile, the names may mean
-    something else by the time the query runs: the caller checks again once Spark has begun to
+    an hour. Its tables are those that Spark reads in it, in a session without temporary objects.
+    The lookup fails closed: a query waits for everything if its session holds a temporary object,
+    if it reads tables of another kind, or if something it uses may have been redefined since it was
+    read: a table, a view, a function. If a statement changes the session meanwhile, the names may
+    mean something else by the time the query runs: the caller checks again once Spark has begun to
     answer.
     """
 
@@ -118,14 +118,13 @@ class Narrowing:
         self._readings = readings
 
     async def applied(self, understood: Understood) -> Callable[[], int] | None:
-        """Return a function for the offset below which the query's tables are complete; None: not
-        known."""
+        """Return a function for the offset below which the query's tables are complete, or None."""
         if understood.session is not None or unfit(understood):
             return None
         try:
             tables = await self._tables(understood)
         except (EngineError, RefusedError):
-            return None  # running it shows the fault
+            return None  # running the query shows the error
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
@@ -145,7 +144,7 @@ class Narrowing:
             shown = query is not None or not unfit_text(understood)
             tables = await self._tables(understood, query) if shown else None
         except (EngineError, RefusedError):
-            return None  # running it shows the fault
+            return None  # running the query shows the error
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
@@ -306,7 +305,7 @@ class Caching:
         if reason := unfit(understood):
             return _with_report(await run(), reason)
         key = _key(understood)
-        of_user = understood.request.user, key  # a waiting query waits for its own user's turn
+        of_user = understood.request.user, key  # a query waits only for its user's equal ones
         if (other := self._under_way.get(of_user)) is not None:
             await other.wait()
         if (held := self.held(understood, still)) is not None:
@@ -348,7 +347,7 @@ class Caching:
         return await self._taken(key, begun, answer)
 
     async def _begun(self, understood: Understood) -> KeptAnswer | str:
-        """Return the answer to keep of a query that begins now, still without rows, or why not.
+        """Return the answer to keep, still without rows, of a query that begins now; or why not.
 
         Nothing is awaited between the last check and the query's start. So later writes have higher
         offsets than ``since``, and the query reads the tables of Spark's reading.

@@ -116,7 +116,7 @@ def as_it_runs(understood: Understood) -> Statement:
 class Classifying:
     """Classifies by an operator's rules. Methods raise RequestError.
 
-    ``recognised`` has Spark's parser classify a text (settings, user; raises RefusedError,
+    ``recognised`` lets Spark's parser classify a text (settings, user; raises RefusedError,
     EngineError), ``failed`` returns the client's error for an EngineError.
     """
 

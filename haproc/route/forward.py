@@ -39,7 +39,7 @@ CONTENT_TYPE: Final = "application/vnd.haproc.pieces"
 _HEAD: Final = struct.Struct(">BQQ")
 HEAD_BYTES: Final = _HEAD.size
 _CHUNK_BYTES_MAX: Final = 1 << 31
-"""More than a cluster hands out at once; it only bounds what a broken stream can ask for."""
+"""A bound for broken streams: larger than any chunk that a cluster gives."""
 
 
 class FrameKind(IntEnum):

@@ -114,7 +114,7 @@ class Service(Protocol):
         ...
 
 
-# A client's request and HAProc's answer, whatever door they pass through.
+# A client's request and HAProc's answer, at any door.
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Request:
     cache: bool | None = None
     """True if a kept answer will do, and this one may be kept; None: not stated."""
     place: RunPermit | None = field(default=None, compare=False, repr=False)
-    """None for the reader, which may be another process."""
+    """The permit that the request returns while it only waits; None: it has none to return."""
 
     @property
     def key(self) -> tuple[str, str]:

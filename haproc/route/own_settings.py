@@ -23,7 +23,7 @@ Readable: TypeAlias = SqlText | SparkPlan
 
 
 class Reader(Protocol):
-    """Returns what Spark reads in a statement, of this text, for a user; raises EngineError."""
+    """Returns Spark's reading of a statement with this text, for a user; raises EngineError."""
 
     async def __call__(self, spark: Session, statement: Readable, text: str, user: str) -> str: ...
 
@@ -123,7 +123,7 @@ WHAT_CHARS: Final = 200
 _FILLING: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS})
 _WITH_QUERY: Final = _FILLING | {Kind.MERGE}
 _KEEPING: Final = frozenset({Kind.CREATE_VIEW, Kind.ALTER_VIEW, Kind.UNKNOWN})
-"""Kinds whose results keep the settings under which they are made, or are unknown."""
+"""Kinds of objects that keep the settings under which they are made, or that are unknown."""
 _DELTAS: Final = "spark.databricks."
 
 

@@ -79,7 +79,7 @@ def table_questions(plan: Any) -> tuple[bytes, ...]:
 
 
 def _own_expressions(message: Any) -> Iterator[Any]:
-    """Yield a relation's expressions, but for those of relations below it."""
+    """Yield a relation's expressions, without those of relations below it."""
     for field, value in message.ListFields():
         for each in _messages(field, value) if field.message_type is not None else ():
             if each.DESCRIPTOR is protos.expressions.Expression.DESCRIPTOR:

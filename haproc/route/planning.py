@@ -2,8 +2,8 @@
 
 Statements that a driver plans at the same time share its cores equally: with a hundred, none is
 finished for long, and no probe is answered. So the driver gets some at a time. The others wait in a
-queue; the user with the fewest running statements comes first. A statement whose tasks run or whose
-rows arrive is not counted any more: the driver has planned it.
+queue; the user with the fewest statements at the driver comes first. A statement whose tasks run or
+whose rows arrive does not count any more: the driver has planned it.
 
 The driver goes on planning for a request that was abandoned, and only the driver can report the
 end. Until then the statement counts. A statement that takes very long counts, too, unless it waits
@@ -33,16 +33,16 @@ from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
-"""If a driver plans several at a time, each takes a second or two. Chosen."""
+"""A statement is late after this time. With a few others it takes a second or two. Chosen."""
 QUICK_S: Final = 0.5
-"""A probe on two cores takes a tenth of a second where the driver has nothing else to do, and five
-where it plans dozens of statements. Chosen."""
+"""A probe within this time shows free cores. On two cores it takes a tenth of a second if the
+driver has nothing else to do, and five seconds if it plans dozens of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
-"""Longer than almost any planning. Chosen."""
+"""A late statement counts for so long: longer than almost any planning. Chosen."""
 _OF_THE_TIMEOUT: Final = 0.9
 """The part of a request's timeout that it may wait: so the client still gets the reason."""
 LARGE: Final = 32_768
-"""Characters; fewer take a few dozen MB of a driver. Chosen."""
+"""The characters of a large statement; smaller ones take a few dozen MB of a driver. Chosen."""
 
 
 @dataclass(slots=True, eq=False)

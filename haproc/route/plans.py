@@ -64,7 +64,7 @@ _BY_POSITION: Final = frozenset({Mode.INSERT, Mode.INSERT_OVERWRITE})
 _CACHE: Final = "cache/"
 _CACHED: Final = frozenset({"cached_local_relation", "chunked_cached_local_relation"})
 COLUMNS_REMEMBERED_MAX: Final = 1_000
-"""Tables whose columns are remembered. Chosen."""
+"""The most tables whose columns are remembered. Chosen."""
 COLUMNS_TEXT_MAX: Final = 16 << 10
 """The most characters of one table's remembered columns. Chosen."""
 _CREATING: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
@@ -160,7 +160,7 @@ class Plans:
     async def target(
         self, understood: Understood, taken: Taken
     ) -> tuple[Classified, list[Column] | None]:
-        """Return a plan's statement, given whether its table exists, and its target's columns.
+        """Return a plan's statement, which depends on whether the table exists, and its columns.
 
         The columns are None if there is no table, or they do not matter. Raises RequestError,
         EngineError.

@@ -46,8 +46,8 @@ from haproc.route.model import Answer, Freshness, Request
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 0.25
-"""The wait for reading what a kept answer must show. Chosen: it takes milliseconds, unless the
-queue is full."""
+"""The wait for the records that a kept answer must show. Chosen: reading them takes milliseconds,
+unless the queue is full."""
 WATCH_S: Final = 1.0
 """The interval of checks that the peer with a query still serves. Chosen."""
 NARROW_AFTER_S: Final = 0.5
@@ -57,14 +57,14 @@ NARROW_S: Final = 2.0
 """The time for that lookup before a fresher cluster is looked for. The lookup goes on: it takes
 longer while Spark's cores are busy."""
 _OF_THE_TIMEOUT = 0.9
-"""Waiting takes no more of a request's own time than this, so that the client gets the reason."""
+"""The part of a request's timeout that it may wait: so the client still gets the reason."""
 
 
 Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
 
 
 class Forwarding(Protocol):
-    """Takes a query to another cluster."""
+    """Runs queries on other clusters."""
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """Let a peer run the query once it has applied ``needed`` records.

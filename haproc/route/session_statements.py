@@ -129,7 +129,7 @@ class SessionStatements:
     async def begin(
         self, session: ClientSession, statements: Sequence[str], rights: Rights = UNBOUNDED
     ) -> None:
-        """Run the statements with which a client has its session begin, unless they have run.
+        """Run the statements with which a client's session begins, unless they have run.
 
         Some of them have run if an earlier attempt ended in the middle.
         """

@@ -12,7 +12,7 @@ from haproc.route.rows.lines import BLOCK_BYTES
 
 
 class SpooledFile(io.RawIOBase):
-    """Reads the file from its beginning, independently of other readers; not too much at once.
+    """Reads the file from its beginning, independently of other readers; a read has a size limit.
 
     ``descriptor`` is called for each read: once it is closed, its number may be another file's.
     """

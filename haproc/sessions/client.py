@@ -1,4 +1,4 @@
-"""One client's session on the HAProc that owns it, and what a statement has left in it."""
+"""One client's session on the HAProc that owns it, and the effects of statements on it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def _with_columns(session: ClientSession, effect: Effect) -> Effect:
     try:
         columns = await session.spark.columns(f"SELECT * FROM {quote_name(name)}")
     except EngineError as error:
-        if error.kind is ErrorKind.APPLICATION:  # it was made all the same
+        if error.kind is ErrorKind.APPLICATION:  # the view exists all the same
             return effect
         raise
     return replace(effect, columns=tuple((each.name, each.type_text) for each in columns))
@@ -96,7 +96,7 @@ async def _variables(
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION:
             raise
-    # One of them could not be made anew, and stays in the journal as it was.
+    # One of them could not be recreated, and stays in the journal as it was.
     was = {each.name: each for each in session.variables if each.name not in new}
     found = []
     for name, text in defaults.items():

@@ -301,7 +301,7 @@ class _Words:
         return next((t.end for t in reversed(self._tokens) if not t.is_symbol(";")), 0)
 
     def parentheses(self) -> None:
-        """Skip the next token, or the parentheses that it opens with all in them."""
+        """Skip the next token; if it opens parentheses, skip these with their content."""
         depth = 0
         for at, token in enumerate(self._tokens[self._at :], self._at + 1):
             depth += token.is_symbol("(") - token.is_symbol(")")

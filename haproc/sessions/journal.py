@@ -219,7 +219,7 @@ def after(state: SessionState, entry: Entry, defaults: Settings) -> SessionState
 def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
     """Return the journal's form of an entry.
 
-    It has all settings after the entry; for a statement or plan those under which that ran.
+    An entry of settings gets all settings after it; a statement or plan those of its run.
     """
     match entry:
         case SettingsEntry() | ConfEntry():

@@ -71,8 +71,8 @@ class SparkSessions(Protocol):
 class Surroundings:
     """The parts of a HAProc that its sessions need.
 
-    ``caught_up`` returns once everything is applied that the log holds; ``now`` is the event
-    loop's clock.
+    ``caught_up`` returns once all records of the log are applied; ``now`` is the event loop's
+    clock.
     """
 
     ring: str
@@ -260,7 +260,7 @@ class Sessions:
             try:
                 await self._record(session, entry, request_id)
             except BaseException:
-                self._leave(session)  # whether it counts is unknown here: read it anew
+                self._leave(session)  # it is unknown here whether the entry counts
                 raise
 
     async def _record(self, session: ClientSession, entry: Entry, request_id: str) -> None:
@@ -332,7 +332,7 @@ class Sessions:
         """Close the session for good, on any HAProc; False if there is none."""
         key = Key(user, session_id)
         self._drop(key)
-        async with self._lock(key):  # of two calls at once, one gives its place back
+        async with self._lock(key):  # of two calls at once, one gives its room back
             found = await self._store.standing(key)
             if found is None or found.closed:
                 return False

@@ -377,7 +377,7 @@ def _told_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _made(array: pa.Array, kind: pa.DataType, told: pa.DataType) -> pa.Array:
-    """Return the array, whose months are numbers, converted from type ``kind`` to ``told``."""
+    """Return an array of type ``kind``, with months as numbers, converted to type ``told``."""
     if is_variant(kind):
         return pa.array(_jsons(array), pa.string())
     if kind == told:

@@ -25,8 +25,8 @@ from haproc.statements.request import Cutter, Delivery, Disposition, Format
 
 # A result as one Arrow IPC stream, put together while the cluster makes it.
 #
+# Each of the cluster's chunks is a whole stream; they become one by leaving out the further
 # schemas and end markers. The next chunk is taken only when the next piece is asked for.
-# schemas and end markers. The next chunk is taken only once somebody wants the next piece.
 
 
 async def arrow_stream(result: ResultStream, delivery: Delivery) -> AsyncGenerator[memoryview]:
