@@ -1,11 +1,11 @@
-"""The audit log: who was refused, and what operators commanded.
+"""The audit log: refused requests, and operators' commands.
 
 One JSON object a line, by the logger ``haproc.audit``. A line has the user, the door, the request's
 method and route, and the reason in HAProc's own words: never a token, and nothing of a statement
 but the names of its tables.
 
-A door notes its request first (`CALLER`), so that what happens on the request's way knows it.
-Refusals are bounded (`Bounded`): nobody fills a disk by asking again and again.
+A door notes its request first (`CALLER`), so that the code on the request's way knows it. Refusals
+are bounded (`Bounded`), so that no client can fill a disk with repeated requests.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from haproc.failure import ErrorClass, RequestError
 logger = logging.getLogger("haproc.audit")
 
 FIELDS: Final = "fields"
-"""The attribute of a log's record that has its fields by name, for a log as JSON."""
+"""The attribute of a logging record with its fields by name, for a log as JSON."""
 WINDOW_S: Final = 60.0
 LINES_MAX: Final = 30
-"""Refusals of one address in a window that are written. Chosen, not measured."""
+"""The most refusals of one address that are written in a window. Chosen, not measured."""
 ALL_LINES_MAX: Final = 600
-"""Refusals of all addresses in a window; 17 MB an hour at most. Chosen."""
+"""The most refusals of all addresses in a window; 17 MB an hour at most. Chosen."""
 WHY_MAX: Final = 500
-"""Characters of a reason: a table's name may be long."""
+"""The most characters of a reason: a table's name may be long."""
 _REFUSALS: Final = frozenset({ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN})
 
 
@@ -46,13 +46,13 @@ class Caller:
 
 
 CALLER: Final[ContextVar[Caller]] = ContextVar("caller")
-"""The request under way; not set for what the ring does by itself."""
+"""The request under way; not set for work of the ring itself."""
 
 
 def note_if_refusal(error: RequestError) -> None:
-    """Write that the request under way was refused, if the error says who may not do what.
+    """Write that the request under way was refused, if its user is unknown or may not do this.
 
-    It is written once, however many parts of the request's way see the error.
+    The refusal is written once, even if several parts of the code see the error.
     """
     if error.error_class in _REFUSALS and not error.audited:
         error.audited = True
@@ -60,7 +60,7 @@ def note_if_refusal(error: RequestError) -> None:
 
 
 def note_command(outcome: str) -> None:
-    """Write what became of the operator's command under way."""
+    """Write the outcome of the operator's command under way."""
     _write("command", outcome=outcome)
 
 
@@ -70,7 +70,7 @@ def _write(event: str, **more: str) -> None:
 
 
 class Bounded(logging.Filter):
-    """Lets so many refusals of an address pass, and of all together; the next line counts the rest.
+    """Limits the refusals of each address, and of all; the next written line counts the rest.
 
     Operators' commands all pass.
     """
@@ -82,7 +82,7 @@ class Bounded(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a line is written."""
+        """Return True if a line is to be written."""
         fields = getattr(record, FIELDS, {})
         if fields.get("event") != "refused":
             return True

@@ -16,5 +16,5 @@ class Backoff:
         return pause_s
 
     def reset(self) -> None:
-        """Begin again with the first: it went well for a while."""
+        """Begin again with the first pause, after a success."""
         self._next_s = self._first_s

@@ -13,10 +13,10 @@ E = TypeVar("E", bound=Exception)
 class ErrorClass(StrEnum):
     """HAProc's own error classes; the text under each goes into docs/reference/errors.md.
 
-    Of those that Spark gives there is no list.
+    Classes that Spark gives are not listed.
     """
 
-    # What a statement must not be.
+    # Statements that are refused.
     EMPTY = "HAPROC_EMPTY"
     """Send exactly one statement; of ``FROM … INSERT … INSERT …`` each INSERT by itself."""
     SYNTAX = "HAPROC_SYNTAX"
@@ -26,11 +26,11 @@ class ErrorClass(StrEnum):
     HIDDEN_STATEMENT = "HAPROC_HIDDEN_STATEMENT"
     """EXECUTE IMMEDIATE and BEGIN … END hide what they run: send the statements themselves."""
     UNCLASSIFIED = "HAPROC_UNCLASSIFIED"
-    """Nothing recognises the statement: write it otherwise; a rule can allow it as a query."""
+    """HAProc does not know the statement: write it otherwise; a rule can allow it as a query."""
     STATEMENT_TOO_COMPLEX = "HAPROC_STATEMENT_TOO_COMPLEX"
-    """The statement is larger or more deeply nested than Spark could surely read, on every cluster
+    """The statement is too large or too deeply nested for Spark to read it surely on every cluster
     (``limits.statement_bytes_max``, ``statement_tokens_max``, ``statement_depth_max``; 10,000
-    columns of a SELECT; of a plan, its limits): write it flatter, or send its values as rows."""
+    columns of a SELECT; for a plan, its limits): write it flatter, or send its values as rows."""
     REFUSED_BY_RULE = "HAPROC_REFUSED_BY_RULE"
     """An operator's rule forbids it; the message is the rule's."""
     OVERRIDE_REFUSED = "HAPROC_OVERRIDE_REFUSED"
@@ -41,30 +41,30 @@ class ErrorClass(StrEnum):
     """Spark reads the statement as another kind than HAProc does, or finds code outside SQL in it.
     """
     VARIABLE = "HAPROC_VARIABLE"
-    """``${…}`` would be replaced on each cluster by its own: bind a parameter."""
+    """Each cluster would replace ``${…}`` by a setting of its own: bind a parameter."""
     TIME_ZONE = "HAPROC_TIME_ZONE"
     """The session's time zone is not known to the HAProc's host."""
     PARAMETERS = "HAPROC_PARAMETERS"
     """Parameters don't fit the markers, or a value doesn't fit its type."""
     TABLE_NAME = "HAPROC_TABLE_NAME"
-    """The rows' path names no table, or a name in a statement has to be computed:
-    ``[catalog.][schema.]name``; what only a session has (temporary views, functions, variables) is
-    never named by ``IDENTIFIER(…)``."""
+    """The rows' path names no table, or a name in a statement is computed: write
+    ``[catalog.][schema.]name``. Objects of a session (temporary views, functions, variables) cannot
+    be named by ``IDENTIFIER(…)``."""
     PATH = "HAPROC_PATH"
     """The statement reads files, or writes to a path: name a table, or allow its folder
     (``paths``)."""
     OPTION = "HAPROC_OPTION"
     """A write gives an option or a property of Delta's that is not known to do the same on every
-    cluster, and to keep HAProc's transaction markers: leave it out. The message names those that
-    are known."""
+    cluster, and to keep HAProc's transaction markers: leave it out. The message names the known
+    ones."""
     RESERVED_OPTION = "HAPROC_RESERVED_OPTION"
     """The option belongs to HAProc's transaction markers: leave it out."""
     RESERVED_SETTING = "HAPROC_RESERVED_SETTING"
-    """No session may change this setting, the message says why: set it for all Sparks alike, or
-    leave it out (all)."""
+    """No session may change this setting; the message says why: set it in the configuration of all
+    Sparks, or leave it out."""
     TEMPORARY_VIEW = "HAPROC_TEMPORARY_VIEW"
-    """In this session, the name of what is written means a temporary view: write the table's schema
-    in front."""
+    """In this session, the target's name means a temporary view: write the table's schema in front.
+    """
     GLOBAL_TEMPORARY = "HAPROC_GLOBAL_TEMPORARY"
     """A global temporary view would be on one cluster: use a temporary or a permanent one."""
     CANNOT_MATERIALISE = "HAPROC_CANNOT_MATERIALISE"
@@ -78,14 +78,14 @@ class ErrorClass(StrEnum):
     OPERATION_TOO_LARGE = "HAPROC_OPERATION_TOO_LARGE"
     """Split the write, or raise ``limits.operation_bytes_max``."""
 
-    # What a Spark Connect plan must not hold.
+    # Plans of Spark Connect that are refused.
     PLAN_UNKNOWN = "HAPROC_PLAN_UNKNOWN"
-    """A DataFrame's plan holds what this version does not know (a newer client, an extension):
-    write it as SQL, or use the PySpark that HAProc was made for."""
+    """A DataFrame's plan contains parts that this version does not know (of a newer client, of an
+    extension): write it as SQL, or use the PySpark that HAProc was made for."""
     NESTED_WRITE = "HAPROC_NESTED_WRITE"
-    """A write stands inside a query, or in what is only to be explained: run it by itself."""
+    """A write is part of a query, or of a statement that is only explained: run it by itself."""
     STREAMING = "HAPROC_STREAMING"
-    """Streams run on one cluster's server, beside the order of writes: write each batch with
+    """Streams run on one cluster's server, outside the order of writes: write each batch with
     ``df.write``."""
     SOURCE = "HAPROC_SOURCE"
     """A data source that keeps its data elsewhere (JDBC, Kafka, one in Python): read it in the
@@ -103,15 +103,15 @@ class ErrorClass(StrEnum):
     RESOURCE_PROFILE = "HAPROC_RESOURCE_PROFILE"
     """Commands of Spark that act on one server alone: the message says what to use instead."""
 
-    # What became of a write.
+    # The outcome of a write.
     REQUEST_ID_REUSED = "HAPROC_REQUEST_ID_REUSED"
     """Use a new request id for each new request."""
     RETRY_TOO_LATE = "HAPROC_RETRY_TOO_LATE"
     """The write was first sent before the idempotency window (``limits.window_records``): check in
     the tables whether it was applied. If not, send it under a new id."""
     REDEFINED = "HAPROC_REDEFINED"
-    """A table or view that the write depends on was defined anew, again and again, before the
-    write's turn came; it was not applied. Repeat with the same request id when there is less DDL on
+    """A table or view that the write depends on was redefined again and again before the write's
+    turn came; the write was not applied. Repeat with the same request id when there is less DDL on
     its tables."""
     REJECTED = "HAPROC_REJECTED"
     """The origin rejected the operation and its error is no longer known here."""
@@ -123,10 +123,10 @@ class ErrorClass(StrEnum):
     message says by whom): it has no effect anywhere. Its request id stays revoked: send the write
     under a new one."""
     NO_ROWS = "HAPROC_NO_ROWS"
-    """No cluster may give the write's rows: every one is DIVERGED."""
+    """No cluster may compute the write's rows: every one is DIVERGED."""
     SESSION_GONE = "HAPROC_SESSION_GONE"
-    """The write's query rests on its session (temporary views, variables), which was closed or
-    begun afresh before its turn came, or on what one server alone had of it (a checkpoint): run the
+    """The write's query needs its session (temporary views, variables), which was closed or begun
+    afresh before its turn came, or an object that only one server had (a checkpoint): run the
     session's statements again, then the write; the same request_id may be used."""
     ROWS_GONE = "HAPROC_ROWS_GONE"
     """A large body of rows was lost with the HAProc that took it, before the log had all of it;
@@ -141,8 +141,8 @@ class ErrorClass(StrEnum):
     """Fewer clusters are in sync than the write concern or ``writes.min_insync_clusters`` asks for;
     nothing was written: see ``haproc status``."""
     WRITE_CONCERN = "HAPROC_WRITE_CONCERN"
-    """The write stands, but not all clusters that its write concern asks for have applied it:
-    repeat with the same request id to wait on; the message names those that lack it."""
+    """The write is in the log, but not all clusters that its write concern asks for have applied
+    it: repeat with the same request id to wait on; the message names those that lack it."""
 
     # Sessions, and queries for peers.
     SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
@@ -163,11 +163,11 @@ class ErrorClass(StrEnum):
     """A session is to be cloned under the id of another one: choose another id."""
     SESSION_MOVED = "HAPROC_SESSION_MOVED"
     """Another HAProc took the session over meanwhile, and the step has no effect: ask again
-    (clients do). If it comes often, one program uses several HAProcs at a time."""
+    (clients do). If the error is frequent, one program uses several HAProcs at a time."""
     SESSION_VERSION = "HAPROC_SESSION_VERSION"
     """A later version of HAProc wrote into the session: upgrade this one."""
     SESSION_NOT_REBUILT = "HAPROC_SESSION_NOT_REBUILT"
-    """What the session holds cannot be rebuilt on this cluster; the message names it and the
+    """A part of the session cannot be rebuilt on this cluster; the message names it and the
     reason. A temporary view fails alone (its rows are this error), and so does a function (each
     call is refused by ``TABLE_OR_VIEW_NOT_FOUND`` with this text as the name). A write whose rows
     needed it is rejected. Restore what it depends on (a dropped table, for example) and create the
@@ -179,12 +179,12 @@ class ErrorClass(StrEnum):
     """A local checkpoint or a fitted model was in the memory of a Spark that is gone: run
     ``localCheckpoint()`` or ``fit()`` again."""
     NO_QUERY = "HAPROC_NO_QUERY"
-    """A HAProc forwarded a query that this one's rules take for something else: restart those that
-    have not read the rules."""
+    """A HAProc forwarded a query that is no query by this one's rules: restart those that have not
+    read the rules."""
     NOT_FRESH = "HAPROC_NOT_FRESH"
     """No cluster has applied what the query's read level asks for; the message says what each one
-    lacks. haclient repeats the query. Or a table or view of the statement was being defined anew
-    while it began. If it lasts: an operation runs for minutes (``haproc queue list``), or a cluster
+    lacks. haclient repeats the query. Or a table or view of the statement was redefined when it
+    began. If the error lasts, an operation runs for minutes (``haproc queue list``), or a cluster
     is too slow for the writes. After the log was replaced, clients need new connections."""
 
     # Jobs.
@@ -206,18 +206,18 @@ class ErrorClass(StrEnum):
     JOB_VERSION = "HAPROC_JOB_VERSION"
     """A later version of HAProc wrote into the ring's jobs: upgrade this one."""
 
-    # Requests, at whatever door.
+    # Requests, at any door.
     BAD_REQUEST = "HAPROC_BAD_REQUEST"
     """The request itself is wrong or too slow; the message says how."""
     UNAUTHENTICATED = "HAPROC_UNAUTHENTICATED"
     """Send a token that the door takes: of a user of the configuration, of its OpenID Connect
     provider, or of a job; between HAProcs the ring's secret."""
     FORBIDDEN = "HAPROC_FORBIDDEN"
-    """The token is a user's who may not do this: his roles or tables do not include it, the message
+    """The user of the token may not do this: his roles or tables do not include it; the message
     says which are needed. An operator changes ``roles`` or ``tables`` of the user."""
     PROVIDER_AWAY = "HAPROC_PROVIDER_AWAY"
-    """The keys of the OpenID Connect provider could not be fetched, and none are here from before:
-    the message says why. Ask again later; operators: see ``oidc``."""
+    """The keys of the OpenID Connect provider could not be fetched, and this HAProc has no earlier
+    ones: the message says why. Ask again later; operators: see ``oidc``."""
     NOT_FOUND = "HAPROC_NOT_FOUND"
     """The statement ran on another HAProc, is no longer kept, or the path is wrong."""
     METHOD_NOT_ALLOWED = "HAPROC_METHOD_NOT_ALLOWED"
@@ -229,7 +229,7 @@ class ErrorClass(StrEnum):
     BODY_TIMEOUT = "HAPROC_BODY_TIMEOUT"
     """The request itself is wrong or too slow; the message says how."""
     TOO_LARGE = "HAPROC_TOO_LARGE"
-    """The body is larger than the limit that the message names: split it, or raise that."""
+    """The body is larger than the limit that the message names: split it, or raise the limit."""
     STATEMENT_UNKNOWN = "HAPROC_STATEMENT_UNKNOWN"
     """The statement ran on another HAProc, is no longer kept, or the path is wrong."""
     OFFSET_UNKNOWN = "HAPROC_OFFSET_UNKNOWN"
@@ -246,18 +246,18 @@ class ErrorClass(StrEnum):
     """Kept results fill ``limits.results_kept_bytes_max``: fetch results, use streams, or raise it.
     """
     RESULT_CHANGED = "HAPROC_RESULT_CHANGED"
-    """A large result broke off, and run again elsewhere the query gave other rows, or in another
-    order: run it again. One that gives the same rows in the same order (ORDER BY, no chance in it)
-    goes on where it was."""
+    """A large result broke off; the query ran again on another cluster, and gave other rows, or
+    another order: run it again. A query that gives the same rows in the same order (ORDER BY, no
+    random values) continues where it was."""
     RESULT_LOST = "HAPROC_RESULT_LOST"
-    """A result broke off where nobody can go on with it; the message says why: run the query again.
+    """A result broke off and cannot be continued; the message says why: run the query again.
     """
     BUSY = "HAPROC_BUSY"
     """The request got no permit (``limits.statements_max``) within ``statement_queue_s``, or
     ``connections_max``, ``requests_bytes_max`` or a user's share of it (``user_share``) is
     exceeded: send less, or raise it."""
     STOPPING = "HAPROC_STOPPING"
-    """This HAProc stops while a long statement waited to be read: ask the next one."""
+    """This HAProc stopped while a long statement waited to be read: ask the next one."""
     INTERNAL = "HAPROC_INTERNAL"
     """HAProc has a fault: search its log for the reference in the message. A query can be sent to
     another HAProc only where the error says so."""
@@ -267,10 +267,10 @@ class ErrorClass(StrEnum):
     """The log accepted no append in time, or did not report its end for a ``bounded`` or
     ``linearizable`` query: its disk is full, slow or gone. Repeat with the same request id."""
     STORAGE_AWAY = "HAPROC_STORAGE_AWAY"
-    """The marker ``_haproc`` in Spark's warehouse folder cannot be read or is another one: the
-    storage is not mounted, or is not the one that this cluster had. Bring it back. If it was moved
-    on purpose, write the id that the message names into a text file in that folder; if the cluster
-    was emptied on purpose, rebuild it."""
+    """The storage id (file ``_haproc`` in Spark's warehouse folder) cannot be read, or is another
+    one: the storage is not mounted, or is not the one that this cluster had. Bring it back. If it
+    was moved on purpose, write the id that the message names into a text file in that folder; if
+    the cluster was emptied on purpose, rebuild it."""
     PLUGIN_MISSING = "HAPROC_PLUGIN_MISSING"
     """The cluster's Spark was started without HAProc's plugin, without one of its two parts, or
     with that of another version of HAProc: start it with the jar and the settings that ``haproc
@@ -283,11 +283,11 @@ class ErrorClass(StrEnum):
     ENVIRONMENT = "HAPROC_ENVIRONMENT"
     """Spark failed without naming an error class; see the message and Spark's log."""
     UNKNOWN_ERROR = "HAPROC_UNKNOWN_ERROR"
-    """Spark answered with an error without an explanation, and lives on: see its log. haclient asks
-    one more cluster. If that answers the same, the statement is the reason (nested too deep, for
-    example)."""
+    """Spark answered with an error without an explanation, and still runs: see its log. haclient
+    asks one more cluster. If that answers the same, the statement is the cause (nested too deep,
+    for example)."""
 
-    # The cluster's state, where that is why.
+    # The cluster's state, if that is the cause.
     STOPPED = "HAPROC_STOPPED"
     """This HAProc is in the state STOPPED, or was a moment ago. haclient asks the next HAProc."""
     FENCED = "HAPROC_FENCED"
@@ -328,7 +328,7 @@ class FailureKind(StrEnum):
     AVAILABILITY = "availability"
     """This HAProc cannot answer now; the next one may, with the same request id."""
     REFUSED = "refused"
-    """HAProc will not run this request as it stands; it has changed nothing by itself."""
+    """HAProc does not run the request in this form; the request has changed nothing by itself."""
 
 
 class WriteOutcome(StrEnum):
@@ -343,7 +343,7 @@ class WriteOutcome(StrEnum):
 
 
 class RequestError(Exception):
-    """A request failed; carries all that goes to the client."""
+    """The error of a failed request, with all that its client receives."""
 
     def __init__(
         self,
@@ -370,12 +370,12 @@ class RequestError(Exception):
         """True if the audit log has it."""
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
-        """Exceptions are copied between processes by what made them."""
+        """Return the parts from which another process makes the error again."""
         return _remade, (self.kind, self.message, self.error_class), dict(self.__dict__)
 
 
 def without_frames(error: E) -> E:
-    """Return a copy of an error to be kept: the frames that it came through hold statements."""
+    """Return a copy of an error without its frames, which hold statements in memory."""
     kept = type(error).__new__(type(error), *error.args)
     kept.__dict__.update(error.__dict__)
     return kept
@@ -401,14 +401,14 @@ def _remade(kind: FailureKind, message: str, error_class: str) -> RequestError:
 
 
 def message_of(error: Exception) -> str:
-    """Return an error's text; a passed deadline has none of its own."""
+    """Return an error's text; a TimeoutError has no text of its own."""
     return str(error) or "no answer in time"
 
 
 def log_unavailable(
     what: str, error: Exception, hint: str, outcome: WriteOutcome = WriteOutcome.UNKNOWN
 ) -> RequestError:
-    """Return the error of a request for which the log did not do something; ``what`` says it."""
+    """Return the error of a request for which a call of the log failed; ``what``: the failure."""
     return RequestError(
         FailureKind.AVAILABILITY,
         f"{what}: {message_of(error)}",
@@ -419,15 +419,15 @@ def log_unavailable(
 
 
 def log_away(error: Exception) -> str:
-    """Return the error of a HAProc while its log is away."""
+    """Return the message of a HAProc that cannot reach its log."""
     return f"the log cannot be reached: {message_of(error)}"
 
 
 def let_go(error: BaseException | None) -> None:
-    """Release all that a reported error holds.
+    """Release the memory that a reported error holds.
 
-    The frames that it came through hold the request, up to 64 MiB, and some of them the error: a
-    cycle, and the collector of cycles comes seldom.
+    Its frames hold the request, up to 64 MiB, and some of them hold the error: a cycle, which
+    Python collects only seldom.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:  # one that was raised from itself

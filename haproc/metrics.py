@@ -3,7 +3,7 @@
 Each HAProc has one `Metrics` with a registry of its own, so that several in one process (tests,
 simulation) don't mix. The core calls its methods. The names of the series are part of the
 documented interface, and follow Prometheus' conventions: base units at the end, ``_total`` only for
-counters, labels of few values. ``tests/unit/test_metrics.py`` holds them.
+counters, labels of few values. ``tests/unit/test_metrics.py`` checks them.
 """
 
 from __future__ import annotations
@@ -217,14 +217,14 @@ ALL: Final = (
     partial(Gauge, "haproc_results_kept", "Results kept for clients that fetch them in chunks."),
     partial(Gauge, "haproc_results_kept_bytes", "Bytes of those results."),
 )
-"""Every series, by the name that `Metrics` and the documents call it by."""
+"""Every series, by its name in `Metrics` and in the documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """What this HAProc has done since it was started, in requests and operations.
 
-    ``within``: how many requests took at most each of `LATENCY_BUCKETS_S`, and how many in all.
+    ``within``: the number of requests that took at most each of `LATENCY_BUCKETS_S`, and of all.
     """
 
     by_class: Mapping[str, int]
@@ -251,12 +251,12 @@ class Metrics:
         self._histogram("haproc_request_duration_seconds", operation_class).observe(seconds)
 
     def under_way(self, requests: Callable[[], int], waiting: Callable[[], int]) -> None:
-        """Have it asked how many requests are being served, and how many wait for that."""
+        """Register the functions for the numbers of requests that are served, and that wait."""
         self._gauge("haproc_requests_under_way").set_function(requests)
         self._gauge("haproc_requests_waiting").set_function(waiting)
 
     def planning(self, waiting: Callable[[], int]) -> None:
-        """Have it asked how many statements wait until the cluster's driver plans them."""
+        """Register the function for the number of statements that wait for the cluster's driver."""
         self._gauge("haproc_planning_waiting_statements").set_function(waiting)
 
     def applied(self, outcome: str, operations: int = 1) -> None:
@@ -265,7 +265,7 @@ class Metrics:
         self._histogram("haproc_batch_operations").observe(operations)
 
     def position(self, cursor: int, log_end: int, lag: int) -> None:
-        """Set how far this cluster is, and how far the log."""
+        """Set this cluster's cursor and lag, and the log's end."""
         self._gauge("haproc_cursor_offset").set(cursor)
         self._gauge("haproc_log_end_offset").set(log_end)
         self._gauge("haproc_lag_records").set(lag)
@@ -276,11 +276,11 @@ class Metrics:
             self._gauge("haproc_state", other).set(other == state)
 
     def undecided(self, undecided: bool) -> None:
-        """Set whether clusters differ without a proof of which is right."""
+        """Set to 1 if clusters differ without a proof which one is right, else to 0."""
         self._gauge("haproc_undecided").set(undecided)
 
     def verification(self, finding: str, tables: Mapping[str, int], at_ms: int | None) -> None:
-        """Set what the newest verification found of this cluster, and of its tables."""
+        """Set the newest verification's result for this cluster, and for its tables."""
         for each, count in tables.items():
             self._gauge("haproc_verification", each).set(each == finding)
             self._gauge("haproc_verification_tables", each).set(count)
@@ -292,7 +292,7 @@ class Metrics:
             self._counter("haproc_foreign_commits", changed).inc(commits)
 
     def settings(self, differing: int, unfit: int) -> None:
-        """Set how many of Spark's settings are not as they should be."""
+        """Set the numbers of Spark's settings that differ, and that are unfit."""
         self._gauge("haproc_settings_differing").set(differing)
         self._gauge("haproc_settings_unfit").set(unfit)
 
@@ -309,7 +309,7 @@ class Metrics:
         self._counter("haproc_queries", level).inc()
 
     def read_waited(self, level: str, seconds: float) -> None:
-        """Note how long a query waited for this cluster."""
+        """Note the time that a query waited for this cluster."""
         self._histogram("haproc_read_wait_seconds", level).observe(seconds)
 
     def read_forwarded(self, peer: str) -> None:
@@ -317,11 +317,11 @@ class Metrics:
         self._counter("haproc_queries_forwarded", peer).inc()
 
     def cached(self, outcome: str) -> None:
-        """Count a query for which the cache counts: hit, kept, or not_kept."""
+        """Count a query that may use the cache: hit, kept, or not_kept."""
         self._counter("haproc_cache_queries", outcome).inc()
 
     def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """Set what is kept; count evictions. ``given_up``: all of them so far, by reason."""
+        """Set the kept answers' number and bytes; count evictions. ``given_up``: all, by reason."""
         self._gauge("haproc_cache_answers").set(answers)
         self._gauge("haproc_cache_bytes").set(bytes_used)
         for why, count in given_up.items():
@@ -329,12 +329,12 @@ class Metrics:
         self._evicted = dict(given_up)
 
     def in_sync(self, clusters: int, high_watermark: int) -> None:
-        """Set how many clusters are in sync, and what all of them have applied."""
+        """Set the number of clusters in sync, and the offset below which they applied all."""
         self._gauge("haproc_in_sync_clusters").set(clusters)
         self._gauge("haproc_high_watermark_offset").set(high_watermark)
 
     def waited(self, concern: str, met: bool, seconds: float) -> None:
-        """Count a write that waited for other clusters, and whether its concern was met."""
+        """Count a write that waited for other clusters; ``met``: its concern was fulfilled."""
         met_text = "yes" if met else "no"
         self._histogram("haproc_write_concern_wait_seconds", concern, met_text).observe(seconds)
 
@@ -345,26 +345,26 @@ class Metrics:
                 self._gauge(f"haproc_peer_{what}").remove(peer)
 
     def trim(self, log_start: int, held_by: str, held_records: int) -> None:
-        """Set where the log begins, and which cluster keeps how much of it from being trimmed."""
+        """Set the log's begin, and the cluster that holds up trimming, by how many records."""
         self._gauge("haproc_log_start_offset").set(log_start)
         self._gauge("haproc_trim_held_records").clear()
         if held_by:
             self._gauge("haproc_trim_held_records", held_by).set(held_records)
 
     def transport(self, way: str, ways: Iterable[str]) -> None:
-        """Set what carries heartbeats and reports."""
+        """Set the transport of heartbeats and reports."""
         for other in ways:
             self._gauge("haproc_transport", other).set(other == way)
 
     def redis(self, published: int, fallbacks: int, refused: Mapping[str, int]) -> None:
-        """Count what went through Redis since the last call."""
+        """Count messages by Redis, and fallbacks, since the last call."""
         self._counter("haproc_redis_messages_published").inc(published)
         self._counter("haproc_redis_fallbacks").inc(fallbacks)
         for reason, messages in refused.items():
             self._counter("haproc_redis_messages_refused", reason).inc(messages)
 
     def catch_up_estimate(self, *, copy_is_faster: bool) -> None:
-        """Set whether a copy would take less than half of the replay's time."""
+        """Set to 1 if a copy would take less than half of the replay's time, else to 0."""
         self._gauge("haproc_recovery_copy_is_faster").set(copy_is_faster)
 
     def copied(self, done: int, total: int) -> None:
@@ -378,20 +378,20 @@ class Metrics:
         self._gauge("haproc_recovery_operations", "remaining").set(remaining)
 
     def sessions(self, here: int, of_ring: int, adopted: int) -> None:
-        """Set how many clients' sessions there are; count those adopted since the last call."""
+        """Set the numbers of clients' sessions; count those adopted since the last call."""
         self._gauge("haproc_sessions").set(here)
         self._gauge("haproc_sessions_of_ring").set(of_ring)
         self._counter("haproc_sessions_adopted").inc(adopted)
 
     def connect(self, statements: Mapping[str, int], operations: int, resumed: int) -> None:
-        """Set what runs for PySpark clients; count results gone on with since the last call."""
+        """Set PySpark's running statements; count results continued since the last call."""
         for does, running in statements.items():
             self._gauge("haproc_connect_statements", does).set(running)
         self._gauge("haproc_connect_operations").set(operations)
         self._counter("haproc_connect_results_resumed").inc(resumed)
 
     def jobs(self, here: int, of_ring: Mapping[str, int], ended: Mapping[str, int]) -> None:
-        """Set how many jobs there are; count attempts that ended since the last call."""
+        """Set the numbers of jobs; count attempts that ended since the last call."""
         self._gauge("haproc_job_attempts_running").set(here)
         for state, jobs in of_ring.items():
             self._gauge("haproc_jobs", state).set(jobs)
@@ -399,12 +399,12 @@ class Metrics:
             self._counter("haproc_job_attempts", outcome).inc(attempts)
 
     def results(self, count: int, size_bytes: int) -> None:
-        """Set how many results are kept and how large they are together."""
+        """Set the number of kept results, and their bytes."""
         self._gauge("haproc_results_kept").set(count)
         self._gauge("haproc_results_kept_bytes").set(size_bytes)
 
     def totals(self) -> Totals:
-        """Return the totals for people who watch."""
+        """Return the totals, for displays."""
         by_class, failed = dict[str, int](), 0
         for labels, value in self._values("haproc_requests", "_total"):
             name = labels["operation_class"]

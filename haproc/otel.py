@@ -20,12 +20,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from haproc.tracing import StatementSpan
 
 LINKS_MAX: Final = 100
-"""Of the requests whose operations are applied as one; chosen, not measured."""
+"""The most linked requests of operations that are applied as one; chosen, not measured."""
 _W3C: Final = TraceContextTextMapPropagator()
 
 
 class OtelTracing:
-    """See `haproc.tracing.Tracing`; ``exporter`` is OTLP's unless a test has its own."""
+    """Implements `haproc.tracing.Tracing`; ``exporter`` is OTLP's unless a test has its own."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class OtelTracing:
     ) -> None:
         of_ring = {"haproc.ring": ring, "haproc.cluster": cluster}
         own = Resource({"service.name": "haproc", "service.instance.id": cluster, **of_ring})
-        # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say counts more.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come first.
         described = own.merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=Resource.create(described.attributes))
         self._provider.add_span_processor(
@@ -46,7 +46,7 @@ class OtelTracing:
         self._under_way: dict[tuple[str, str], context.Context] = {}
 
     def shutdown(self) -> None:
-        """Send what is not sent yet."""
+        """Send the spans that are not sent yet."""
         self._provider.shutdown()
 
     @contextmanager

@@ -2,8 +2,8 @@
 
 `pyspark.sql.connect` imports pandas and all of the client on its way to the generated modules:
 0.8 s and 90 MB of memory instead of 0.06 s. So while the generated modules are imported, their
-parent packages are stood in for by empty ones with the same path; afterwards a plain
-``import pyspark`` works as ever and finds these very modules.
+parent packages are replaced by empty ones with the same path; afterwards a plain
+``import pyspark`` works as usual and finds these very modules.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ from typing import Final
 CLASSES_MAX: Final = 16
 PARAMETERS_MAX: Final = 32
 CONTEXTS_MAX: Final = 4
-"""As many as are kept of each. Chosen: Spark's own errors have up to 9 classes, 10 parameters and
-2 contexts."""
+"""The most classes, parameters and contexts that are kept. Chosen: Spark's own errors have up to 9
+classes, 10 parameters and 2 contexts."""
 NAME_CHARACTERS_MAX: Final = 256
 TEXT_CHARACTERS_MAX: Final = 512
-"""Of a parameter's value and of each text of a context."""
+"""The most characters of a parameter's value, and of each text of a context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A place of a statement that an error is about: of a text, or (``of_frame``) of a program."""
+    """The place that an error is about: in a statement's text, or (``of_frame``) in a program."""
 
     of_frame: bool = False
     object_type: str = ""
@@ -36,7 +36,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Those parts. ``java_classes``: from the error's own class up to its ancestors."""
+    """These parts of an error. ``java_classes``: from its own class up to its ancestors."""
 
     java_classes: tuple[str, ...] = ()
     parameters: tuple[tuple[str, str], ...] = ()
@@ -62,7 +62,7 @@ def details(
     parameters: Mapping[str, str],
     contexts: Iterable[Context] = (),
 ) -> Details:
-    """Return the kept part of these."""
+    """Return the details, cut to their limits."""
     return Details(
         tuple(cut(name, NAME_CHARACTERS_MAX) for name in [*java_classes][:CLASSES_MAX]),
         tuple(
@@ -74,7 +74,7 @@ def details(
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text, or its beginning."""
+    """Return a text, cut to ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -1,10 +1,10 @@
-"""Where traces are taken: a hook at each place, which does nothing unless tracing is on.
+"""The hooks of tracing, each of which does nothing unless tracing is on.
 
-A request is a span: of its client's trace if it brings a ``traceparent``, of a new one else. Its
-span has the moments `DURABLE` and `APPLIED`; below it are the statements that Spark runs for it
-here. What other clusters do with an operation is not in it: the log has no place for a trace.
+A request is a span: of its client's trace if it brings a ``traceparent``, otherwise of a new one.
+Its span has the moments `DURABLE` and `APPLIED`; below it are the statements that Spark runs for it
+here. The work of other clusters on an operation is not in it: the log has no place for a trace.
 
-Names, ids and figures are told, never texts or values of statements.
+Spans contain names, ids and figures, never texts or values of statements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 DURABLE: Final = "durable"
 """The log holds the operation, for all clusters."""
 APPLIED: Final = "applied"
-"""Its outcome on this cluster is known."""
+"""The operation's outcome on this cluster is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StatementSpan:
 
 
 class Tracing(Protocol):
-    """What takes traces, see `haproc.otel`; the functions of this module say what each does."""
+    """The recorder of traces, see `haproc.otel`; this module's functions describe its methods."""
 
     def received(self, carrier: Mapping[str, str], call: str) -> AbstractContextManager[None]: ...
 
@@ -57,15 +57,15 @@ def use(tracing: Tracing | None) -> None:
 
 
 def received(carrier: Mapping[str, str], call: str = "") -> AbstractContextManager[None]:
-    """Continue the trace that the headers or metadata of a request name, if they do.
+    """Continue the trace that a request's headers or metadata name, if they name one.
 
-    ``call``: the name of a span for all of it, if it is more than what `request` covers.
+    ``call``: the name of a span for the whole call, if that is more than `request` covers.
     """
     return _OFF if on is None else on.received(carrier, call)
 
 
 def request(key: tuple[str, str]) -> AbstractContextManager[None]:
-    """Cover a request, which is known by its user and id, up to its answer."""
+    """Make a span of a request, which is known by its user and id, up to its answer."""
     return _OFF if on is None else on.request(key)
 
 
@@ -78,10 +78,10 @@ def reached(moment: str, offset: int) -> None:
 def applying(
     keys: Iterable[tuple[str, str]], offsets: Sequence[int]
 ) -> AbstractContextManager[None]:
-    """Cover operations that are applied as one, if a request under way brought one of them."""
+    """Make a span of operations that are applied as one, if a running request brought one."""
     return _OFF if on is None else on.applying(keys, offsets)
 
 
 def statement(rpc: str) -> StatementSpan | None:
-    """Begin the span of a statement that Spark runs; None if nothing that is traced needs it."""
+    """Begin the span of a statement that Spark runs; None if it belongs to no trace."""
     return None if on is None else on.statement(rpc)

@@ -1,12 +1,12 @@
-"""Parses messages that nest deeper than upb goes, which is what parses them in Python.
+"""Parses messages that nest deeper than upb, the parser of Python's protobuf, allows.
 
-Upb goes a hundred messages deep: fifty steps of a DataFrame, since each is two. Its limit can be
-lifted for the whole process only, other threads and all. So a deeper message is walked through
-here, without recursion, and taken apart: what stands deep inside is cut out, parsed by itself, and
-put back. It is parsed whole or not at all.
+Upb allows a hundred messages inside each other: fifty steps of a DataFrame, since each is two. Its
+limit can only be lifted for the whole process, with all its threads. So this module walks through a
+deeper message, without recursion: deep parts are cut out, parsed by themselves, and put back. A
+message is parsed whole or not at all.
 
-Nothing else in HAProc parses a message: what a client may send, each part that it passes through
-must be able to read. Copies by constructor, `extend` and `MergeFrom` are parsing, too.
+Nothing else in HAProc parses a message: each part that a client's message passes through must be
+able to read it. Copies by constructor, `extend` and `MergeFrom` are parsing, too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 Piece: TypeAlias = Any
-"""Bytes of an encoding, or what has them (a memoryview, an Arrow buffer): `len` counts them."""
+"""Bytes of an encoding, or an object with them (a memoryview, an Arrow buffer) and a `len`."""
 DEPTH_MAX: Final = 1_000
 """Messages inside each other; Spark's server takes 1,024 (marshallerRecursionLimit)."""
 DEEP_BYTES_MAX: Final = 4 << 20
 """A message deeper than upb's limit is walked through in Python, some MB a second."""
 _PIECE_DEPTH: Final = 60
-"""From here on is cut: what can be replaced by an empty message, which an entry of a map can't."""
+"""The depth from which on a part is cut out, if an empty message can replace it (no map entry)."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _VARINT_BITS_MAX = 64
 _KEY = 1
@@ -52,7 +52,7 @@ def parsed(kind: Any, data: bytes, depth_max: int = DEPTH_MAX) -> Any:
 
 
 class _Frame:
-    """A message that the walk is inside of; its length stands from ``begin`` to ``start``."""
+    """A message that the walk is in; the bytes from ``begin`` to ``start`` are its length."""
 
     __slots__ = (
         "begin",
@@ -79,15 +79,15 @@ class _Frame:
         self.index = index
         self.seen: dict[int, int] = {}
         self.key = b""
-        """Of an entry of a map: the field that is its key."""
+        """In an entry of a map: the field that is its key."""
         self.keys: set[tuple[int, Any]] = set()
-        """Of a message with maps: the keys of their entries."""
+        """In a message with maps: the keys of their entries."""
         self.removed = 0
         self.holes: list[tuple[list[_Frame], Any]] = []
 
 
 class _Walk:
-    """A walk through a message. ``pieces``: the places among the frames of those cut out."""
+    """A walk through a message. ``_pieces``: the indexes of frames that are cut out."""
 
     def __init__(self, data: bytes, depth_max: int) -> None:
         self._data = data
@@ -110,7 +110,7 @@ class _Walk:
                 return whole
 
     def _field(self, frame: _Frame, at: int) -> int:
-        """Pass over a field, or enter it if it is a message; return where to go on."""
+        """Skip a field, or enter it if it is a message; return the next position."""
         begins = at
         key, at = varint(self._data, at, frame.end)
         wire_type = key & 7
@@ -171,7 +171,7 @@ class _Walk:
         return None
 
     def _note_key(self, entry: _Frame) -> None:
-        """Of entries with the same key only the last one counts: nobody writes such, so refuse."""
+        """Note the key of a map's entry; MalformedError for a second one, which nobody writes."""
         found = (entry.field.number, _key(entry))
         keys = self._frames[-1].keys
         if found in keys:
@@ -179,7 +179,7 @@ class _Walk:
         keys.add(found)
 
     def _edit(self, start: int, end: int, instead: bytes, removed: int) -> None:
-        """Note what stands instead of some bytes of the piece that the walk is in."""
+        """Note a replacement of some bytes of the piece that the walk is in."""
         self._edits[-1].append((start, end, instead))
         self._frames[-1].removed += removed + end - start - len(instead)
 
@@ -196,7 +196,7 @@ class _Walk:
 
 
 def _place(message: Any, path: list[_Frame]) -> Any:
-    """Return the places in a message of the parts that were cut out."""
+    """Return the place in a message of a part that was cut out."""
     for frame in path:
         name = frame.field.name
         if _is_entry(frame.field.containing_type):
@@ -235,7 +235,7 @@ def _is_entry(descriptor: Any) -> bool:
 
 
 def varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return the number that begins there, and where it ends; it must do so up to ``end``."""
+    """Return the number at ``at`` and the position after it, which ``end`` bounds."""
     value = shift = 0
     while at < end and shift < _VARINT_BITS_MAX:
         byte = data[at]
@@ -258,9 +258,9 @@ def varint_bytes(number: int) -> bytes:
 
 
 def within(message: Any, field: str, value: Sequence[Piece]) -> list[Piece]:
-    """Return the encoding, in pieces, of a message in which a field holds what is encoded so.
+    """Return the encoding, in pieces, of a message with an encoded ``value`` in a field.
 
-    The message has the other fields; the pieces are put together once, by whoever sends them.
+    ``message`` has the other fields. The sender joins the pieces, once.
     """
     tag = message.DESCRIPTOR.fields_by_name[field].number << 3 | _LENGTH
     head = varint_bytes(tag) + varint_bytes(sum(map(len, value)))

@@ -18,7 +18,7 @@ from haproc.classify.tokens import SPECIAL_DATETIME
 from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import DAY_TIME_UNITS, DECIMAL_DIGITS_MAX, SqlType
 
-# What becomes of a statement, and the moment to which its moving parts are fixed.
+# The treatment of a statement, and the moment to which its changing parts are fixed.
 
 
 class Treatment(StrEnum):
@@ -33,7 +33,7 @@ class Treatment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The values that replace a statement's nondeterministic parts. All are arguments.
+    """The values that replace a statement's nondeterministic parts, as the caller gives them.
 
     ``now`` is aware (UTC).
     """
@@ -92,7 +92,7 @@ def date_text(day: date) -> str:
 def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = False) -> str:
     """Return a TIMESTAMP or TIMESTAMP_LTZ literal of an aware time.
 
-    It has its offset, unless it may be ``plain`` and the wall time happens once: INSERTs of plain
+    It has an offset, unless it may be ``plain`` and the wall time happens once: INSERTs of plain
     literals can be combined, and the session's time zone is replicated with the statement.
     """
     offset = at.utcoffset() or timedelta()
@@ -104,7 +104,7 @@ def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = Fa
 
 
 def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
-    """Return the value of a function of the clock, without arguments; ``plain`` as above."""
+    """Return the literal of a clock function without arguments; ``plain``: as in `instant_text`."""
     now = local_time(moment)
     if name in ("current_date", "curdate"):
         return date_text(now.date())
@@ -118,7 +118,7 @@ def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
 
 
 def identity_literal(name: str, moment: Moment) -> str:
-    """Return the value of current_user() and its like."""
+    """Return the literal of current_user() or a similar function."""
     if name in ("current_user", "user", "session_user"):
         return string_literal(moment.user)
     if name == "current_catalog":
@@ -129,10 +129,9 @@ def identity_literal(name: str, moment: Moment) -> str:
 
 
 def special_datetime_literal(text: str, type_name: str, moment: Moment) -> str | None:
-    """Return the value of ``'now'``, ``'today'`` … as the type; None if the text is not one of
-    them.
+    """Return the literal of the type for ``'now'``, ``'today'`` …; None for other texts.
 
-    A text with a zone behind the word is not resolved here either.
+    None also for such a word with a zone behind it.
     """
     match = SPECIAL_DATETIME.fullmatch(text)
     if match is None or match[2].strip():
@@ -200,7 +199,7 @@ def integer_literal(value: int, type_name: str) -> str:
 
 
 def double_literal(value: float) -> str:
-    """Return a literal of DOUBLE, bit for bit (but for the payload of a NaN)."""
+    """Return a literal of DOUBLE with exactly the same bits, except the payload of a NaN."""
     if math.isnan(value) or math.isinf(value):
         return f"CAST({_special_float(value)} AS DOUBLE)"
     return f"{_exponent_form(repr(value))}D"

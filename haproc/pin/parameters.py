@@ -1,8 +1,8 @@
 """Parameters (``?`` and ``:name``) become typed literals on the statement's tokens.
 
 A statement in the log has to stand alone, and Delta's parser drops parameters on their way to
-Spark, so they are bound here, for every statement. Only tokens are replaced: what stands in a
-string, a comment, a quoted name or a hint is no parameter, and a value, whatever it holds, is one
+Spark, so they are bound here, for every statement. Only tokens are replaced: the content of a
+string, a comment, a quoted name or a hint is no parameter, and each value becomes exactly one
 literal.
 
 The body of a request gives them as Databricks' Statement Execution API does: a list of
@@ -72,7 +72,7 @@ def bound(sql: str, given: Given) -> str:
 
 
 def parse_parameters(given: Any) -> Parameters:
-    """Read the ``parameters`` of a request's JSON body (None: there are none)."""
+    """Return the ``parameters`` of a request's JSON body (None: there are none)."""
     if given is None:
         return Parameters()
     if not isinstance(given, list):

@@ -1,4 +1,4 @@
-"""Parts of plans that write: their rows, what stands in for these, what a merge calls them."""
+"""Parts of plans that write: their rows, a relation in place of these, a merge's names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from haproc.classify.plans.parsing import PlanFindings, members, parse
 from haproc.classify.plans.relations import inside
 from haproc.pin.sqltypes import quote_name
 
-# What a merge's conditions call the columns of its source, where rows stand in for it.
+# The names of a merge's source columns in its conditions, if rows replace the source.
 #
 # Spark keeps a DataFrame's name (of an alias, or of the table or view that it reads) through steps
-# that hand columns on. What such a step makes anew has no name in front. So rows are put below the
-# same alias, and the columns that have none are made anew above it, each as itself.
+# that pass columns on. A column that such a step makes has no name in front. So the rows get the
+# same alias, and above it the columns without such a name are made again, each from itself.
 #
-# Where columns of several names come together (a join, a SQL text), rows get none: a reference to
-# one of them is not resolved, and Spark reports it before anything is written.
+# If columns of several names come together (a join, a SQL text), rows get no alias: Spark cannot
+# resolve a reference by such a name, and reports it before anything is written.
 
 
 _HANDING_ON: Final = members(
@@ -37,7 +37,7 @@ _HANDING_ON: Final = members(
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The name in front of columns, with what may stand in front of it; ``anew`` have none."""
+    """The name in front of columns, and its own qualifier; the columns ``anew`` have no name."""
 
     alias: str
     qualifier: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ _MAKING: Final = {
 }
 
 
-# Parts of plans that write: the rows that they take, and what stands in for those.
+# Parts of plans that write: the rows that they take, and a relation in place of those.
 
 
 _RELATION: Final = protos.relations.Relation.DESCRIPTOR.full_name
@@ -127,7 +127,7 @@ _MERGE: Final = "merge_into_table"
 
 
 def input_of(plan: Any) -> Any:
-    """Return the relation whose rows a plan writes, itself; None if it takes no rows."""
+    """Return the relation whose rows a plan writes (a copy in Delta's merge); None: no rows."""
     if plan.WhichOneof("op_type") == "command":
         kind = plan.command.WhichOneof("command_type")
         place = _PLACES.get(kind)
@@ -173,10 +173,10 @@ def _delta_merge(plan: Any) -> Any | None:
 
 
 def inlined(plan: Any, blobs: Mapping[str, bytes]) -> Any:
-    """Return a copy of a plan that carries the rows of which it only has a hash.
+    """Return a copy of a plan with rows in place of their hashes.
 
-    ``blobs`` are the session's cached artifacts by their hashes. Raises KeyError for one that is
-    not there, pyarrow.ArrowInvalid for one that holds no rows.
+    ``blobs``: the session's cached artifacts by their hashes. Raises KeyError for a missing one,
+    pyarrow.ArrowInvalid for one that holds no rows.
     """
     changed = protos.base.Plan()
     changed.CopyFrom(plan)
@@ -204,14 +204,14 @@ def _inline_extension(extension: Any, blobs: Mapping[str, bytes]) -> None:
 
 
 def _inline_whole(relation: Any, blobs: Mapping[str, bytes]) -> None:
-    """One artifact, which is a LocalRelation: of PySpark 4.0."""
-    # Inside a relation of Delta's it is a class of its own.
+    """Inline one artifact that is a LocalRelation, as PySpark 4.0 sends it."""
+    # Inside a relation of Delta's this message has a class of its own.
     kind = type(relation.local_relation)
     relation.local_relation.CopyFrom(parse(kind, blobs[relation.cached_local_relation.hash]))
 
 
 def _inline_chunks(relation: Any, blobs: Mapping[str, bytes]) -> None:
-    """Artifacts that are Arrow streams each, and one that is the schema's text."""
+    """Inline artifacts that are an Arrow stream each, and one that is the schema's text."""
     cached = relation.chunked_cached_local_relation
     chunks = [blobs[each] for each in cached.dataHashes]
     schema = blobs[cached.schemaHash].decode() if cached.schemaHash else None

@@ -17,7 +17,7 @@ TYPE_DEPTH_MAX = 32
 """The limit of the nesting of types; chosen, not measured (Spark's own limit is its stack)."""
 FIELD_NAME_WORDS_MAX = 64
 TYPE_CHARS_MAX = 100_000
-"""A type's text; chosen, not measured."""
+"""The most characters of a type's text; chosen, not measured."""
 
 DAY_TIME_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
 YEAR_MONTH_UNITS = ("YEAR", "MONTH")
@@ -40,7 +40,7 @@ _PIECE = re.compile(r"\s*(`(?:[^`]|``)*`|[^<>(),:`\s]+|[<>(),:])")
 
 
 class TypeTextError(ValueError):
-    """A type's text is not one this module knows."""
+    """The text is no type that this module knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,12 @@ class _Parser:
             raise self._wrong()
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Raise TypeTextError if a piece follows."""
         if self._at < len(self._pieces):
             raise self._wrong()
 
     def type(self, depth: int) -> SqlType:
-        """Read one type."""
+        """Return the next type."""
         if depth > TYPE_DEPTH_MAX:
             raise TypeTextError(f"types may be nested {TYPE_DEPTH_MAX} deep")
         word = self._next().upper()
@@ -241,7 +241,7 @@ class _Parser:
                 raise self._wrong()
 
     def _field_name(self) -> str:
-        """Read a field's name; Spark's own text of a type does not quote those with spaces."""
+        """Return a field's name; Spark's own text of a type does not quote names with spaces."""
         piece = self._next()
         if not piece or piece in "<>(),:":
             raise self._wrong()

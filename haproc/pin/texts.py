@@ -1,8 +1,8 @@
 """A parameter's value, a text or JSON, as the literal of its type.
 
-The text of each type is what Spark's own CAST from STRING reads, held to one spelling per value
-where Spark is lenient to the point of surprise (no ``'today'`` for a DATE, no silent truncation).
-BINARY is base64, which is how JSON carries bytes and how results in JSON show them.
+The text of each type is the one that Spark's own CAST from STRING reads. Where Spark accepts
+surprising texts, this module is stricter (no ``'today'`` for a DATE, no silent truncation). BINARY
+is base64, as in results in JSON.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ _SPELT_INTERVAL = re.compile(
     re.IGNORECASE,
 )
 SCALAR_CHARS_MAX = 2000
-"""Characters of a number, a date and the like; the longest DOUBLE written out has about 1,100."""
+"""The most characters of a number, a date and the like; the longest DOUBLE has about 1,100."""
 _MICROS = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000}
 _LIMITS = {"HOUR": 23, "MINUTE": 59, "SECOND": 59, "MONTH": 11}
 
 
 def text_literal(text: str, kind: SqlType) -> str:
-    """Return the literal that a parameter's text means; raises LiteralError."""
+    """Return the literal of a parameter's text; raises LiteralError."""
     if kind.name == "STRING":
         return literal(text, kind)
     if kind.name in _NESTED:
@@ -200,7 +200,7 @@ def _time(text: str, kind: SqlType) -> str:
 
 
 def _timestamp(text: str, kind: SqlType) -> str:
-    """Without a zone in the text, a TIMESTAMP is read in the session's time zone, by Spark."""
+    """Return the literal; Spark reads a TIMESTAMP without a zone in the session's time zone."""
     wanted = ": write yyyy-mm-dd hh:mm:ss[.ffffff] and, if need be, a zone or offset"
     day, _, rest = text.replace("T", " ", 1).partition(" ")
     days = _days(day, kind, wanted)

@@ -19,20 +19,20 @@ from haproc.spark_error import NO_DETAILS
 
 # Clients' errors for all failures, at every door.
 #
-# An unforeseen exception is logged under an id, and the client gets that id. If it may have
-# written, it is an availability error: its outcome is unknown, and another HAProc may know it. What
-# only reads has no outcome, and its error is its own, unless this host alone may be the reason.
+# An unforeseen exception is logged under an id, and the client gets that id. If the request may
+# have written, it is an availability error: the outcome is unknown, and another HAProc may know it.
+# For a request that only reads, it is an application error, unless this host may be the cause.
 
 
 _LOG = logging.getLogger(__name__)
 _OF_THIS_HOST: Final = (OSError, MemoryError)
-"""Another host may have the disk space, the memory or the file."""
+"""Errors of this host: another host may have the disk space, the memory or the file."""
 
 
 def to_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
-    """Turn any error that was raised while ``what`` was done into the client's error.
+    """Return the client's error for any error that was raised while ``what`` was done.
 
-    ``only_reads``: that nothing could be applied by it is known.
+    ``only_reads``: True if nothing can have been applied.
     """
     if isinstance(error, RequestError):
         return _without_outcome(error) if only_reads else error
@@ -44,7 +44,7 @@ def to_request_error(error: BaseException, what: str, *, only_reads: bool = Fals
 
 
 def of_query(error: Exception, what: str) -> Exception:
-    """Return the error to raise for a query's; Spark's own stays, in its own words."""
+    """Return the error to raise for a query's error; an error of Spark stays as it is."""
     if isinstance(error, EngineError | RefusedError):
         return error
     return to_request_error(error, what, only_reads=True)
@@ -73,7 +73,7 @@ def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestEr
 
 
 def _of_engine(error: EngineError) -> RequestError:
-    """Errors of a result that is being read: the statement itself was accepted before."""
+    """Return the client's error for an error in a result that is being read."""
     application = error.kind is ErrorKind.APPLICATION
     return RequestError(
         FailureKind.APPLICATION if application else FailureKind.AVAILABILITY,
@@ -127,7 +127,7 @@ def rejected(outcome: OperationOutcome, offset: int) -> RequestError:
 
 
 def failed(error: EngineError, core: Core, outcome: WriteOutcome) -> RequestError:
-    """Return the client's error for this cluster's, which may be one of its health."""
+    """Return the client's error for an error of this cluster; report a suspicion to its health."""
     reported = request_error(error, core.me, outcome)
     if error.kind is ErrorKind.AVAILABILITY or reported.error_class == ErrorClass.UNKNOWN_ERROR:
         core.health.suspect(error.message)

@@ -1,4 +1,4 @@
-"""Brings a client's write into the log, with the resources and the concern that belong to it."""
+"""Brings a client's write into the log, with its resources and its write concern."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from haproc.sessions.client import ClientSession
 
 
 class LogEnd:
-    """The log's end as it is after the request for it; simultaneous requests share a call.
+    """Reads the log's end after a request for it; simultaneous requests share a call.
 
-    A call answers only requests from before it began.
+    A call answers only requests that came before it began.
     """
 
     def __init__(self, call: Callable[[], Awaitable[int]]) -> None:
@@ -38,11 +38,11 @@ class LogEnd:
         self._next: asyncio.Task[int] | None = None
 
     async def read(self) -> int:
-        """Return an end that the log had after this was called; raises what the call raises."""
+        """Return the log's end as of a moment after this call; raises the errors of the call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run(self._current))
             self._next.add_done_callback(_look_at)
-        # Others wait for the same call: it goes on when one of them leaves.
+        # Several requests wait for the same call: it goes on when one of them is cancelled.
         return await asyncio.shield(self._next)
 
     async def _run(self, before: asyncio.Task[int] | None) -> int:
@@ -53,19 +53,19 @@ class LogEnd:
 
 
 def _look_at(task: asyncio.Task[int]) -> None:
-    """Take note of a failure that nobody waits for any more; asyncio would complain of it."""
+    """Retrieve an error that no request waits for any more: asyncio would log it otherwise."""
     if not task.cancelled():
         task.exception()
 
 
-# On what stands that is looked up on this cluster for a write, by offsets of the log.
+# The state of this cluster when it looks up definitions for a write, as offsets of the log.
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Taken before the look. ``low``: everything below was applied here then.
+    """This cluster's state before a lookup. ``low``: all records below were applied then.
 
-    ``definitions``: how often something was defined anew on this cluster until then.
+    ``definitions``: the number of definitions that had changed on this cluster until then.
     """
 
     core: Core
@@ -74,13 +74,13 @@ class Ground:
 
     @classmethod
     def now(cls, core: Core) -> Ground:
-        """Return the present values."""
+        """Return this cluster's present state."""
         return cls(core, core.schedule.low, core.watermarks.definitions_applied)
 
     def below(self, names: frozenset[str]) -> int:
-        """Return, after the look, below which all was applied that may define a name anew.
+        """Return, after a lookup, the offset below which redefinitions of the names were applied.
 
-        If something was defined meanwhile, the look may have met what was before.
+        If a definition changed during the lookup, the lookup may have found the earlier one.
         """
         if self.core.watermarks.definitions_applied != self.definitions:
             return self.low
@@ -99,11 +99,10 @@ _Key: TypeAlias = tuple[str, str]
 
 
 class AttachedResources:
-    """Attaches a request's resources to the operation that it became, until that is over.
+    """Attaches a request's resources to its operation, until the operation has ended.
 
-    The resources are the rows that the request brought, and its client's session. The request
-    may end sooner: its client gets an answer after some time that the outcome is not known, and
-    the operation still waits for its turn.
+    The resources are the rows of the request, and its client's session. The request may end first:
+    its time is over, and the operation still waits for its turn.
 
     Keys are those of operations, unless stated otherwise.
     """
@@ -118,20 +117,20 @@ class AttachedResources:
     def attach_rows(self, key: _Key, body: ManyRows) -> None:
         """Let an operation that is about to enter the log take its rows from a body."""
         if key in self._rows:
-            return  # made anew: the same request, the same rows
+            return  # a further attempt: the same request, the same rows
         body.hold()
         self._rows[key] = body
         self._replica.computing.attach_rows(key, body)
 
     def request_is_over(self, body: ManyRows) -> None:
-        """Take the rows back, from what is not in the log or over at once."""
+        """Detach a body from its operations: now, or when an operation in the log has ended."""
         for key in [key for key, attached in self._rows.items() if attached is body]:
             self._when_over(key, self._take_back)
 
     def attach_session(self, facts: Facts, session: ClientSession) -> None:
-        """Let an operation's query run in its client's session, if that may hold what it rests on.
+        """Let an operation's query run in the client's session, if it may need the session.
 
-        While a request of it is at work here, see `during`.
+        The session stays attached while a request for the operation is handled here, see `during`.
         """
         if _may_hold(session, facts):
             self._sessions.add(facts.key)
@@ -139,9 +138,9 @@ class AttachedResources:
 
     @contextmanager
     def during(self, request: _Key) -> Iterator[None]:
-        """Take sessions back behind the last of a request that is sent several times, likewise.
+        """Detach sessions after the last of equal requests, or when their operation has ended.
 
-        ``request``: its user and its id, which all its operations' ids follow from.
+        ``request``: the request's user and id, from which the ids of its operations follow.
         """
         self._requests[request] += 1
         try:
@@ -185,7 +184,7 @@ class AttachedResources:
 
 
 def _may_hold(session: ClientSession, facts: Facts) -> bool:
-    """True if a session may hold something that an operation's query rests on."""
+    """True if a session may hold an object that an operation's query needs."""
     if (ref := facts.session) is not None:
         return (ref.begun, ref.entries) == (session.begun, session.next_ordinal)
     return session.holds_temporaries
@@ -215,7 +214,7 @@ class Concerns:
         return (requested or self._assurance.default).at_least(least)
 
     async def again(self, requested: WriteConcern | None, offset: int) -> WriteConcern:
-        """Return the same for a write that the log has already, even if it would be refused now."""
+        """Return the write concern of a write in the log, even if it would be refused now."""
         least = None
         operation = await self._attempts.operation(offset) if self._asks_for_more else None
         if operation is not None:
@@ -225,31 +224,29 @@ class Concerns:
 
 
 ATTEMPTS_MAX: Final = 8
-"""Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
+"""Chosen: if a few clients keep redefining one object, one of them succeeds at each attempt."""
 PAUSE_S: Final = 0.1
-"""After n stale attempts, up to n times that: concurrent definitions must get out of step."""
+"""The longest random pause, times the stale attempts: concurrent definitions get out of step."""
 
 Make: TypeAlias = Callable[[], Awaitable[Operation]]
 
 
 class Attempts:
-    """Brings a client's write into the log: looked for first, made, and made again where that
-    helps.
+    """Brings a client's write into the log: looks it up, makes it, and makes it anew if needed.
 
-    In this order, for every door and every kind of write:
+    The order is the same for every door and every kind of write:
 
-    1. *Is it known?* Whatever else is to be said of a request, an operation of its user and id
-    in the log comes first: the answer is that operation's outcome, whatever the tables are like
-    by now. 2. *Make it*: whatever is looked up for it (columns, views, the analysis) is looked
-    up where this cluster is, which is cheap. If that fails for good, it may only be because this
-    cluster lags. So it waits until everything is applied that the log held at that moment, and
-    looks again: for the id, and at the tables. Only then a failure is final. 3. *Append it.* If
-    it turns out to be stale (`replicate.log_state.definitions`), it is made again.
+    1. *Is it known?* If the log has an operation of the same user and id, its outcome is the
+       answer, whatever the tables are like now.
+    2. *Make it.* This cluster looks up what the write needs (columns, views, the analysis). A final
+       failure may only mean that this cluster lags. So it waits until it has applied all records
+       that the log held then, and tries again from 1. Only then a failure is final.
+    3. *Append it.* If it proves stale (`replicate.log_state.definitions`), it is made again.
 
     If the log cannot be reached, a request that is sent for the first time gets the log's error: no
     cluster can have applied it. A retry gets an unknown outcome.
 
-    The caller keeps the request's deadline.
+    The caller enforces the request's timeout.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -258,9 +255,9 @@ class Attempts:
         self._log_end = LogEnd(replica.read_end)
 
     async def known(self, request: Request) -> WriteAttempt | None:
-        """Return the operation that the log has of this request already.
+        """Return the request's operation, read from the log here, with its outcome.
 
-        None if none was read here so far, or if it may be made again. Raises RequestError.
+        None if no such operation was read here, or if it may be made again. Raises RequestError.
         """
         found: WriteAttempt | None = None
         for each in retry_ids(request.id):
@@ -271,7 +268,7 @@ class Attempts:
         return found
 
     def newest(self, user: str, request_id: str) -> Known | None:
-        """Return the operation of a request that counts by now, if one was read here."""
+        """Return the newest operation under a request's retry ids that was read here, or None."""
         newest: Known | None = None
         for each in retry_ids(request_id):
             if (known := self._core.outcomes.find((user, each))) is None:
@@ -280,7 +277,7 @@ class Attempts:
         return newest
 
     def next_id(self, request: Request) -> str:
-        """Return the id under which a request's write is to be made now, see `route.model`."""
+        """Return the retry id of a request's next write; `route.model` explains these ids."""
         found = request.id
         for found in retry_ids(request.id):
             known = self._core.outcomes.find((request.user, found))
@@ -289,9 +286,9 @@ class Attempts:
         return found
 
     async def unless_known(self, request: Request, error: RequestError) -> WriteAttempt:
-        """Return the operation of a request that would be refused, if the log has it; else raise.
+        """Return the operation of a refused request, if the log has it; else raise ``error``.
 
-        For what is refused by its words alone, wherever the tables stand.
+        For a request that is refused by its text alone, whatever the tables hold.
         """
         if not _is_final(error):
             raise _of_attempt(request, error)
@@ -306,8 +303,8 @@ class Attempts:
     ) -> WriteAttempt:
         """Return the operation that counts, with its outcome here.
 
-        ``make`` raises RequestError; it is called again if that may come to something else.
-        ``logged`` is called each time the log holds what was made.
+        ``make`` raises RequestError; it is called again if the result may be another one.
+        ``logged`` is called each time an operation is in the log.
         """
         needed: int | None = None
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -327,7 +324,7 @@ class Attempts:
                 continue
             made_as, facts, rests_on = operation.id, Facts.of(operation), operation.rests_on
             submitted = self._replica.writes.submit(operation, request.timeout_s, logged)
-            del operation  # may be large, and whoever runs it reads it from the log
+            del operation  # may be large; the applier reads it from the log
             offset, outcome = await submitted
             if _again(outcome) and self.next_id(request) != made_as:
                 continue
@@ -347,7 +344,7 @@ class Attempts:
     async def operation(self, offset: int) -> Operation | None:
         """Return the operation that the log has at an offset.
 
-        None if it is gone: what is trimmed was applied by every cluster.
+        None if its record was trimmed: then every cluster has applied it.
         """
         try:
             return await self._core.own_log.operation(offset)
@@ -355,9 +352,9 @@ class Attempts:
             return None
 
     async def ground(self, names: frozenset[str] = frozenset()) -> Ground:
-        """Return the present offsets here, for a lookup of tables of these names.
+        """Return the ground for a lookup of tables of these names.
 
-        It is near enough to the log's end for the operation to find its place in time.
+        Waits until this cluster is near the log's end, so that the operation can be in time.
         """
         core = self._core
         far = reach(core.limits.window_records) // 2
@@ -365,7 +362,7 @@ class Attempts:
         return Ground.now(core)
 
     async def _end_after(self, request: Request, refusal: RequestError) -> int:
-        """Return an end that the log had after the request came."""
+        """Return the log's end as of a moment after the request came."""
         try:
             async with asyncio.timeout(self._core.timeouts.append_s):
                 return await self._log_end.read()
@@ -375,7 +372,7 @@ class Attempts:
             raise _log_away(error, WriteOutcome.UNKNOWN) from error
 
     async def _read(self, end: int) -> None:
-        """Wait until the log is read up to there."""
+        """Wait until the log is read up to ``end``; raises RequestError."""
         append_s = self._core.timeouts.append_s
         if not await self._replica.admission.heard_up_to(end, append_s):
             raise RequestError(
@@ -396,12 +393,12 @@ def _again(outcome: OperationOutcome | None) -> bool:
 
 
 def _is_final(error: RequestError) -> bool:
-    """True if the client would take the request for an ended one."""
+    """True if the error ends the request for its client."""
     return error.kind is not FailureKind.AVAILABILITY
 
 
 def _of_attempt(request: Request, error: RequestError) -> RequestError:
-    """Return the client's error for an obstacle: the log may have an earlier attempt."""
+    """Return the error; for a retry its outcome is unknown: the log may have an earlier attempt."""
     if request.age_s > 0 and error.outcome is WriteOutcome.NOT_SENT:
         error.outcome = WriteOutcome.UNKNOWN
     return error

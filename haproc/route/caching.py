@@ -1,4 +1,4 @@
-"""The queries that kept answers may serve, and the shell that keeps and gives these answers."""
+"""The choice of queries that the cache may answer, and the shell that keeps and gives answers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ OURS: Final = f"{CATALOG}."
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The reading of a query. ``reason``: why it is not repeatable; empty if it is.
+    """The reading of a query. ``reason``: why its answer is not repeatable; empty if it is.
 
-    ``since``: all that may change the query and stands below was applied when Spark was asked.
+    ``since``: all definitions below this offset were applied when Spark was asked.
     """
 
     since: int
@@ -47,10 +47,10 @@ class Reading:
 class Repeatable:
     """Finds the queries whose answers stay the same as long as their tables do, and these tables.
 
-    Spark's reading of the query must show it, as for a write that is replicated as it stands, in a
-    session of HAProc's own without temporary objects. It fails closed: a query that is not known to
-    depend on Delta tables of the catalog alone is not repeatable. Neither is one that reads a table
-    with a LOCATION of its own, because a write to another table there would change it, too.
+    Spark's reading of the query must prove it, by the rules for a write that is replicated as it
+    is, in a session of HAProc's own without temporary objects. The check fails closed: a query that
+    may depend on more than Delta tables of the catalog is not repeatable. Neither is one that reads
+    a table with a LOCATION of its own, because a write to another table there would change it, too.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
@@ -72,15 +72,15 @@ class Repeatable:
         return Reading(since, found.reads)
 
     def holds(self, reading: Reading) -> bool:
-        """True if nothing can have been redefined since."""
+        """True if nothing can have been redefined since the reading."""
         return not self._core.log_state.written.defined(reading.since)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables that a query reads, and ``rests_on``: what else decides which these are.
+    """The tables that a query reads. ``rests_on``: the objects that decide which tables these are.
 
-    ``since``: all that may redefine any of it and stands below was applied by then.
+    ``since``: all records below that may redefine one of these objects were applied.
     """
 
     names: frozenset[str]
@@ -97,7 +97,7 @@ LAZY: Final = members(
 )
 """Relations of a plan that Spark only analyzes when asked for its plan, and does not run."""
 _SHOWN: Final = ("show_string", "html_string")
-"""Those that show another one as text."""
+"""Relations that show another relation as text."""
 
 
 class Narrowing:
@@ -105,11 +105,11 @@ class Narrowing:
 
     A query shows only its tables. So it is fresh enough once everything that may change these is
     applied, even while other operations before it still run, such as a table that is computed for
-    an hour. Its tables are those that Spark reads in it, in a session without temporary objects. It
-    fails closed. A query waits for everything if its session holds a temporary object, if it reads
-    tables of another kind, or if something it uses may have been redefined since it was read: a
-    table, a view, a function. If a statement changes the session meanwhile, the names may mean
-    something else by the time the query runs: the caller checks again once Spark has begun to
+    an hour. Its tables are those that Spark reads in it, in a session without temporary objects.
+    The lookup fails closed: a query waits for everything if its session holds a temporary object,
+    if it reads tables of another kind, or if something it uses may have been redefined since it was
+    read: a table, a view, a function. If a statement changes the session meanwhile, the names may
+    mean something else by the time the query runs: the caller checks again once Spark has begun to
     answer.
     """
 
@@ -118,14 +118,13 @@ class Narrowing:
         self._readings = readings
 
     async def applied(self, understood: Understood) -> Callable[[], int] | None:
-        """Return a function for the offset below which the query's tables are complete; None: not
-        known."""
+        """Return a function for the offset below which the query's tables are complete, or None."""
         if understood.session is not None or unfit(understood):
             return None
         try:
             tables = await self._tables(understood)
         except (EngineError, RefusedError):
-            return None  # running it shows the fault
+            return None  # running the query shows the error
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
@@ -134,7 +133,7 @@ class Narrowing:
     async def applied_in(
         self, understood: Understood, session: ClientSession | None
     ) -> Callable[[], int] | None:
-        """Return the same for a query in its sender's session; nothing is remembered of it."""
+        """Return the same for a query in the client's session; the result is not remembered."""
         if session is None:
             return await self.applied(understood)
         if session.holds_temporaries or session.handles:
@@ -145,7 +144,7 @@ class Narrowing:
             shown = query is not None or not unfit_text(understood)
             tables = await self._tables(understood, query) if shown else None
         except (EngineError, RefusedError):
-            return None  # running it shows the fault
+            return None  # running the query shows the error
         if tables is None:
             return None
         found, schedule = tables, self._core.schedule
@@ -159,7 +158,7 @@ class Narrowing:
     async def _tables(
         self, understood: Understood, query: SparkPlan | None = None
     ) -> Tables | None:
-        """Return the tables that a query reads: its text, or a plan."""
+        """Return the tables that a query, given as text or plan, reads; None: not known."""
         core, user = self._core, understood.request.user
         definitions = core.watermarks.definitions_applied
         found = await self._readings.query(
@@ -172,7 +171,7 @@ class Narrowing:
         if not all(each.startswith(OURS) for each in found.reads):
             return None
         if core.watermarks.definitions_applied != definitions:
-            return None  # the look may have met the one before
+            return None  # the reading may show the earlier definition
         applied = core.schedule.applied_of(found.rests_on)
         return Tables(found.reads, found.rests_on, applied)
 
@@ -200,7 +199,7 @@ def query_in(understood: Understood) -> SparkPlan | None:
 
 
 TEXT_MAX: Final = 100_000
-"""Longer texts are no dashboard's, and looking for them would hold up everybody. Chosen."""
+"""Longer texts come from no dashboard, and looking them up would block other requests. Chosen."""
 _WRITTEN: Final = "a table that it reads was being written"
 
 
@@ -208,11 +207,11 @@ class Counts(Protocol):
     """The metrics of the cache."""
 
     def cached(self, outcome: str) -> None:
-        """A query was answered for which the cache counts: hit, kept, or not_kept."""
+        """Count an answer to a query that may use the cache: hit, kept, or not_kept."""
         ...
 
     def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """So much is kept; so many answers were given up so far, and why."""
+        """Report the kept answers, their bytes, and the numbers given up by reason."""
         ...
 
 
@@ -235,12 +234,12 @@ def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
 
 
 def unfit(understood: Understood) -> str:
-    """Return why a query's answer is never kept, by its form alone; empty if it may be."""
+    """Return why a query's answer is never kept, by the query's form; empty if it may be."""
     return "it runs in a session" if understood.session is not None else unfit_text(understood)
 
 
 def unfit_text(understood: Understood) -> str:
-    """Return the same for a query's text, wherever it runs."""
+    """Return the same for the query's text alone."""
     statement = understood.statement
     if (
         not isinstance(understood.request.statement, SentSql)
@@ -253,14 +252,13 @@ def unfit_text(understood: Understood) -> str:
 
 
 class Caching:
-    """Answers queries from what is kept, and keeps what they are answered: the shell of
-    `kept_answers`.
+    """Answers queries from kept answers, and keeps new ones; `kept_answers` has the rules.
 
-    A query that the cache may answer is read to its end before its answer begins, unless it is
-    too large to be kept. While it runs, an equal one of its user waits for it, once; then it
+    A query that may use the cache is read to its end before its answer begins, unless the answer is
+    too large to be kept. Meanwhile an equal query of its user waits for it, once; then that one
     runs by itself.
 
-    ``repeatable`` decides which answers may be kept, and what they rest on.
+    ``repeatable`` decides which answers may be kept, and the tables that they rest on.
     """
 
     def __init__(self, core: Core, limits: Cache, repeatable: Repeatable, counts: Counts) -> None:
@@ -272,13 +270,13 @@ class Caching:
         self._under_way: dict[tuple[str, Key], asyncio.Event] = {}
 
     def held(self, understood: Understood, still: Callable[[], bool]) -> Answer | None:
-        """Return the kept answer, if it is the one that the query would get here now.
+        """Return the kept answer, if the query would get the same one here now.
 
-        ``still``: whether the rules would decide about the query as they have.
+        ``still`` returns True if the rules would decide about the query as before.
 
-        A caller that counts by the log's end makes sure that this HAProc has read so far. What the
-        client has seen counts even if it was here: a process that was replaced and does not know it
-        must not go behind what its successor showed.
+        If the level needs the log's end, the caller makes sure that this HAProc has read up to it.
+        Offsets that the client has seen count even if this cluster showed them: a process that was
+        replaced, and does not know it, must not show less than its successor did.
         """
         core = self._core
         if not self._wanted(understood) or unfit(understood) or core.condition.state not in SERVING:
@@ -301,13 +299,13 @@ class Caching:
         run: Callable[[], Awaitable[Answer]],
         still: Callable[[], bool],
     ) -> Answer:
-        """Run a query of which nothing is held, and keep its answer if that may be."""
+        """Run a query without a kept answer, and keep its answer if that is allowed."""
         if not self._wanted(understood):
             return await run()
         if reason := unfit(understood):
             return _with_report(await run(), reason)
         key = _key(understood)
-        of_user = understood.request.user, key  # a waiting query waits for its own user's turn
+        of_user = understood.request.user, key  # a query waits only for its user's equal ones
         if (other := self._under_way.get(of_user)) is not None:
             await other.wait()
         if (held := self.held(understood, still)) is not None:
@@ -340,7 +338,7 @@ class Caching:
         run: Callable[[], Awaitable[Answer]],
         ended: asyncio.Event,
     ) -> Answer:
-        """Run it; ``ended`` is set as soon as nobody has anything to wait for."""
+        """Run a query and keep its answer; sets ``ended`` early if the answer cannot be kept."""
         begun = await self._begun(understood)
         if isinstance(begun, str):
             ended.set()
@@ -349,10 +347,10 @@ class Caching:
         return await self._taken(key, begun, answer)
 
     async def _begun(self, understood: Understood) -> KeptAnswer | str:
-        """Return the answer to keep of a query that begins now, or the reason why none is kept.
+        """Return the answer to keep, still without rows, of a query that begins now; or why not.
 
-        Nothing is waited for between the last look and the query's start: what comes later is seen
-        by its offset, and what the query reads is what it did when Spark was asked.
+        Nothing is awaited between the last check and the query's start. So later writes have higher
+        offsets than ``since``, and the query reads the tables of Spark's reading.
         """
         core, user = self._core, understood.request.user
         try:
@@ -403,7 +401,7 @@ class Caching:
         return _with_report(replace(answer, result=Replayed(chunks)), _WRITTEN * outdated)
 
     def _no_room(self, size: int, more: int) -> str:
-        """Reserve so much more for an answer of this size, or return why it cannot be kept."""
+        """Reserve ``more`` bytes for an answer of ``size``; return why not, or an empty text."""
         if size + more > self._limits.answer_bytes_max:
             return "it is larger than cache.answer_bytes_max"
         return "" if self._kept.reserve(more) else "answers on their way fill cache.bytes_max"
@@ -418,6 +416,6 @@ def _key(understood: Understood) -> Key:
 
 
 def _with_report(answer: Answer, reason: str) -> Answer:
-    """Return an answer that a query gave just now; ``reason``: why it is not kept."""
+    """Return a new answer with the cache's report; ``reason``: why the answer is not kept."""
     cache_report = CacheReport(hit=False, kept=not reason, reason=reason)
     return replace(answer, report=replace(answer.report, cache=cache_report))

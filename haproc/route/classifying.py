@@ -46,8 +46,8 @@ from haproc.sessions.client import ClientSession
 
 SAME_MAX: Final = 64
 SAME_CHARACTERS_MAX: Final = 1024
-"""Texts that are known for what they are, and how long one is. PySpark sends each text twice: when
-a DataFrame is made of it, and when that is collected. Chosen."""
+"""The number of remembered classifications, and the longest text of one. PySpark sends each text
+twice: when a DataFrame is made of it, and when that is collected. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """A request, and what has to be known of it before its statement runs."""
+    """A request with its session, its settings and its statement's classification."""
 
     request: Request
     session: ClientSession | None
@@ -80,7 +80,7 @@ class Understood:
 
     @property
     def asker(self) -> Asker:
-        """The user, settings and session for which Spark reads it."""
+        """The user, the settings and the session for which Spark reads the statement."""
         return Asker(self.settings, self.session, self.request.user)
 
 
@@ -101,7 +101,7 @@ async def with_bound(request: Request, texts: Texts) -> Request:
 
 
 def as_it_runs(understood: Understood) -> Statement:
-    """Return the form of a statement for a cluster, if it is not for the log."""
+    """Return a statement as a cluster runs it; only for statements that do not enter the log."""
     match understood.request.statement:
         case SentSql():
             return SqlText(understood.statement.sql)
@@ -116,7 +116,7 @@ def as_it_runs(understood: Understood) -> Statement:
 class Classifying:
     """Classifies by an operator's rules. Methods raise RequestError.
 
-    ``recognised`` has Spark's parser classify a text (settings, user; raises RefusedError,
+    ``recognised`` lets Spark's parser classify a text (settings, user; raises RefusedError,
     EngineError), ``failed`` returns the client's error for an EngineError.
     """
 
@@ -171,7 +171,7 @@ class Classifying:
                 assert_never(request.statement)
 
     async def concern_of(self, op: Operation) -> WriteConcern | None:
-        """Return the concern that the rules as they are now ask for, of an operation of the log."""
+        """Return the write concern that the present rules ask of an operation in the log."""
         match op.write:
             case SqlText(text) | QueryWrite(text):
                 pass
@@ -229,7 +229,7 @@ class Classifying:
         *,
         there: bool = False,
     ) -> Classified:
-        """Return the classification of a request's plan; ``there``: what it writes exists."""
+        """Return the classification of a request's plan; ``there``: its target exists."""
         user, override = request.user, request.operation_class
         context = Context(settings.catalog, settings.schema, user, request.rights)
         size, values = _texts_size(reading), (reading, context, self._rules, self._bounds, override)
@@ -245,7 +245,7 @@ class Classifying:
             raise refused(error) from error
 
     def _rows(self, table: str, settings: Settings, user: str, rights: Rights) -> Classified:
-        """Return the classification of rows for a table: an INSERT for the rules."""
+        """Return the classification of rows for a table; rules treat them as an INSERT."""
         context = Context(settings.catalog, settings.schema, user, rights)
         try:
             found = classify(_as_insert(table), context, self._rules)
@@ -276,7 +276,7 @@ def only_selects(reading: PlanReading, settings: Settings) -> bool:
 
 
 def read_of(sent: SentPlan) -> ReadPlan:
-    """Return a plan as it was read where it came in, or read it now; raises RefusedError."""
+    """Return a plan's reading: the one made at the door, or a new one; raises RefusedError."""
     return sent.read or _read(sent.plan)
 
 

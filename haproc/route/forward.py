@@ -1,8 +1,8 @@
-"""Has another HAProc run a query, over the doors between peers, and hands its result on.
+"""Lets another HAProc run a query, by the doors between peers, and passes its result on.
 
-The result passes through piece by piece: a reader that is slow holds back the peer, and through
-it the peer's cluster. One that goes away ends the query there. A query is forwarded once: the peer
-runs it or refuses it.
+The result passes piece by piece: a slow reader slows down the peer, and so the peer's cluster. When
+the reader goes away, the query ends there. A query is forwarded once: the peer runs it or refuses
+it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from haproc.route.model import Answer, HaReport, Request, Sent, SentPlan, SentRo
 
 # A result on its way from one HAProc to another: a sequence of frames.
 #
-# Each has a head of fixed size (what it is, rows, bytes) and then its bytes. A chunk's are those
-# that the cluster made, untouched. The end and an error are frames, too, so that what breaks off is
-# neither.
+# Each frame has a head of fixed size (kind, rows, bytes) and then its bytes. The bytes of a chunk
+# are those of the cluster, unchanged. The end and an error are frames, too: a result that breaks
+# off has neither.
 
 
 CONTENT_TYPE: Final = "application/vnd.haproc.pieces"
 _HEAD: Final = struct.Struct(">BQQ")
 HEAD_BYTES: Final = _HEAD.size
 _CHUNK_BYTES_MAX: Final = 1 << 31
-"""More than a cluster hands out at once; it only bounds what a broken stream can ask for."""
+"""A bound for broken streams: larger than any chunk that a cluster gives."""
 
 
 class FrameKind(IntEnum):
@@ -51,7 +51,7 @@ class FrameKind(IntEnum):
 
 
 class BrokenPiecesError(Exception):
-    """The received bytes are no such sequence."""
+    """The received bytes are no sequence of frames."""
 
 
 def chunk_head(chunk: Chunk) -> bytes:
@@ -104,7 +104,7 @@ _MARGIN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PeerQuery:
-    """A query that a peer is to run once it has applied so many records as are ``needed``."""
+    """A query for a peer, which runs it once it has applied ``needed`` records."""
 
     request_id: Identifier
     statement: Annotated[str, Meta(min_length=1)]
@@ -175,7 +175,7 @@ def _text(statement: Sent) -> str:
 
 
 def _refusal(peer: str, data: bytes) -> Exception:
-    """Return the error to raise for a peer's: only the statement's own goes to the client."""
+    """Return the error to raise for a peer's error; a client gets only errors of its statement."""
     try:
         error = read_error(data)
     except BrokenPiecesError as broken:

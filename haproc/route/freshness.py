@@ -1,16 +1,16 @@
-"""The choice of a place where a query is fresh enough.
+"""The choice of a cluster that is fresh enough for a query.
 
-Every level comes down to one number, the *need*: so many records of the log, counted from its
-beginning, must be applied where the query runs before it starts. Applied means that every record
-below is; records that are applied out of order above it do not count.
+Every level becomes one number, the *need*: the number of records, counted from the log's beginning,
+that the query's cluster must have applied before the query starts. All records below it must be
+applied; records that were applied out of order above it do not count.
 
 - ``session``: what the client wrote and saw before.
 - ``linearizable``: the log's end, read after the request came. Every write that was acknowledged
-  before that stands below it.
+  before that is below it.
 - ``bounded``: that end less ``lag_max``. The bound never rests on an end that was known earlier,
   nor on a peer's report about itself: a cluster that runs a peer's query waits for the same number.
 
-A need never moves once it is known, so a cluster that goes on applying reaches it.
+A need never changes once it is known, so a cluster that goes on applying reaches it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LEVELS_OF_THE_LOG = frozenset({Consistency.BOUNDED, Consistency.LINEARIZABLE})
 
 
 EVERYBODY: Final = ""
-"""A name that no cluster has."""
+"""A name for any cluster: no cluster has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Another cluster by its last report. ``applied``: what it had applied then, at least."""
+    """Another cluster by its last report. ``applied``: its cursor then; None: unknown."""
 
     name: str
     serving: bool
@@ -41,24 +41,24 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Run it here, now."""
+    """Run the query here, now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until this cluster has what is needed, or the time is over."""
+    """Wait until this cluster has applied the needed records, or the time is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Have this peer run it."""
+    """Let this peer run the query."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Nobody can; ``why`` contains each cluster's progress."""
+    """Refuse the query: no cluster can run it. ``why`` contains each cluster's progress."""
 
     why: str
 
@@ -67,10 +67,10 @@ Decision: TypeAlias = Serve | Wait | Forward | Refuse
 
 
 def need(wanted: Freshness, cluster: str, log_end: int) -> int:
-    """Return the number of records that the cluster must have applied. ``log_end`` counts where the
-    level asks for it.
+    """Return the number of records that the cluster must have applied.
 
-    For `EVERYBODY` it is what any cluster must have applied.
+    ``log_end`` counts only for `LEVELS_OF_THE_LOG`. For `EVERYBODY` the number holds for any
+    cluster.
     """
     if wanted.level is Consistency.ANY:
         return 0
@@ -97,15 +97,15 @@ def decide(
 ) -> Decision:
     """Decide what happens to a query next.
 
-    ``waited``: it has waited for this cluster; ``nearer``: the cluster has come nearer meanwhile,
-    or is about to, and there is time left. ``tried``: peers that were asked in vain since.
+    ``waited``: the query has waited for this cluster. ``nearer``: the cluster has applied more
+    meanwhile, or is about to, and there is time left. ``tried``: peers that could not run it.
     """
     if applied >= need(wanted, me, log_end):
         return Serve()
     fit = [p for p in peers if p.name not in tried and _fits(p, wanted, log_end)]
     if fit and may_forward and (waited or wanted.level is Consistency.BOUNDED):
         return Forward(max(fit, key=_applied).name)
-    # Where nobody is farther, its place here is as good as any: to ask elsewhere begins anew.
+    # If no peer is fresh enough, the query goes on waiting here: elsewhere it would begin anew.
     if not waited or (nearer and not fit):
         return Wait()
     return Refuse(_why(wanted, me, applied, log_end, peers))
@@ -137,7 +137,7 @@ def _standing(name: str, applied: int, needed: int) -> str:
 
 
 def records(count: int) -> str:
-    """Return so many records, for people."""
+    """Return a number of records as text for people."""
     return "1 record" if count == 1 else f"{count} records"
 
 

@@ -17,9 +17,10 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """Answers of Spark that hold until a definition changes on this cluster.
+    """Answers of Spark that are valid until a definition changes on this cluster.
 
-    The least recently used one leaves first. ``epoch`` returns how many definitions changed.
+    The least recently used one is dropped first. ``epoch`` returns the number of changed
+    definitions.
     """
 
     def __init__(self, epoch: Callable[[], int], entries_max: int) -> None:
@@ -29,7 +30,7 @@ class Remembered(Generic[K, V]):
         self._as_of: int | None = None
 
     def find(self, key: K) -> V | None:
-        """Return the kept answer, if it would be given again."""
+        """Return the kept answer, if it is still valid."""
         self._forget_outdated()
         found = self._entries.get(key)
         if found is not None:
@@ -51,17 +52,16 @@ class Remembered(Generic[K, V]):
             self._as_of = epoch
 
 
-# Queries' answers that are kept, and when one may be given again.
+# Kept answers of queries, and the time for which they are valid.
 #
 # An answer is kept with an offset, ``since``: it shows all writes to its tables below, and none
-# from there on. As long as the log, as far as it was read here, holds no write to one of them from
-# there on, a query that starts now would give the same; and it would give one that has applied all
-# that was read. So an answer may be given again at every level of consistency that this HAProc has
-# read far enough for.
+# from there on. It is valid as long as this HAProc has read no write to its tables from ``since``
+# on: a query that starts now would get the same answer, even from a cluster that has applied all
+# records read here. So it serves every consistency level for which this HAProc has read enough.
 
 
 OVERHEAD_BYTES: Final = 1024
-"""The bytes of an answer beside its rows; chosen, so that small ones are bounded too."""
+"""The bytes of an answer beside its rows. Chosen, so that small answers are bounded, too."""
 
 
 Key: TypeAlias = bytes
@@ -70,7 +70,7 @@ Key: TypeAlias = bytes
 def key_of(sql: str, settings: Settings) -> Key:
     """Return the key of a query: its text with its parameters, and its settings.
 
-    Not its user, whom Spark never learns: rules have let him ask it, or this is not looked for.
+    The user is not part of it: Spark does not know users, and the rules are asked before a lookup.
     """
     return hashlib.blake2b(repr((settings, sql)).encode(), digest_size=32).digest()
 
@@ -79,8 +79,9 @@ def key_of(sql: str, settings: Settings) -> Key:
 class KeptAnswer:
     """The answer to one query. ``chunks`` are as the cluster gave them.
 
-    ``departures``: how often this member had left service then; its tables may be other ones after
-    that. ``after_offset``: of its report. ``at_s``: when its query began, by the loop's clock.
+    ``departures``: the number of times that this member had left service; its tables may differ
+    after the next time. ``after_offset``: that of its report. ``at_s``: the loop's clock when its
+    query began.
     """
 
     chunks: tuple[Chunk, ...]
@@ -95,14 +96,14 @@ class GivenUp(StrEnum):
     """The reason why an answer is kept no longer."""
 
     WRITTEN = "written"
-    """One of its tables was, or this member was out of service."""
+    """One of its tables was written, or this member was out of service."""
     ROOM = "room"
 
 
 class KeptAnswers:
-    """The answers that are kept; the least recently used one leaves first.
+    """The kept answers; the least recently used one is dropped first.
 
-    Bytes of answers on their way count.
+    Bytes that are reserved for coming answers count, too.
     """
 
     def __init__(self, written: Written, bytes_max: int) -> None:
@@ -118,11 +119,11 @@ class KeptAnswers:
 
     @property
     def bytes_used(self) -> int:
-        """The bytes of answers that are kept or on their way."""
+        """The bytes that are used by kept answers or reserved for coming ones."""
         return self._bytes
 
     def find(self, key: Key, departures: int) -> KeptAnswer | None:
-        """Return the answer, if it is still the one that its query would get."""
+        """Return the answer, if its query would get the same one now."""
         answer = self._answers.get(key)
         if answer is None:
             return None
@@ -139,7 +140,7 @@ class KeptAnswers:
         return left or self._written.changed(answer.tables, answer.since)
 
     def reserve(self, size: int) -> bool:
-        """Make room for bytes of an answer on its way; False if there is none."""
+        """Reserve bytes for a coming answer, dropping others; False if there is not enough room."""
         while self._bytes + size > self._bytes_max and self._answers:
             self._drop(next(iter(self._answers)))
             self.given_up[GivenUp.ROOM] += 1
@@ -149,7 +150,7 @@ class KeptAnswers:
         return True
 
     def give_back(self, size: int) -> None:
-        """Take back what was reserved for an answer that is not kept."""
+        """Release bytes that were reserved for an answer that is not kept."""
         self._bytes -= size
 
     def keep(self, key: Key, answer: KeptAnswer) -> None:

@@ -1,4 +1,4 @@
-"""Makes a statement an operation, ready for the log; or shows its classification."""
+"""Turns a statement into an operation for the log, or shows its classification."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from haproc.route.streams import refused, timed_out
 
 
 class Showing:
-    """Shows the classification of a statement that is sent now, and runs nothing of it.
+    """Shows a statement's classification without running the statement.
 
     ``understood`` returns a request's classification.
     """
@@ -145,9 +145,9 @@ _HINT_RESTORE: Final = "write the rows that the table should hold"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An operation, and its statement as the rules have decided about it.
+    """An operation, and its statement with the rules' decision.
 
-    ``evolves``, ``writes_known``: see `redefined_by`.
+    ``evolves``, ``writes_known``: the arguments of `redefined_by`.
     """
 
     operation: Operation
@@ -157,14 +157,13 @@ class Made:
 
 
 class Making:
-    """Makes a statement an operation: read by Spark, judged, ready for the log.
+    """Turns a statement into an operation: Spark reads it, and the judge decides about it.
 
-    By what Spark reads of its tables operators' rules decide, too (`haproc.route.ruling`).
+    Operators' rules decide, too, by the tables that Spark reads in it (`haproc.route.ruling`).
 
-    ``ground`` returns what stands here when something is looked up.
-
-    It is taken before the look, by what is written: what is read is not known yet. If this cluster
-    is far behind with that, the operation turns out stale, and is made again once it no longer is.
+    ``ground`` returns this cluster's state before a lookup, given the tables that are written: the
+    tables that are read are not known yet. If this cluster is far behind with those, the operation
+    proves stale, and is made again when the cluster has caught up.
 
     ``foresee`` receives each statement, as far as it is known before Spark has read it.
     """
@@ -220,7 +219,7 @@ class Making:
         analyzed_to = operation.analyzed_to
         if analyzed_to is None:
             analyzed_to = (await self._ground(frozenset())).low
-        # Last: a fence that it is to stand in front of is then above what is applied here.
+        # Last: a later fence of the authorization then has an offset above what is applied here.
         await standing.check()
         rests_on = operation.rests_on | {standing.name}
         operation = replace(operation, analyzed_to=analyzed_to, rests_on=rests_on)
@@ -248,13 +247,13 @@ class Making:
             if found.few is not None:
                 write = ArrowRows(rows.table, found.few)
             return self._plain(understood, write)
-        # However short it is: compressed, or with dictionaries, it may be a thousand times as long.
+        # In a thread even if short: compressed or with dictionaries, it may grow a thousand times.
         stream = await self._texts.beside(fitted, rows.stream, columns, self._bytes_max, rows.form)
         return self._plain(understood, ArrowRows(rows.table, stream))
 
     async def _of_text(self, understood: Understood) -> Made:
         statement = understood.statement
-        # Literals are read by settings of the session's own, too.
+        # The session's own settings affect how literals are read.
         if own_of(understood.settings):
             statement = replace(statement, insert=None)
             understood = replace(understood, statement=statement)
@@ -283,7 +282,7 @@ class Making:
         return replace(made, evolves=evolves)
 
     async def _of_text_with_frames(self, understood: Understood, data: bytes) -> Made:
-        """A SQL text that reads DataFrames which came with it: judged like any other text."""
+        """Return the operation of a SQL text that comes with DataFrames."""
         ground = await self._ground(understood.statement.writes)
         self._foresee(self._made(understood, understood.statement, SparkPlan(data)))
         return await self._judged(understood, ground, await self._plans.with_frames(understood))
@@ -291,7 +290,7 @@ class Making:
     async def _judged(
         self, understood: Understood, ground: Ground | None, frames: Frames | None = None
     ) -> Made:
-        """Return a text as an operation, by what Spark reads in it."""
+        """Return the operation of a text, judged by Spark's reading."""
         statement, session, moment = understood.statement, understood.session, _moment(understood)
         if statement.kind is Kind.RESTORE:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, _RESTORED, _HINT_RESTORE)
@@ -306,7 +305,7 @@ class Making:
             user, size = understood.request.user, len(found.sql)
             now = await self._texts.run(user, size, plain_insert, found.sql, context)
             statement = replace(statement, sql=found.sql, insert=None if now is None else now.shape)
-        if found.treatment is Treatment.MATERIALISE:  # whatever it inserts now, rows stand for it
+        if found.treatment is Treatment.MATERIALISE:  # rows replace whatever it inserts
             statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
         write = as_written(found, ref, plan, own_of(understood.settings))
@@ -323,7 +322,7 @@ class Making:
         verdict: WriteVerdict,
         ground: Ground | None,
     ) -> Made:
-        """Return the operation with what its analysis rests on."""
+        """Return the operation with the names that its analysis rests on."""
         rests_on = _rests_on(statement, verdict)
         operation = replace(
             self._made(understood, statement, write),
@@ -337,7 +336,7 @@ class Making:
     def _plain(self, understood: Understood, write: Write, *, evolves: bool | None = None) -> Made:
         """Return the operation of rows that come with the request; raises RefusedError.
 
-        Nobody reads them: their one table is in the request.
+        Spark does not read it: the request names its one table.
         """
         statement = understood.statement
         if statement.rules:
@@ -385,15 +384,15 @@ def _moment(understood: Understood) -> Moment:
 
 
 def _budget_s(*allowed: float | None) -> float | None:
-    """Return the least that anybody allows; None: unknown."""
+    """Return the smallest given budget; None: no budget is given."""
     return min((each for each in allowed if each is not None), default=None)
 
 
 def _rests_on(statement: Classified, verdict: WriteVerdict) -> frozenset[str]:
     """Return the tables, views and functions that decide how the statement is replicated.
 
-    Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds
-    out first.
+    Plain rows are the same for any table. DDL does not rest on the tables that it writes: its
+    origin tries it first.
     """
     if statement.insert is not None:
         return frozenset()

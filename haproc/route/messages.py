@@ -1,8 +1,8 @@
-"""Values as messages between a HAProc and its worker on texts, large texts apart.
+"""Messages between a HAProc and its worker process; large texts travel apart.
 
-Copying 60 MiB keeps the interpreter busy for 30 ms or more, so the event loop waits. Large strings
-and bytes are therefore not copied into the pickled message: they travel behind it as they are, and
-what comes back as it was sent does not travel at all.
+Copying 60 MiB keeps the interpreter busy for 30 ms or more, so the event loop waits. So large texts
+and bytes are not copied into the pickled message: they follow it unchanged. A text that an answer
+contains as it was sent does not travel again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Writer(pickle.Pickler):
         self.apart: list[Text] = []
 
     def persistent_id(self, obj: Any) -> tuple[str, int] | None:
-        """Return the place of a large text; None has everything else pickled."""
+        """Return the place of a large text; None for other objects, which are pickled."""
         if not isinstance(obj, str | bytes) or len(obj) < APART_MIN:
             return None
         for index, known in enumerate(self._sent):
@@ -42,16 +42,16 @@ class _Reader(pickle.Unpickler):
         self._texts = {"sent": sent, "apart": apart}
 
     def persistent_load(self, pid: Any) -> Text:
-        """Return the text that was written there."""
+        """Return the text at a place that `persistent_id` returned."""
         where, index = pid
         text: Text = self._texts[where][index]
         return text
 
 
 def write(stream: IO[bytes], value: Any, sent: Sequence[Text] = ()) -> list[Text]:
-    """Write a message; return the texts that travelled apart, for the answer to name.
+    """Write a message; return the texts that travelled apart, which the answer may refer to.
 
-    ``sent``: those that the other side sent before, and still has.
+    ``sent``: the texts that the other side sent before, and still has.
     """
     pickled = io.BytesIO()
     writer = _Writer(pickled, sent)

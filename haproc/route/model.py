@@ -1,4 +1,4 @@
-"""A client's request, HAProc's answer, and what the doors ask of the HAProc behind them."""
+"""A client's request, HAProc's answer, and the interface between the doors and their HAProc."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from haproc.route.rows.forms import ARROW, Form
 
 # The retry ids of a request: the ids under which its write stands in the log.
 #
-# Mostly there is one: the request's own. A write that was rejected because something was gone that
-# its client brings back (its session, its rows) is made again when the request is sent again,
-# under another id that follows from its own: ``ID~2``, ``ID~3`` …
+# Mostly there is one: the request's own. A write may be rejected because its client's session or
+# its rows were gone. When the client sends the request again, it brings these back. So the write is
+# made again, under another id that follows from the request's own: ``ID~2``, ``ID~3`` …
 #
-# Applied is at most one of them. Each id is made only by a HAProc that has read that the one before
-# it was *rejected*, which is final on every cluster; and of several operations of one id the first
-# in the log counts. So a lookup goes through the ids in turn, up to the first that is unknown, or
-# was not rejected so.
+# At most one of them is applied. A HAProc makes the next id only after it has read that the one
+# before was *rejected*, which is final on every cluster; and of several operations of one id the
+# first in the log counts. So a lookup goes through the ids in turn, up to the first that is
+# unknown, or was not rejected for this reason.
 
 
 IDS_MAX: Final = 8
-"""Chosen: sessions are not lost so often in a row; then its client gets the rejection."""
+"""Chosen: sessions are not lost so often in a row. After that the client gets the rejection."""
 _AGAIN: Final = frozenset({ErrorClass.SESSION_GONE.value, ErrorClass.ROWS_GONE.value})
 
 
 def retry_ids(request_id: str) -> Iterator[str]:
-    """Yield a request's ids in their order."""
+    """Yield a request's retry ids in their order."""
     yield request_id
     for number in range(2, IDS_MAX + 1):
         yield f"{request_id}~{number}"
@@ -48,7 +48,7 @@ def may_be_made_again(rejection: ApplicationFailure | None) -> bool:
     return rejection is not None and rejection.error_class in _AGAIN
 
 
-# What the doors ask of the HAProc behind them.
+# The interface between the doors and the HAProc behind them.
 
 
 class Service(Protocol):
@@ -59,14 +59,14 @@ class Service(Protocol):
         ...
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
-        """Return the attempt that awaits the outcome of this user's write; None if it is not here.
+        """Return a function that awaits the outcome of this user's write; None if it is not known.
 
-        Here: read from the log by this HAProc, within the window of request ids.
+        It is known if this HAProc has read it from the log, within the idempotency window.
         """
         ...
 
     async def revoke(self, request_id: str, user: str) -> Revoked | None:
-        """Take this user's write back for him; None if it was not read from the log here."""
+        """Revoke this user's write; None if it was not read from the log here."""
         ...
 
     async def is_final(self, offset: int) -> bool:
@@ -79,7 +79,7 @@ class Service(Protocol):
     async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
         """True if a write that is applied here has met this concern, now or in a moment.
 
-        None: the one that a request without any has. A rule may ask for more.
+        ``concern``: None means the default. A rule may ask for more.
         """
         ...
 
@@ -92,7 +92,7 @@ class Service(Protocol):
         afresh: bool,
         rights: Rights = UNBOUNDED,
     ) -> Mapping[str, str]:
-        """Have a client's session here; one that is new, or ``afresh``, begins with statements.
+        """Open a client's session here; a new one, or ``afresh``, begins with the statements.
 
         Returns the session's current catalog, schema and time zone.
         """
@@ -114,17 +114,17 @@ class Service(Protocol):
         ...
 
 
-# A client's request and HAProc's answer, whatever door they pass through.
+# A client's request and HAProc's answer, at any door.
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
     """The freshness that a query's answer needs, and the offsets that the client has seen.
 
-    ``lag_max``: records that may lack at level bounded. ``after_offset``: so many records, counted
-    from the log's beginning, the answer must show at every level but any. ``seen``: such a number
-    for each cluster that answered the client; it counts on all other clusters, because none ever
-    goes back behind what it has shown itself.
+    ``lag_max``: the records that may be missing at level bounded. ``after_offset``: the number of
+    records, counted from the log's beginning, that the answer must show at every level but any.
+    ``seen``: such a number for each cluster that answered the client; it counts on all other
+    clusters, because no cluster goes back behind what it has shown.
     """
 
     level: Consistency = Consistency.ANY
@@ -152,7 +152,7 @@ class SentSql:
 class Fitted:
     """Rows that were found to fit their table, as Arrow IPC streams in Spark's plain form.
 
-    ``schema`` has none of the rows, ``few`` all of them if they make one record.
+    ``schema`` has none of the rows, ``few`` all of them if they fit into one record.
     """
 
     schema: bytes
@@ -166,27 +166,27 @@ class ManyRows(Protocol):
     """
 
     async def fit(self, columns: Sequence[Column]) -> Fitted:
-        """Look at all rows whether they fit the columns; raises RequestError if any does not."""
+        """Check that all rows fit the columns; raises RequestError if one does not."""
         ...
 
     def passed(self) -> None:
-        """Take note that the log has its rows, or never will: they are not in memory any more."""
+        """Note that its rows have left memory: they are in the log, or never will be."""
         ...
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
     def hold(self) -> None:
-        """Keep it for one more."""
+        """Add a holder."""
         ...
 
     def release(self) -> None:
-        """Keep it for one less; after the last one it is gone."""
+        """Drop a holder; without holders the body is deleted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
-    """Rows to append to a table, not looked at yet; ``stream`` is an Arrow IPC stream if bytes."""
+    """Rows to append to a table, not checked yet; ``stream``: bytes if they are in memory."""
 
     table: str
     stream: bytes | ManyRows
@@ -200,7 +200,7 @@ class SentRows:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """A plan, parsed and not compressed, which nobody changes any more, and what it is."""
+    """A plan, parsed and not compressed, which is not changed any more, and its reading."""
 
     message: Any
     reading: PlanReading
@@ -212,7 +212,7 @@ class SentPlan:
 
     plan: bytes
     read: ReadPlan | None = field(default=None, compare=False, repr=False)
-    """The same as it was read where it came in; None: it is yet to be read."""
+    """The plan as the door has read it; None: it is not read yet."""
 
 
 Sent: TypeAlias = SentSql | SentRows | SentPlan
@@ -220,10 +220,10 @@ Sent: TypeAlias = SentSql | SentRows | SentPlan
 
 
 class Authorization(Protocol):
-    """By what a client was let in that may end while it asks, such as a job's attempt.
+    """The reason for which a client was admitted, if it may end meanwhile: a job's attempt.
 
-    Once it has ended, a `Fence` of its ``name`` is put into the log; so a write that rests on it
-    counts in front of the fence only.
+    When it has ended, a `Fence` of its ``name`` is appended to the log. A write that rests on it
+    counts only before that fence.
     """
 
     @property
@@ -232,19 +232,19 @@ class Authorization(Protocol):
         ...
 
     async def check(self) -> None:
-        """Return if it had not ended when this was called; else raise RequestError."""
+        """Raise RequestError if it had ended when this was called."""
         ...
 
 
 class RunPermit(Protocol):
-    """A request's place among those that are under way."""
+    """A request's permit to run."""
 
     def rest(self) -> None:
-        """Give it to the next one: there is nothing to be done but to wait."""
+        """Return the permit while the request only waits."""
         ...
 
     async def resume(self, within_s: float) -> None:
-        """Have one again, once it is this one's turn; raises RequestError."""
+        """Wait for a permit again; raises RequestError after ``within_s``."""
         ...
 
 
@@ -253,9 +253,8 @@ class Request:
     """One statement to run, whatever door it came by.
 
     ``id`` is the client's idempotency key. ``fingerprint`` is a digest of the request as the client
-    sent it: the same id with another fingerprint is refused. ``arrived_s`` is when the request
-    came, by the event loop's clock, and ``age_s`` how long before that it was sent for the first
-    time.
+    sent it: the same id with another fingerprint is refused. ``arrived_s`` is the loop's clock when
+    the request came, and ``age_s`` the time between its first sending and ``arrived_s``.
     """
 
     id: str
@@ -274,13 +273,13 @@ class Request:
     age_s: float = 0.0
     arrived_s: float | None = None
     rights: Rights = UNBOUNDED
-    """Those of the user, as this request shows them."""
+    """The user's rights in this request."""
     standing: Authorization | None = None
-    """None for an admission that does not end."""
+    """None: the client's admission does not end."""
     cache: bool | None = None
     """True if a kept answer will do, and this one may be kept; None: not stated."""
     place: RunPermit | None = field(default=None, compare=False, repr=False)
-    """None for the reader, which may be another process."""
+    """The permit that the request returns while it only waits; None: it has none to return."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -293,7 +292,7 @@ class CacheReport:
     """The cache's part in an answer, for a request that may use the cache.
 
     ``age_s``: seconds since the query of a kept answer began. ``kept``: True if this answer is kept
-    now; otherwise ``reason``.
+    now; otherwise ``reason`` says why it is not.
     """
 
     hit: bool
@@ -307,8 +306,8 @@ class HaReport:
     """The ``ha`` block of an answer: where and how the request was carried out.
 
     ``outcomes``: for each cluster the state known when the answer leaves: ``applied``, ``queued``,
-    ``failed: …``. ``after_offset``: a cluster that has applied so many records of the log shows
-    whatever this answer may have shown; None if it showed nothing. ``cache``: None where it was not
+    ``failed: …``. ``after_offset``: a cluster that has applied this number of records shows
+    everything that this answer may have shown; None if it showed nothing. ``cache``: None if not
     asked for.
     """
 
@@ -322,23 +321,23 @@ class HaReport:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A request that its sender may run now, in its session.
+    """A request that its door may run now, in the client's session.
 
-    ``operation_class``: as what, a query or a statement of the session. ``still``: whoever runs a
-    query asks when Spark begins to answer, and whoever changes a session once that has run; if not,
-    it may have read tables that were not waited for, or not asked about.
+    ``operation_class``: a query, or a statement of the session. ``still``: the door calls it when
+    Spark begins to answer a query, or when a session statement has run. If it returns False, Spark
+    may have read tables that were not waited for, or that no rule was asked about.
     """
 
     operation_class: OperationClass
     still: Callable[[], bool]
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that succeeded; its result must be read to its end, or it be closed."""
+    """A request that succeeded; its result must be read to its end, or closed."""
 
     report: HaReport
     result: ResultStream
@@ -349,9 +348,9 @@ class Answer:
 
     @property
     def operation_class(self) -> OperationClass:
-        """As what the request was carried out."""
+        """The class under which the request was carried out."""
         return self.report.operation_class
 
     async def aclose(self) -> None:
-        """Let go of the result."""
+        """Close the result."""
         await self.result.aclose()

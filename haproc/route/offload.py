@@ -1,10 +1,10 @@
 """Work on long texts, done in a process of its own, so that the event loop goes on meanwhile.
 
-Classifying and pinning are plain code: what goes in and what comes out are values. What is short is
-done at once; what is long waits for a worker process (`haproc.route.offload_worker`), users taking
-turns, each with a share of the places to wait. A worker ends with its HAProc, however that ends,
-because its input is closed then. One that died is replaced, and the text that it was at is tried
-once more; a text that kills two, or takes too long, is refused.
+Classifying and pinning are plain functions of values. Short texts are handled at once. Long ones
+wait for a worker process (`haproc.route.offload_worker`); users take turns, and each has a share of
+the queue. A worker ends with its HAProc in any case, because its input is closed then. A worker
+that died is replaced, and its text is tried once more. A text that kills two workers, or takes too
+long, is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TEXTS_WORKER: Final = "haproc.route.offload_worker"
 BESIDE_MAX: Final = 2
 """Threads for work that stays in this process; more would only take turns."""
 LARGE_PLAN: Final = 65_536
-"""Bytes up to which a plan is read on the loop: some 10 ms where it is all expressions."""
+"""Bytes up to which a plan is read on the loop: some 10 ms if it has only expressions."""
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Texts(Protocol):
     async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
         """Return ``work(*values)``, or raise what it raises; ``size`` is the text's length.
 
-        Raises RequestError, too, when there is no place or the work does not end.
+        Raises RequestError, too, if the queue is full or the work takes too long.
         """
         ...
 
@@ -60,8 +60,8 @@ class Texts(Protocol):
 async def plan_work(texts: Texts, size: int, work: Callable[..., T], *values: Any) -> T:
     """Return ``work(*values)``, or raise what it raises: work on the messages of a plan.
 
-    They cannot be handed to a process. A large plan is gone through in a thread, which lets the
-    loop have its turns.
+    Messages cannot be handed to a process. A large plan is handled in a thread, so that the loop
+    gets its turns.
     """
     return work(*values) if size <= LARGE_PLAN else await texts.beside(work, *values)
 
@@ -89,7 +89,7 @@ class WorkerDiedError(Exception):
 class Worker:
     """One worker process; `exchange` blocks, so it is called in a thread.
 
-    ``module`` is what it runs, ``files`` the descriptors that it has from this process.
+    ``module``: the module that it runs. ``files``: the descriptors that it inherits.
     """
 
     def __init__(self, module: str = TEXTS_WORKER, files: Collection[int] = ()) -> None:
@@ -112,7 +112,7 @@ class Worker:
         except (OSError, EOFError, ValueError) as error:  # ValueError: its pipes were closed
             raise WorkerDiedError(str(error), self.kill()) from error
         except BaseException:
-            self.kill()  # what is left in its pipes must not be taken for the next one's
+            self.kill()  # the next exchange must not read an answer that is left in its pipes
             raise
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -128,7 +128,7 @@ class Worker:
     def kill(self) -> int | None:
         """End the process; harmless if there is none. The next `exchange` starts another.
 
-        Returns how it had ended if it was over before.
+        Returns its return code: the process may have ended before; None if there was none.
         """
         with self._lock:
             process, self._process = self._process, None
@@ -157,7 +157,7 @@ class _Task:
 
 
 class Offload:
-    """Implements Texts with worker processes; nothing is started before it is needed."""
+    """Implements Texts with worker processes, which are started when they are needed."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Offload:
         self._idle = [Worker() for _ in range(workers)]
         self._all = list(self._idle)
         self._threads = ThreadPoolExecutor(workers, "texts")
-        # Its own, so that results and files need not wait for large plans.
+        # Threads of their own, so that results and files need not wait for large plans.
         self._beside = ThreadPoolExecutor(BESIDE_MAX, "beside")
         self._short_max = short_max
         self._work_max_s = work_max_s

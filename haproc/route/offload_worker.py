@@ -24,7 +24,7 @@ def main() -> None:
     """Answer messages until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HAProc ends it
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not get between the answers
+    os.dup2(2, 1)  # printed text must not get between the answers
     with suppress(EOFError, BrokenPipeError):
         while True:
             (work, values), sent = messages.read(sys.stdin.buffer)

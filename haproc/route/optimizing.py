@@ -1,10 +1,9 @@
 """Submits OPTIMIZE for tables that had many commits since the last one, where a rule asks for it.
 
-It is a statement like any client's, so its place in the log is the same for all clusters. The live
-HAProc with the lowest name submits it, under an id made of the table and the minute; where two
-believe to be the one, both ask for the same. How many commits there were is counted on this
-cluster, in the table's own history, so nothing has to be remembered. Of tables that nobody wrote
-since the last look there is nothing to count.
+OPTIMIZE is a statement like any client's, so its place in the log is the same for all clusters. The
+live HAProc with the lowest name submits it. The request id is made of the table and the time, so
+two HAProcs that both submit it send the same request. The commits are counted in the table's own
+history on this cluster, so no count is stored. A table without a new write is not checked.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from haproc.route.model import Answer, Request, SentSql
 logger = logging.getLogger(__name__)
 
 USER: Final = "haproc.optimize"
-"""Under whose name the statements run."""
+"""The user of the statements."""
 
 Execute = Callable[[Request], Awaitable[Answer]]
 
 
 def rule_of(table: str, rules: Iterable[OptimizeRule]) -> OptimizeRule | None:
-    """Return the rule that counts for a table."""
+    """Return the first rule that fits a table."""
     return next((rule for rule in rules if fnmatchcase(table, rule.table)), None)
 
 
 def commits_since(history: Iterable[tuple[int, str]], looked_at: int) -> int:
     """Return the number of commits above a version and the newest OPTIMIZE.
 
-    ``history``: versions and what made them, the newest first. A version that the table does not
-    have was that of another table of its name.
+    ``history``: versions and their operations, the newest first. If its newest version is below
+    ``looked_at``, the table was made anew, and all its commits count.
     """
     count = 0
     found = list(history)
@@ -75,20 +74,20 @@ class Optimizing:
         self._unix_ms = unix_ms
         self._timeout_s = timeout_s
         self._looked: dict[str, int] = {}
-        """The newest write of each table at the last look."""
+        """The offset of each table's newest write at the last check."""
         self._optimized: dict[str, int] = {}
         """Each table's version at the last OPTIMIZE from here: one that finds nothing to do leaves
         no trace in the history."""
 
     async def run(self) -> NoReturn:
-        """Look again and again, until cancelled."""
+        """Check the tables again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_s)
             if self._settings.tables and self._leads():
                 await self.look()
 
     async def look(self) -> None:
-        """Submit what is due; one statement after another."""
+        """Submit the statements that are due, one after another."""
         newest = self._newest()
         self._looked = {name: at for name, at in self._looked.items() if name in newest}
         self._optimized = {name: at for name, at in self._optimized.items() if name in newest}

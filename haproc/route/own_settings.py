@@ -1,4 +1,4 @@
-"""Sessions' own settings: what becomes of a write under them, and how lanes read it without."""
+"""Sessions' own settings: their effect on writes, and readings in lanes, which lack them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Readable: TypeAlias = SqlText | SparkPlan
 
 
 class Reader(Protocol):
-    """Returns what Spark reads in a statement, of this text, for a user; raises EngineError."""
+    """Returns Spark's reading of a statement with this text, for a user; raises EngineError."""
 
     async def __call__(self, spark: Session, statement: Readable, text: str, user: str) -> str: ...
 
 
 class Work(Protocol):
-    """Does work on that, beside the event loop if it is long."""
+    """Does work on a reading, outside the event loop if the reading is long."""
 
     async def __call__(self, user: str, data: str, work: Callable[..., T], *values: Any) -> T: ...
 
 
 class AsLanes:
-    """Reads statements as the lanes do, which lack the settings of one session alone.
+    """Reads statements as the lanes do: without settings that only one session has.
 
     Methods raise RefusedError, EngineError.
 
-    ``shared`` gives a session of these settings in which nothing temporary is.
+    ``shared`` returns a Spark session with these settings and without temporary objects.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class AsLanes:
         user: str,
         values: Sequence[TextRange] = (),
     ) -> None:
-        """Refuse what each cluster computes otherwise than the session's own settings have it.
+        """Refuse a statement if clusters compute a part differently without the own settings.
 
-        ``own``: the reading under them, and its text; ``again``: what is to be read in its place,
-        and its text; ``values``: the places of what becomes a literal.
+        ``own``: the reading under these settings, and its text. ``again``: the statement to read
+        without them, and its text. ``values``: the places that become literals.
         """
         if not own_of(settings):
             return
@@ -90,40 +90,40 @@ class AsLanes:
 
 
 def places_of(judged: Judged) -> tuple[TextRange, ...]:
-    """Return the places of what becomes a literal."""
+    """Return the places that become literals."""
     return tuple(place for place, _ in judged.literals)
 
 
 def unsettled_part(
     own: str, text: str, lanes: str, lanes_text: str, context: Context, values: Sequence[TextRange]
 ) -> str | None:
-    """Return a part that may come to something else in the lanes; raises RefusedError."""
+    """Return a part that may have another result in the lanes; raises RefusedError."""
     with readable():
         return unsettled(read(own, text), read(lanes, lanes_text), context, values)
 
 
 def is_alike(own: str, text: str, lanes: str) -> bool:
-    """Check that a definition is the same in both readings; raises RefusedError."""
+    """True if a definition is the same in both readings; raises RefusedError."""
     with readable():
         return alike(read(own, text), read(lanes, text))
 
 
-# What becomes of a write whose session has settings of its own.
+# The rules for a write whose session has settings of its own.
 #
-# Its query is run under them, wherever that is, and its rows travel. What each cluster computes of
-# it beside the rows, it computes without them: so that is read a second time as the lanes have it,
-# and must be the same. Else the write is refused, and the setting named. So is one that no rows
-# replace, if the setting is Delta's: it may decide how Delta carries the write out.
+# Its query runs under these settings, on one cluster, and its rows go into the log. Each cluster
+# computes the other parts without these settings. So these parts are read a second time, as in the
+# lanes, and must be the same; otherwise the write is refused, and the error names the setting. A
+# write without such rows is refused if the setting is Delta's: it may change how Delta writes.
 
 
 NAMED_MAX: Final = 5
-"""So many settings are named; a reason is for people."""
+"""The most settings that a reason names."""
 WHAT_CHARS: Final = 200
 """The number of characters shown of a statement's part."""
 _FILLING: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS})
 _WITH_QUERY: Final = _FILLING | {Kind.MERGE}
 _KEEPING: Final = frozenset({Kind.CREATE_VIEW, Kind.ALTER_VIEW, Kind.UNKNOWN})
-"""Kinds whose results keep the settings under which they are made, or are unknown."""
+"""Kinds of objects that keep the settings under which they are made, or that are unknown."""
 _DELTAS: Final = "spark.databricks."
 
 
@@ -133,12 +133,12 @@ def own_of(settings: Settings) -> Confs:
 
 
 def travelling(settings: Settings) -> Settings:
-    """Return the settings that go with a write, which every cluster runs it under."""
+    """Return the settings that travel with a write: every cluster runs it under them."""
     return replace(settings, confs=tuple(pair for pair in settings.confs if not is_own(pair[0])))
 
 
 def reasons(settings: Settings) -> tuple[str, ...]:
-    """Return why a session's write is not the same elsewhere; empty if no setting is its own."""
+    """Return why a session's write differs on other clusters; empty if no setting is its own."""
     names = [key for key, _ in own_of(settings)]
     return (_named(names),) if names else ()
 
@@ -153,7 +153,7 @@ def _named(names: Sequence[str]) -> str:
 def refusal(settings: Settings, what: str) -> RefusedError:
     """Return the error of a write that every cluster would run without its session's settings.
 
-    ``what``: how it would, in words.
+    ``what``: the effect of that, in words.
     """
     return _refused([key for key, _ in own_of(settings)], what)
 
@@ -169,7 +169,7 @@ def _refused(names: Sequence[str], what: str) -> RefusedError:
 def with_own(judged: Judged, settings: Settings) -> Judged:
     """Return the judgement of a write that changes rows; raises RefusedError.
 
-    Rows stand for its query, if it has one.
+    Its query, if it has one, is replaced by rows.
     """
     check_carrying_out(judged.kind, settings)
     found = reasons(settings)
@@ -188,7 +188,7 @@ def check_definition(judged: Judged, settings: Settings) -> None:
 
 
 def check_carrying_out(kind: Kind, settings: Settings) -> None:
-    """Refuse a write that is more than rows for a table, where an own setting is Delta's."""
+    """Refuse a write that does more than add rows, if an own setting is Delta's."""
     if kind in _FILLING - {Kind.INSERT_OVERWRITE}:  # Delta may overwrite in several ways
         return
     names = [key for key, _ in own_of(settings) if key.lower().startswith(_DELTAS)]

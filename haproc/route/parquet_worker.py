@@ -1,11 +1,11 @@
 """The process that reads one body of Parquet: ``python -m haproc.route.parquet_worker``.
 
-Its reader may end the process that it runs in: an exception of its C++ that nothing there catches.
-So no HAProc imports it; this process does, once for each body. The first message on its standard
-input names what to read, the file itself comes as a descriptor; each message, and the first, is
-answered with the next piece, None behind the last one, or the exception that it came to. It ends
-when its input does, whatever it is at then. The size of a file's rows is estimated by the file's
-own figures, which may be wrong: so the process has no more memory than `MEMORY_BYTES_MAX`.
+The Parquet reader may end its process, by a C++ exception that nothing catches. So no HAProc
+imports it; this process does, once for each body. The first message on its standard input says how
+to read, and the file comes as a descriptor. Each message, also the first, is answered with the
+next piece, with None after the last one, or with an exception. The process ends when its input
+ends, even in the middle of its work. The size of a file's rows is estimated by the file's own
+figures, which may be wrong: so the process gets at most `MEMORY_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ MEMORY_BYTES_MAX: Final = 3 << 30
 
 def main() -> None:
     """Answer messages until there are no more."""
-    for ended_by in (signal.SIGINT, signal.SIGTERM):  # of a whole group; the HAProc ends it
+    for ended_by in (signal.SIGINT, signal.SIGTERM):  # for the whole group
         signal.signal(ended_by, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a client could fill the disk with them
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    with suppress(OSError):  # where memory runs out, this process is the one that can be spared
+    with suppress(OSError):  # if memory runs out, this process is to be killed first
         Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_with_input, daemon=True).start()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not get between the answers
+    os.dup2(2, 1)  # printed text must not get between the answers
     with suppress(EOFError, BrokenPipeError):
         (descriptor, size, columns, bytes_max, form), _ = messages.read(sys.stdin.buffer)
         source = SpooledFile(lambda: descriptor, size, bytes_max, form.kind)
@@ -49,7 +49,7 @@ def main() -> None:
         while True:
             messages.write(answers, _next(found))
             messages.read(sys.stdin.buffer)
-    os._exit(0)  # what is left in a buffer has no reader
+    os._exit(0)  # nobody reads the rest of a buffer
 
 
 def _next(found: Iterator[Chunk]) -> Chunk | Exception | None:

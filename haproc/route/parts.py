@@ -1,4 +1,4 @@
-"""The parts of a HAProc's way of a request, put together."""
+"""The parts that handle a request, put together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHARED_SESSIONS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources that the way of a request needs."""
+    """The resources from which the parts are made."""
 
     config: Config
     replica: Replica
@@ -51,7 +51,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of the way of a request."""
+    """The parts that handle a request."""
 
     core: Core
     texts: Texts
@@ -122,12 +122,12 @@ class Parts:
         )
 
     def showing(self, understood: Callable[[Request], Awaitable[Understood]]) -> Showing:
-        """Return the classification of texts."""
+        """Return the part that shows classifications."""
         return Showing(self.core, self.texts, understood, self.readings, self.ruling)
 
 
 def _planning(config: Config, replica: Replica) -> Planning:
-    """Return the turns on the cluster's driver, which receive the driver's health."""
+    """Return the queue for the cluster's driver, connected to the driver's health."""
     core, limits = replica.core, config.limits
     planning = Planning(
         Shares.of(limits.planned_max, config),

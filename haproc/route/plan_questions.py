@@ -34,15 +34,15 @@ _INNER: Any = protos.relations.Join.JOIN_TYPE_INNER
 
 
 def input_question(plan: Any) -> bytes | None:
-    """Return, as a plan, a write's input; None for one that has none."""
+    """Return a write's input as a plan; None if it has none."""
     source = input_of(plan)
     return None if source is None else _root(source)
 
 
 def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
-    """Return, as plans, queries that show a write's conditions, and the values beside its input.
+    """Return queries, as plans, that show a write's conditions, and the values beside its input.
 
-    ``rows``: the relation that is to stand for its input, if any is, see `empty_rows`.
+    ``rows``: the relation that replaces its input, if one does; `empty_rows` makes it.
     """
     if plan.WhichOneof("op_type") == "command":
         command = plan.command
@@ -56,11 +56,11 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
 
 
 def table_questions(plan: Any) -> tuple[bytes, ...]:
-    """Return, as plans, DataFrames that show, each read by itself, what those of a plan read.
+    """Return queries, as plans, that together show what the DataFrames of a plan read.
 
-    Some Spark computes while it reads them: of those, what stands below is read, too, and their own
-    expressions over it. A SQL text that comes with DataFrames is read with them in it
-    (`text_question`), and here left out.
+    Spark computes some relations while it reads them. Instead of such a relation, its input is
+    read, and its own expressions over that input. A SQL text that comes with DataFrames is left
+    out: `text_question` reads it together with them.
     """
     given = plan.command.sql_command.input.with_relations.references
     found, stack = [], [(each, True) for each in given] or [(plan, False)]
@@ -79,7 +79,7 @@ def table_questions(plan: Any) -> tuple[bytes, ...]:
 
 
 def _own_expressions(message: Any) -> Iterator[Any]:
-    """Yield a relation's expressions, but for those of relations below it."""
+    """Yield a relation's expressions, without those of relations below it."""
     for field, value in message.ListFields():
         for each in _messages(field, value) if field.message_type is not None else ():
             if each.DESCRIPTOR is protos.expressions.Expression.DESCRIPTOR:
@@ -91,7 +91,7 @@ def _own_expressions(message: Any) -> Iterator[Any]:
 def shape_of(question: bytes) -> bytes | None:
     """Return the common key of questions that differ only in their steps' numbers.
 
-    Every DataFrame numbers its steps anew. None: an expression means a step by its number.
+    Every DataFrame numbers its steps anew. None: an expression refers to a step by its number.
     """
     plan = wire.parsed(protos.base.Plan, question)
     stack = [plan.root]
@@ -116,7 +116,7 @@ def _messages(field: Any, value: Any) -> list[Any]:
 
 
 def with_text(plan: Any, text: str) -> bytes:
-    """Return the plan of a SQL text that comes with DataFrames, with another text in its place."""
+    """Return the plan of a SQL text that comes with DataFrames, with another ``text``."""
     changed = protos.base.Plan()
     changed.CopyFrom(plan)
     changed.command.sql_command.input.with_relations.root.sql.query = text
@@ -124,9 +124,9 @@ def with_text(plan: Any, text: str) -> bytes:
 
 
 def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
-    """Return, as a plan that gives its rows, a text with the DataFrames of another.
+    """Return a query, as a plan, of a text with the DataFrames of another text's plan.
 
-    Without ``rows`` in them, where they carry many: to be read.
+    ``rows``: False leaves out rows in the DataFrames, for a reading.
     """
     question = protos.base.Plan()
     question.root.CopyFrom(plan.command.sql_command.input)
@@ -137,7 +137,7 @@ def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
 
 
 def text_over(head: str, relation: Any) -> bytes:
-    """Return the plan of a statement that begins so, and goes on with a relation's rows."""
+    """Return the plan of a statement: ``head``, then a SELECT of a relation's rows."""
     plan = protos.base.Plan()
     statement = plan.command.sql_command.input.with_relations
     # A line break, because a head may end in a comment.
@@ -184,7 +184,7 @@ def _of_merge(message: Any, rows: Any) -> Iterator[Any]:
 
 
 def _of_delta(message: Any, rows: Any) -> Iterator[Any]:
-    """The same of Delta's own relations, whose messages are of another pool."""
+    """Yield the same for Delta's own relations, whose messages are of another protobuf pool."""
     kind = delta.kind_of(message)
     of = getattr(message, kind)
     if kind == "merge_into_table":
@@ -208,7 +208,7 @@ def _merged(
     actions: Sequence[Iterable[Any]],
     rows: Any,
 ) -> Iterator[Any]:
-    """Yield what shows a merge; actions where both match, where only the source, the target has."""
+    """Yield a merge's queries. ``actions``: for matches, for source rows, for target rows."""
     source = _relation(given) if rows is None else rows
     joined = _Relation()
     joined.join.left.CopyFrom(target)
@@ -305,7 +305,7 @@ def _empty(local: Any) -> None:
 
 
 def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -> bool:
-    """True if writing columns into a table's may make a TIMESTAMP of a text.
+    """True if writing columns into a table may turn a text into a TIMESTAMP.
 
     Spark completes a text such as '12:30' by today's date; see `haproc.classify.tokens`. The parts
     of nested columns are not compared one by one.
@@ -324,8 +324,8 @@ def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -
 def defined_by(metadata: Iterable[str]) -> list[str]:
     """Return the keys of columns' metadata that Delta or Spark may read as a definition.
 
-    A generated column, an identity, a default: of a table that is made of these columns, each
-    cluster would compute them by itself.
+    Definitions are generated columns, identities and defaults. In a table made of these columns,
+    each cluster would compute their values by itself.
     """
     return sorted(
         key for key in metadata if key.lower().startswith(_DEFINING) or "DEFAULT" in key.upper()

@@ -2,8 +2,8 @@
 
 Statements that a driver plans at the same time share its cores equally: with a hundred, none is
 finished for long, and no probe is answered. So the driver gets some at a time. The others wait in a
-queue, where the user with the fewest comes first. A statement whose tasks run or whose rows arrive
-is not counted any more: the driver has planned it.
+queue; the user with the fewest statements at the driver comes first. A statement whose tasks run or
+whose rows arrive does not count any more: the driver has planned it.
 
 The driver goes on planning for a request that was abandoned, and only the driver can report the
 end. Until then the statement counts. A statement that takes very long counts, too, unless it waits
@@ -33,30 +33,30 @@ from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
-"""If a driver plans several at a time, each takes a second or two. Chosen."""
+"""A statement is late after this time. With a few others it takes a second or two. Chosen."""
 QUICK_S: Final = 0.5
-"""A probe on two cores takes a tenth of a second where the driver has nothing else to do, and five
-where it plans dozens of statements. Chosen."""
+"""A probe within this time shows free cores. On two cores it takes a tenth of a second if the
+driver has nothing else to do, and five seconds if it plans dozens of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
-"""Longer than almost any planning. Chosen."""
+"""A late statement counts for so long: longer than almost any planning. Chosen."""
 _OF_THE_TIMEOUT: Final = 0.9
-"""No request waits longer than so much of a statement's own time, and so gets the reason."""
+"""The part of a request's timeout that it may wait: so the client still gets the reason."""
 LARGE: Final = 32_768
-"""Characters; fewer take a few dozen MB of a driver. Chosen."""
+"""The characters of a large statement; smaller ones take a few dozen MB of a driver. Chosen."""
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
     place: Callable[[], None]
-    """Gives its place back; again is harmless."""
+    """Gives the place back; a second call does nothing."""
     room: Callable[[], None]
-    """So for its room."""
+    """Gives the room in the driver's memory back; a second call does nothing."""
     timer: asyncio.TimerHandle
     planned: bool = False
 
 
 class Planning:
-    """Lets the cluster's driver plan for some at once, and have so much of large ones in memory."""
+    """Limits the statements that the driver plans at once, and the characters of large ones."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class Planning:
         departures: Callable[[], int] = lambda: 0,
         unavailable: Callable[[], RequestError] = lambda: busy("the cluster left service"),
     ) -> None:
-        """``characters``: of all large statements. ``wait_s``: nobody waits longer.
+        """``characters``: the limit of all large statements. ``wait_s``: the longest wait.
 
-        ``departures`` counts how often the cluster left service; ``unavailable``: the error for
-        requests that waited meanwhile.
+        ``departures`` returns how often the cluster left service. ``unavailable`` returns the error
+        for requests that waited then.
         """
         self._places = WaitQueue(places)
         self._room = WaitQueue(characters)
@@ -79,7 +79,7 @@ class Planning:
         self.departures = departures
         self._unavailable = unavailable
         self._late: dict[_Turn, None] = {}
-        """Those that have a place for very long, or were given up with one, oldest first."""
+        """Turns that hold a place for very long, or were abandoned with one, oldest first."""
         self._given_up: set[_Turn] = set()
 
     @property
@@ -91,12 +91,13 @@ class Planning:
     async def turn(
         self, user: str, within_s: float, size: int = 0, departures: int | None = None
     ) -> AsyncIterator[Planned]:
-        """Wait for a turn; the given function receives the statement's phases on the driver.
+        """Wait for a turn; yields a function that receives the statement's phases on the driver.
 
-        The end gives it back, unless the statement was given up. A statement with a turn must not
-        wait for another turn, nor for the log. Raises RequestError if it does not come in time, or
-        if the cluster has left service since ``departures`` was as given. ``size``: of the
-        statement's text; a large one's room is held until its first rows, or the end.
+        The end of the context returns the turn, unless the statement was abandoned. A statement
+        with a turn must not wait for another turn, nor for the log. Raises RequestError if no turn
+        comes in time, or if ``departures`` has changed: the cluster left service. ``size``: the
+        length of the statement's text. A large statement holds its room until its first rows, or
+        its end.
         """
         departures = self.departures() if departures is None else departures
         turn = await self._come(user, min(_OF_THE_TIMEOUT * within_s, self._wait_s), size)
@@ -113,17 +114,17 @@ class Planning:
         self._end(turn)
 
     def probed(self, seconds: float) -> None:
-        """The driver has answered a probe within these seconds."""
+        """Let one more statement be planned if the driver answered a probe quickly."""
         if self._late and self._places.length and seconds <= QUICK_S:
             self._planned(next(iter(self._late)))
 
     def driver_is_gone(self) -> None:
-        """It has ended, and plans nothing any more."""
+        """Return the turns of late and abandoned statements: the driver has ended."""
         for turn in [*self._late, *self._given_up]:
             self._end(turn)
 
     def cluster_left(self) -> None:
-        """It does not serve any more, for an unknown time: waiting requests go to another one."""
+        """Send waiting requests to another cluster: this one has left service."""
         self._places.send_away(self._unavailable)
         self._room.send_away(self._unavailable)
 
@@ -133,7 +134,7 @@ class Planning:
         room: Callable[[], None] = _nothing
         limit = "large_statements_max"
         try:
-            if size > LARGE:  # what is larger than a user's share has all of that to itself
+            if size > LARGE:  # a statement larger than a user's share takes the whole share
                 room = await self._room.take(user, within_s, min(size, self._characters_max))
             limit = "planned_max"
             place = await self._places.take(user, ends_at - loop.time())
@@ -183,7 +184,7 @@ def _nothing() -> None:
 
 
 def _given_up(error: BaseException) -> bool:
-    """True if nothing shows that the driver has ended a statement that ended so here."""
+    """True if the driver may go on with a statement that ended here with this error."""
     if isinstance(error, EngineError):
         return error.kind is ErrorKind.AVAILABILITY
     return isinstance(error, asyncio.CancelledError | GeneratorExit | TimeoutError)

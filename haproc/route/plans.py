@@ -1,15 +1,15 @@
-"""Makes a plan that writes an operation: judged by what Spark reads in it, ready for the log.
+"""Turns a plan that writes into an operation: Spark reads it, the judge decides about it.
 
-A plan that is the same everywhere and stands alone goes into the log as it is, and every cluster's
-own Spark computes it. One whose input is not, or does not, has its rows computed once. Everything
-else beside the input (conditions, the values of a merge) has to be the same everywhere, as in SQL's
-UPDATE, DELETE and MERGE, or the plan is refused.
+A plan that gives the same everywhere, and needs no session, goes into the log as it is; every
+cluster's own Spark computes it. Otherwise the rows of its input are computed once. All parts beside
+the input (conditions, the values of a merge) must be the same everywhere, as in SQL's UPDATE,
+DELETE and MERGE, or the plan is refused.
 
-The plan alone does not decide it: the existence of the table decides the effect of a save, and its
-columns decide if texts would be read by the clock as they are fitted in.
+The plan alone does not show this: the effect of a save depends on the table's existence, and the
+table's columns decide if texts would be completed by today's date.
 
-Rows that stand in the plan itself, and are merely appended, are as those of an INSERT: nothing has
-to be asked about them, but what Spark would make of texts (`haproc.route.stand_in`).
+Rows in the plan itself that are only appended are like those of an INSERT: only texts among them
+need a check (`haproc.route.stand_in`).
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _BY_POSITION: Final = frozenset({Mode.INSERT, Mode.INSERT_OVERWRITE})
 _CACHE: Final = "cache/"
 _CACHED: Final = frozenset({"cached_local_relation", "chunked_cached_local_relation"})
 COLUMNS_REMEMBERED_MAX: Final = 1_000
-"""Tables whose columns are remembered. Chosen."""
+"""The most tables whose columns are remembered. Chosen."""
 COLUMNS_TEXT_MAX: Final = 16 << 10
-"""Characters of one table's columns that are. Chosen."""
+"""The most characters of one table's remembered columns. Chosen."""
 _CREATING: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 HINT_CONDITION: Final = "compute the values first, into a table, and write by those"
 HINT_INPUT: Final = "write a DataFrame made of tables, rows and functions of SQL"
@@ -77,7 +77,7 @@ HINT_METADATA: Final = "create the table in SQL, then append to it"
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The result for a plan; ``verdict`` never refuses it."""
+    """The judgement of a plan, and its write; ``verdict`` never refuses it."""
 
     verdict: WriteVerdict
     write: Write
@@ -85,9 +85,9 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A plan with the rows that its client has sent before, and what it is.
+    """A plan with the rows that its client has sent before, and its reading.
 
-    ``rows`` are the columns of what it appends, where that stands in the plan, see `local_rows`.
+    ``rows``: the columns of the appended rows, if these are in the plan, see `local_rows`.
     """
 
     plan: Any
@@ -105,19 +105,19 @@ class Taken:
 class Frames:
     """A SQL text's plan with the DataFrames that it reads.
 
-    ``hidden``: why these could differ, by what their reading hides.
+    ``hidden``: the reasons why these may differ that Spark's reading does not show.
     """
 
     plan: Any
     hidden: tuple[str, ...]
 
     def sent(self, text: str) -> SparkPlan:
-        """Return the reader of a text."""
+        """Return the query of a text with the DataFrames."""
         return SparkPlan(text_question(self.plan, text))
 
     @property
     def rests(self) -> str:
-        """Why the DataFrames are known to the client's session alone; empty if they are not."""
+        """The reason why only the client's session knows the DataFrames; empty if others do."""
         reading = read_plan(self.plan)
         rests = reading.user_code or reading.blobs or reading.handles
         return "it reads a DataFrame that only the client's session has" if rests else ""
@@ -136,9 +136,9 @@ class Plans:
         get_blob: Callable[[str], Awaitable[bytes]],
         inlined_bytes_max: int,
     ) -> None:
-        """``get_blob`` returns a piece of a session's file by its hash, as its journal has it.
+        """``get_blob`` returns a piece of a session's file by its hash, which its journal has.
 
-        ``inlined_bytes_max``: of rows that each cluster's driver is to hold as objects.
+        ``inlined_bytes_max``: the most bytes of rows in a plan; each driver holds them as objects.
         """
         self._engine = engine
         self._texts = texts
@@ -160,9 +160,10 @@ class Plans:
     async def target(
         self, understood: Understood, taken: Taken
     ) -> tuple[Classified, list[Column] | None]:
-        """Return the statement of a plan, given the existing table, and the columns of its target.
+        """Return a plan's statement, which depends on whether the table exists, and its columns.
 
-        None: it is not there, or it does not matter. Raises RequestError, EngineError.
+        The columns are None if there is no table, or they do not matter. Raises RequestError,
+        EngineError.
         """
         statement, reading = understood.statement, taken.reading
         if reading.kind_if_there is None and statement.kind not in _INTO:
@@ -216,9 +217,9 @@ class Plans:
     async def _inlined(
         self, plan: Any, reading: PlanReading, session: ClientSession | None
     ) -> tuple[Any, PlanReading]:
-        """Return the plan with the rows that its client has sent before, if that is not too much.
+        """Return the plan with the rows that its client has sent before, if these are few.
 
-        Else it stays one that rests on its session.
+        Otherwise the plan is unchanged, and rests on its session.
         """
         wanted = reading.blobs
         if not wanted or session is None:
@@ -236,7 +237,7 @@ class Plans:
         found = {}
         for each in wanted:
             found[each] = b"".join([await self._get_blob(part) for part in files[each].blobs])
-        # The rows themselves, where their hashes stood, are all that has changed.
+        # Only the hashes of the rows are replaced, by the rows themselves.
         relations = (reading.relations - _CACHED) | {"local_relation"}
         changed = replace(reading, blobs=frozenset(), relations=relations)
         return inlined(plan, found), changed
@@ -249,7 +250,7 @@ class Plans:
         return Frames(plan, tuple(found))
 
     async def _columns(self, statement: Classified) -> list[Column] | None:
-        """Return the columns of what is written; None if it is not there.
+        """Return the columns of the target; None if there is no such table.
 
         They are remembered as long as no definition changes here.
         """
@@ -269,7 +270,7 @@ class Plans:
 
 
 def _fit(taken: Taken, columns: list[Column] | None) -> bool:
-    """True if a plan appends rows of its own to an existing table, without a second reading."""
+    """True if an existing table takes a plan's own rows without a question to Spark."""
     if taken.rows is None or columns is None:
         return False
     by_name = taken.reading.mode not in _BY_POSITION
@@ -278,10 +279,10 @@ def _fit(taken: Taken, columns: list[Column] | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One plan, and all that is known of it before Spark is asked.
+    """One plan, and all facts about it before Spark is asked.
 
-    ``hidden``: why its input could differ, by what the input's reading hides; ``own``: by what the
-    session has set.
+    ``hidden``: the reasons why its input may differ that Spark's reading does not show. ``own``:
+    the reasons by the session's own settings.
     """
 
     readings: Readings
@@ -317,7 +318,7 @@ class _Look:
         return verdict, rows
 
     def called(self, columns: ColumnTypes, rows: Any) -> Any:
-        """Return rows of these columns under the name by which a merge calls its source's."""
+        """Return ``rows``, of these columns, under the name that a merge gives to its source."""
         if self.statement.kind is not Kind.MERGE:
             return rows
         settings = self.understood.settings
@@ -336,7 +337,7 @@ class _Look:
         return bool(self.reading.blobs or self.reading.handles)
 
     def _check_columns(self, given: JudgedQuery, columns: list[Column] | None) -> None:
-        """Refuse what each cluster would compute by itself as it fits the rows in."""
+        """Refuse rows for which each cluster would compute values by itself at their insertion."""
         by_name = self.reading.mode not in _BY_POSITION
         if columns is not None and completes_texts(given.columns, _types(columns), by_name=by_name):
             reason = "Spark completes texts by today's date as it makes TIMESTAMPs of them"
@@ -346,7 +347,7 @@ class _Look:
 
 
 def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return why a plan's input, and the parts beside it, could differ unseen by readings.
+    """Return why a plan's input, and its other parts, may differ without a sign in readings.
 
     Raises RefusedError.
     """
@@ -371,7 +372,7 @@ def _of_input(verdict: WriteVerdict, found: JudgedQuery, hidden: tuple[str, ...]
 
 
 def _with(verdict: WriteVerdict, found: JudgedQuery) -> WriteVerdict:
-    """Return the verdict on a plan of which another part reads this."""
+    """Return the verdict with the names that another part of the plan reads."""
     return replace(
         verdict,
         reads=verdict.reads | found.reads,
@@ -382,21 +383,21 @@ def _with(verdict: WriteVerdict, found: JudgedQuery) -> WriteVerdict:
 
 
 def computed(plan: Any, session: ClientSession | None, rows: Any) -> ComputedPlan:
-    """Return the write whose rows are the plan's input; ``rows``, with a hole, stands there."""
+    """Return the write that computes the plan's input; ``rows``: the placeholder in its place."""
     query = input_of(plan)
     template = with_input(plan, rows).SerializeToString()
     return ComputedPlan(query.SerializeToString(), template, session_ref(session))
 
 
 def session_ref(session: ClientSession | None) -> SessionRef | None:
-    """Return the steps that recreate a session as it is now."""
+    """Return a reference to a session as it is now; None without a session."""
     if session is None:
         return None
     return SessionRef(session.user, session.id, session.next_ordinal, session.begun)
 
 
 def check_definition(plan: Any) -> None:
-    """Refuse a table whose columns' metadata have each cluster compute a value."""
+    """Refuse a table if a column's metadata makes each cluster compute a value."""
     catalog = plan.root.catalog
     if catalog.WhichOneof("cat_type") == "create_table":
         _refuse_definitions(defined_by(metadata_of(catalog.create_table.schema)))

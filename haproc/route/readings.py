@@ -1,10 +1,10 @@
-"""Has Spark read statements, and the judge decide about them.
+"""Lets Spark read statements, and the judge decide about them.
 
-A statement is read in its client's session if that holds temporary things, so what it means there
-is what it means; else in a session of HAProc's own under the same settings. What was judged holds
-until a definition changes on this cluster, unless something moves in it. So do parts of plans: a
-program that appends piece after piece asks the same each time, for the rows themselves are left
-out.
+A statement is read in its client's session if that holds temporary objects, because names may mean
+these; otherwise in a session of HAProc's own with the same settings. A judgement is kept until a
+definition changes on this cluster, unless the statement depends on the moment. Judgements of parts
+of plans are kept, too: a program that appends piece after piece asks the same question each time,
+because the rows are left out.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ from haproc.sessions.client import ClientSession
 T = TypeVar("T")
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
-"""So much of an answer counts as a character of a text. Chosen: a reading of 14 kB takes 1 ms."""
+"""Characters of an answer that count as one of a text. Chosen: a reading of 14 kB takes 1 ms."""
 FRAMES_MAX: Final = 1_000
 FRAME_BYTES_MAX: Final = 16 << 10
-"""DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
+"""The most DataFrames with a remembered verdict, and the most bytes of one. Chosen."""
 PARSES_MAX: Final = 64
 PARSE_MAX: Final = 64 << 10
-"""Answers of the parser that are kept, and characters of one: DDL needs them once more, just after.
+"""The most kept answers of the parser, and characters of one: DDL needs its answer again soon.
 Chosen."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
-"""Of a query only that it moves is asked, not where to."""
+"""Queries are only checked for values that depend on the moment; these values are not used."""
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
 _HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """DataFrames that come with a text. ``sent`` returns how the text is sent with them.
+    """DataFrames that come with a text. ``sent`` returns the query of a text with them.
 
-    ``rests``: why they are known to the client's session alone, if so; ``differs``: why else they
-    are not the same on other clusters, which their reading hides.
+    ``rests``: why only the client's session knows them; empty if others do. ``differs``: other
+    reasons why they differ on other clusters, which Spark's reading does not show.
     """
 
     sent: Callable[[str], SqlText | SparkPlan]
@@ -80,7 +80,7 @@ class Carried:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons why their rows must stand for them."""
+        """The reasons why rows must replace them."""
         return [*self.differs, *([self.rests] if self.rests else [])]
 
 
@@ -113,7 +113,7 @@ class Readings:
         key = key_of(text, settings)
         if (known := self._recognised.find(key)) is not None:
             return known
-        # Without the session's own settings: one that keeps Spark from reading can be taken back.
+        # Without the session's own settings: one that stops Spark's parser can still be reset.
         plain = Settings(time_zone=settings.time_zone, ansi=settings.ansi)
         data = await self._parsed(plain, text, user)
         context = Context(settings.catalog, settings.schema, user)
@@ -211,8 +211,8 @@ class Readings:
     async def of_session(self, statement: Classified, session: ClientSession) -> Touches:
         """Return the names touched by a statement that changes its client's session.
 
-        It is read if it makes something, or rules ask for it. Raises as `judged` does, also if what
-        it makes holds code outside SQL.
+        Spark reads it if it makes a view or a cache, or if rules need that. Raises as `judged`
+        does, also if the new object contains code outside SQL.
         """
         if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE) and not statement.rules:
             return NOTHING
@@ -235,7 +235,7 @@ class Readings:
     ) -> Touches:
         """Return the names that a statement touches; ``statement``: how the text is sent.
 
-        Raises as `judged` does, also if it is to be a query (``is_query``), and is none.
+        Raises as `judged` does, also if ``is_query`` and the statement is no query.
         """
         spark = await self._session(asker)
         data = await self._reading(spark, statement, text, asker.user)
@@ -254,7 +254,7 @@ class Readings:
         return data
 
     async def _work(self, user: str, data: str, work: Callable[..., T], *values: Any) -> T:
-        """Do work on the server's answer, beside the event loop if that is long."""
+        """Do work on the server's answer, outside the event loop if the answer is long."""
         return await self._texts.run(user, len(data) // _CHARACTERS_PER_BYTE, work, data, *values)
 
     async def _reading(
@@ -277,7 +277,7 @@ class Readings:
     ) -> JudgedQuery:
         """Return the judgement of a query; raises RefusedError, EngineError.
 
-        It is read in a session in which nothing temporary is, and a text only once.
+        Spark reads it in a session without temporary objects, and each text only once.
         """
         epoch = self.epoch()
         known = (
@@ -291,7 +291,7 @@ class Readings:
         return found
 
     def known_query(self, sql: str, settings: Settings) -> JudgedQuery | None:
-        """Return the same if it was found before, and nothing has been defined anew since."""
+        """Return the kept judgement of a query; None if there is none that is still valid."""
         return self._queries.find(key_of(sql, settings))
 
     async def frame(
@@ -304,7 +304,7 @@ class Readings:
     ) -> JudgedQuery:
         """Return the judgement of a part of a plan, given as a query.
 
-        ``only_there``: only the client's session can read it; ``keeps``: its reading hides nothing.
+        ``only_there``: only the client's session can read it. ``keeps``: its reading hides nothing.
         Raises as `judged` does.
         """
         epoch = self.epoch()
@@ -315,7 +315,7 @@ class Readings:
         if known is not None:
             return known
         spark = await self._session(asker, only_there=only_there)
-        # Spark gives no plan again that it has kept under the number of a step, without any.
+        # Without step numbers Spark cannot answer with a plan that it has kept under a number.
         found = await self._query(spark, SparkPlan(shape or query), asker.settings, asker.user)
         if key is not None and not found.reasons:
             self._frames.keep(key, found, epoch)
@@ -347,7 +347,7 @@ class Readings:
         return await self._work(moment.user, data, judged_text, *values)
 
     async def confirm_settled(self, query: bytes, asker: Asker) -> None:
-        """Refuse what stands beside a plan's input and rests on its session's own settings."""
+        """Refuse a part beside a plan's input that depends on its session's own settings."""
         if own_of(asker.settings):
             spark, plan = await self._session(asker), SparkPlan(query)
             data = await self._reading(spark, plan, "", asker.user)
@@ -364,7 +364,7 @@ class Readings:
     ) -> None:
         """Refuse a MERGE that is not the same with rows in place of its source.
 
-        ``as_sent``: its reading as it was sent, and its text.
+        ``as_sent``: the reading of the MERGE as it was sent, and its text.
         """
         assert found.cut is not None
         schema = await spark.schema(sent(source_query(found.cut)))
@@ -417,13 +417,13 @@ def judged_definition(
 def judged_part(
     data: str, text: str, judged: Judged, context: Context, facts: Facts, moment: Moment
 ) -> Judged:
-    """Return the verdict, given the reading of what is computed later; raises RefusedError."""
+    """Return the verdict with the reading of a query that runs later; raises RefusedError."""
     with _readable():
         return with_part(judged, read(data, text), context, facts, moment)
 
 
 def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the queries that show what a function computes; ``tables``: as read, with texts."""
+    """Return the queries that show what a function computes; ``tables``: readings and texts."""
     with _readable():
         return tuple(function_queries(function, [read(data, text) for data, text in tables]))
 
@@ -447,7 +447,7 @@ def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
 
 
 def _check(statement: Classified, found: Judged) -> None:
-    """Refuse what the analyzer takes for another statement than the parser."""
+    """Refuse a statement that Spark's analyzer and its parser understand differently."""
     is_other = found.kind is not statement.kind or found.writes != statement.writes
     if is_other and statement.kind is not Kind.UNKNOWN:
         theirs, ours = (", ".join(sorted(names)) for names in (found.writes, statement.writes))
@@ -463,6 +463,6 @@ def _check(statement: Classified, found: Judged) -> None:
 
 
 def is_legacy(settings: Settings) -> bool:
-    """True if dates may be parsed as before Spark 3, by any spelling of the setting's name."""
+    """True if dates may be parsed as before Spark 3; the setting's name may be in any case."""
     values = [value for name, value in settings.confs if name.lower() == _PARSER]
     return not {each.strip().upper() for each in values} <= {"CORRECTED", "EXCEPTION"}

@@ -1,7 +1,6 @@
-"""Sees to it that a query runs where it is fresh enough: waits, forwards, or refuses.
+"""Brings a query to a cluster that is fresh enough: waits, forwards, or refuses.
 
-The decisions are those of `freshness`. What this adds is the log's end, read after the request
-came, and time.
+`freshness` decides. This module reads the log's end after the request came, and it waits.
 """
 
 from __future__ import annotations
@@ -47,30 +46,30 @@ from haproc.route.model import Answer, Freshness, Request
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 0.25
-"""The wait for reading what a kept answer must show. Chosen: it takes milliseconds, unless the
-queue is full."""
+"""The wait for the records that a kept answer must show. Chosen: reading them takes milliseconds,
+unless the queue is full."""
 WATCH_S: Final = 1.0
-"""The interval of checks that a peer that runs a query is still there. Chosen."""
+"""The interval of checks that the peer with a query still serves. Chosen."""
 NARROW_AFTER_S: Final = 0.5
 """The time that a query waits for all operations before its tables are looked up, for which Spark
 must analyze it. Chosen: most statements take less."""
 NARROW_S: Final = 2.0
-"""The time for that lookup before a fresher cluster is looked for. The lookup goes on, since a
-Spark whose cores are held takes longer."""
+"""The time for that lookup before a fresher cluster is looked for. The lookup goes on: it takes
+longer while Spark's cores are busy."""
 _OF_THE_TIMEOUT = 0.9
-"""Waiting takes no more of a request's own time than this, so that the client gets the reason."""
+"""The part of a request's timeout that it may wait: so the client still gets the reason."""
 
 
 Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
 
 
 class Forwarding(Protocol):
-    """Takes a query to another cluster."""
+    """Runs queries on other clusters."""
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
-        """Have a peer run the query once it has applied ``needed`` records.
+        """Let a peer run the query once it has applied ``needed`` records.
 
-        Raises PeerUnavailableError where another peer may do better, and RequestError.
+        Raises PeerUnavailableError if another peer may do better, and RequestError.
         """
         ...
 
@@ -79,20 +78,20 @@ class Counts(Protocol):
     """The metrics of reads."""
 
     def read(self, level: str) -> None:
-        """A query of this level came."""
+        """Count a query of this level."""
         ...
 
     def read_waited(self, level: str, seconds: float) -> None:
-        """A query waited for this cluster."""
+        """Report the time that a query waited for this cluster."""
         ...
 
     def read_forwarded(self, peer: str) -> None:
-        """A peer runs a query that came here."""
+        """Count a query that came here and is run by a peer."""
         ...
 
 
 class Reads:
-    """Runs each query where it is fresh enough. ``peers`` gives the other clusters' states."""
+    """Runs each query where it is fresh enough. ``peers`` returns the other clusters' states."""
 
     def __init__(
         self,
@@ -116,11 +115,11 @@ class Reads:
         held: Callable[[], Answer | None] = lambda: None,
         narrow: Narrow | None = None,
     ) -> Answer | None:
-        """Return None when the query may start here, now; or an answer that is held, or a peer's.
+        """Return None when the query may start here, now; otherwise a kept answer, or a peer's.
 
-        ``held`` returns an answer that shows all writes that were read here, if there is one.
+        ``held`` returns a kept answer that shows all writes that were read here, if there is one.
         ``narrow`` returns a function for the offset up to which all writes to the query's tables
-        are applied, if these are known. Raises RequestError if it can be answered nowhere.
+        are applied, if these are known. Raises RequestError if no cluster can answer it.
         """
         wanted = request.freshness
         self._counts.read(wanted.level.value)
@@ -156,7 +155,7 @@ class Reads:
         return self._core.schedule.low
 
     def _far(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> int:
-        """Return the offset below which the query's tables, while unknown all, are complete."""
+        """Return the offset below which the query's tables are complete; all tables if unknown."""
         known = narrowing.done() and not narrowing.cancelled() and narrowing.exception() is None
         applied = narrowing.result() if known else None
         return self._low() if applied is None else applied()
@@ -167,9 +166,9 @@ class Reads:
         self._core.news.moved()
 
     async def _held(self, held: Callable[[], Answer | None], needed: int) -> Answer | None:
-        """Return a held answer once this HAProc has read what it must show.
+        """Return a kept answer once this HAProc has read the ``needed`` records.
 
-        Nothing is waited for where none is there.
+        Without a kept answer it returns at once.
         """
         schedule = self._core.schedule
         answer = held()
@@ -183,7 +182,7 @@ class Reads:
     async def _otherwise(
         self, request: Request, log_end: int, came_at: float, applied: Callable[[], int]
     ) -> Answer | None:
-        """Wait or forward, as is decided."""
+        """Wait, forward or refuse, as `decide` says; return None when the query may start here."""
         wanted = request.freshness
         may_forward = self._forwarding is not None and request.session_id is None
         clock = asyncio.get_running_loop().time

@@ -6,9 +6,9 @@ client's session if that holds temporary objects. If Spark computes a part of a 
 reads it, so that the reading has nothing but rows, that part is read by itself.
 
 Names may mean something else by the time a query runs. So its reading is checked again once Spark
-has begun to answer (`Ruled.still`), and once a session statement has run; its effect is taken back
-then. The check fails closed: a definition of something it rests on that runs at either moment, or
-came between, counts as a change.
+has begun to answer (`Ruled.still`). A session statement is checked after it has run; if the check
+fails, its effect is undone. The check fails closed: a redefinition that runs at either moment, or
+between them, counts as a change.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """A request of which the rules have decided; ``still``: whether they would again."""
+    """A request with the rules' decision; ``still`` returns True if they would decide the same."""
 
     understood: Understood
     still: Callable[[], bool] = always
@@ -85,7 +85,7 @@ class Ruling:
         self._texts = texts
 
     def remembered(self, understood: Understood) -> Ruled | None:
-        """Return the ruling without Spark, or by its earlier answer; None: Spark is needed."""
+        """Return the ruling without a question to Spark; None if Spark must be asked."""
         if not understood.statement.rules:
             return Ruled(understood)
         is_text = not isinstance(understood.request.statement, SentPlan)
@@ -136,8 +136,9 @@ class Ruling:
     ) -> tuple[Classified, Callable[[], bool]]:
         """Return a statement that changes its session as the rules decide about it.
 
-        ``still`` shows, once it has run and nothing else has changed the session, if they would
-        again. Raises RefusedError, also for what makes something that runs code; EngineError.
+        The returned function is called after the statement has run: True if the rules would decide
+        the same, and nothing else has changed the session. Raises EngineError, and RefusedError,
+        also for an object that runs code.
         """
         epoch, unchanged = self._readings.epoch(), session.unchanged(own=1)
         since = self._core.schedule.low
@@ -150,7 +151,7 @@ class Ruling:
     async def written(
         self, understood: Understood, statement: Classified, seen: Touched
     ) -> Classified:
-        """Return a write as the rules decide about it; ``seen``: what its own reading shows.
+        """Return a write as the rules decide about it; ``seen``: the names in its own reading.
 
         Raises RefusedError, EngineError.
         """
@@ -183,7 +184,7 @@ class Ruling:
         text: str,
         asker: Asker,
     ) -> Touches:
-        """Return the names that a text touches; ``query``: how it is sent."""
+        """Return the names that a text touches; ``query``: the form in which it is sent."""
         is_text = isinstance(query, SqlText)
         if kind in CACHEABLE_KINDS and is_text and not asker.has_temporaries:
             return _read(await self._readings.query(query, asker.settings, asker.user))
@@ -209,7 +210,7 @@ class Ruling:
         return found
 
     def _ground(self, found: Touches, epoch: int, since: int) -> Callable[[], bool]:
-        """Return a function that returns True while nothing that tables rest on was redefined."""
+        """Return a function that returns True until a name that the tables rest on is redefined."""
         core, names = self._core, found.rests_on | found.touched.tables
         quiet = not self._is_defined(names)
 
@@ -228,7 +229,7 @@ class Ruling:
 
 
 def _defines(op: Operation, names: frozenset[str]) -> bool:
-    """True if names may mean other tables after an operation; new columns change none."""
+    """True if names may mean other tables after an operation; new columns do not change that."""
     if op.kind in ASYNCHRONOUS_KINDS:
         return False
     defined = redefined(op)
@@ -236,7 +237,7 @@ def _defines(op: Operation, names: frozenset[str]) -> bool:
 
 
 def _of_reading(read: ReadPlan, settings: Settings) -> Touches:
-    """Return the names that a plan touches by its own words, if no reading has them."""
+    """Return the names that a plan itself contains, for relations whose reading shows none."""
     reading, context = read.reading, Context(settings.catalog, settings.schema)
     describes = (
         reading.relations & _DESCRIBING or read.message.root.WhichOneof("rel_type") in _DESCRIBING
@@ -262,7 +263,7 @@ def _unchanged(session: ClientSession | None, own: int = 0) -> Callable[[], bool
 
 
 def _changes(understood: Understood) -> int:
-    """Return the number of changes of its session that a request is itself."""
+    """Return the number of changes of its session that the request itself makes."""
     sent = understood.request.statement
     changes = isinstance(sent, SentPlan) and read_of(sent).reading.does is Does.CHANGES_SESSION
     return int(changes)

@@ -37,8 +37,8 @@ from haproc.sessions.client import ClientSession
 LOOK_S = 1.0
 """The time for finding out the state of a write in the ring. Chosen."""
 _GoOn: TypeAlias = Callable[[Understood, int], Awaitable[tuple[Fit | Answer, WriteConcern]]]
-"""Answers a request that the log does not have; with that, which clusters are to have applied it
-before the answer is given."""
+"""Returns the answer to a request that the log does not have, and the write concern to meet before
+the answer is sent."""
 
 
 class RingService:
@@ -50,7 +50,7 @@ class RingService:
         self._defaults, self._reads, self._texts = given.config.defaults, given.reads, given.texts
         self._only_reads: dict[tuple[str, str], bool] = {}
         self._unmade = set[tuple[str, str]]()
-        """Requests under way that have done nothing yet: the log can have nothing of theirs."""
+        """Requests under way that have made nothing yet: the log has no operation of theirs."""
         self.planning, self.sessions = parts.planning, given.sessions
         self._attempts, self._attached = parts.attempts, parts.attached
         self._classifying, self._concerns = parts.classifying, parts.concerns
@@ -72,7 +72,7 @@ class RingService:
         return await self._answered(request, self._decided)
 
     async def _answered(self, request: Request, go_on: _GoOn) -> Fit | Answer:
-        """Return the answer, of which ``go_on`` makes what the log does not have."""
+        """Return the answer; ``go_on`` makes it if the log does not have the request."""
         try:
             with self._attached.during(request.key), tracing.request(request.key):
                 return await self._in_time(request, go_on)
@@ -108,7 +108,7 @@ class RingService:
     async def _found_or_made(
         self, request: Request, since: int, go_on: _GoOn
     ) -> tuple[Fit | Answer, WriteConcern]:
-        """Return the answer, and which clusters are to have applied it before it is given."""
+        """Return the answer, and the write concern to meet before it is sent."""
         self._check_serving()
         key = request.key
         if (found := self._attempts.newest(*key)) is not None:
@@ -131,10 +131,10 @@ class RingService:
         return await go_on(understood, since)
 
     async def _wrote(self, request: Request) -> None:
-        """Have the request's session here, before its write is answered.
+        """Enter the request's session again, before its write is answered.
 
-        A HAProc that took the session over while the write was under way has not waited for it:
-        being replaced, it waits for the log's end once more before it shows anything.
+        A HAProc that adopted the session during the write has not waited for the write. By this it
+        loses the session: it must adopt it again, and waits for the log's end before it shows it.
         """
         try:
             await self._session_of(request)
@@ -142,17 +142,17 @@ class RingService:
             if error.kind is FailureKind.AVAILABILITY:
                 error.outcome = WriteOutcome.UNKNOWN
                 raise
-            # It was closed meanwhile: nothing will be shown in it.
+            # The session was closed meanwhile: no later read in it can miss the write.
 
     async def _attach_session(self, request: Request, facts: Facts) -> None:
-        """Let a write that rests on the client's session be computed in it, also by a retry."""
+        """Let a write that needs the client's session be computed in it, also after a retry."""
         with suppress(RequestError):  # the session's user reports that it is unknown
             session = await self._session_of(request)
             if session is not None:
                 self._attached.attach_session(facts, session)
 
     async def _understood(self, request: Request) -> Understood:
-        """Return the request with its session, settings, and what its statement is."""
+        """Return the request with its session, its settings and its classification."""
         session = await self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise RequestError(
@@ -185,7 +185,7 @@ class RingService:
     async def _decided(
         self, understood: Understood, since: int
     ) -> tuple[Fit | Answer, WriteConcern]:
-        """Answer a request that the log does not have, unless its sender may run it."""
+        """Return a `Fit` if the door may run the request itself; otherwise the ring's answer."""
         found = understood.statement.operation_class
         self._only_reads[understood.request.key] = found is OperationClass.QUERY
         if found is OperationClass.QUERY:
@@ -196,7 +196,7 @@ class RingService:
         return await self._run(understood, since)
 
     async def _read(self, understood: Understood, since: int) -> tuple[Answer, WriteConcern]:
-        """Answer a query from what is kept, by another cluster, or by running it."""
+        """Answer a query from the cache, by another cluster, or by running it here."""
         known = self._ruling.remembered(understood)
         held = partial(self._caching.held, known.understood, known.still) if known else lambda: None
         narrow = partial(self._narrowing.applied, understood)
@@ -213,7 +213,7 @@ class RingService:
     async def _readable(
         self, understood: Understood, since: int
     ) -> tuple[Fit | Answer, WriteConcern]:
-        """Return once a query may run that its sender runs in its session."""
+        """Return a `Fit` when the door may run the query in the client's session; or an answer."""
         session, narrowed = understood.session, list[Callable[[], bool]]()
 
         async def narrow() -> Callable[[], int] | None:
@@ -229,7 +229,7 @@ class RingService:
         ruled = await self._ruling.settled(understood)
         if (found := ruled.understood.statement.operation_class) is not OperationClass.QUERY:
             return await self._run(ruled.understood, since)
-        # Where it was changed meanwhile, everything was waited for.
+        # If the session changed meanwhile, the wait was for all operations: no check is needed.
         still = [*(unchanged for unchanged in narrowed if unchanged()), ruled.still]
         return Fit(found, lambda: all(each() for each in still)), WriteConcern.ONE
 
@@ -253,7 +253,7 @@ class RingService:
             raise no_query(self._core.me, found)
 
     def known_write(self, request_id: str, user: str) -> Known | None:
-        """Return this user's write, as far as this HAProc has read of it in the log."""
+        """Return this user's write, if this HAProc has read it from the log."""
         return self._attempts.newest(user, request_id)
 
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
@@ -318,7 +318,7 @@ class RingService:
         return await self.sessions.enter(user, session_id, create=True)
 
     def explained(self, error: EngineError) -> RequestError:
-        """Return the client's error for its own call's failure in the session behind it."""
+        """Return the client's error for an error of this cluster's Spark."""
         return failed(error, self._core, WriteOutcome.NOT_SENT)
 
     async def close_session(self, session_id: str, user: str) -> None:
@@ -332,7 +332,7 @@ class RingService:
     # -- queries and sessions --------------------------------------------------------------
 
     async def _query(self, ruled: Ruled, departures: int) -> Answer:
-        """Run a query here, unless the cluster has left service since that many times."""
+        """Run a query here; raises RequestError if ``departures`` has changed: the cluster left."""
         understood = ruled.understood
         request, session, settings = understood.request, understood.session, understood.settings
         try:
@@ -348,7 +348,7 @@ class RingService:
             await ruled.check(result)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
-        # Its tables were read as they stood before its first piece came.
+        # Its tables were read in their state before its first piece came.
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
         return Answer(report, result)
@@ -387,7 +387,7 @@ class RingService:
             self._assurance.check(concern, request.key)
             operation = replace(made.operation, id=self._attempts.next_id(request), since=since)
             await self._replica.writes.clear(operation, request.timeout_s - (self._now() - began))
-            self._unmade.discard(request.key)  # from now on the log may have it
+            self._unmade.discard(request.key)  # from here on the log may have it
             if (facts := Facts.of(operation)).of_session:
                 await self._attach_session(request, facts)
             if body is not None:
@@ -405,7 +405,7 @@ class RingService:
                 self._attached.request_is_over(body)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
-        """Return the answer once the clusters have the write that the concern asks for."""
+        """Return the answer once enough clusters have applied the write for the concern."""
         report = answer.report
         if report.offset is None:
             return answer
@@ -451,7 +451,7 @@ class RingService:
 
 
 def _check_writer(request: Request, statement: Classified) -> None:
-    """Refuse what is for the log to a user who may not write; raises RequestError."""
+    """Raise RequestError for a statement that writes, if its user may not write."""
     if not request.rights.has(Role.WRITER):
         raise refusal(
             ErrorClass.FORBIDDEN,
@@ -467,7 +467,7 @@ def _body(request: Request) -> ManyRows | None:
 
 
 def _logged(request: Request, body: ManyRows | None) -> None:
-    """Give back what a write takes only until the log has it."""
+    """Release the request's permit and rows: the log has the write."""
     if request.place is not None:
         request.place.rest()
     if body is not None:

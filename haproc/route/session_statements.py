@@ -1,4 +1,4 @@
-"""Statements that change a client's session: run in it, and its settings read back."""
+"""Runs statements that change a client's session, and reads the session's settings back."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _MEANS_EITHER = frozenset({Kind.DROP_VIEW, Kind.DROP_TABLE, Kind.ALTER_VIEW, Kin
 
 
 def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
-    """True if a write changes only one of the session's temporary views, of these names.
+    """True if a write drops or alters only a temporary view of the session, one of these names.
 
-    Spark takes the temporary view wherever a name could mean one: then dropping or altering it
-    changes the session. Any other write to such a name would do something else on the other
-    clusters, which don't have the view: RefusedError.
+    If a name can mean a temporary view, Spark takes that: so the statement changes the session. Any
+    other write to such a name would do something else on the other clusters, which don't have the
+    view: raises RefusedError.
     """
     hidden = {table for table in statement.bare if last_part(table) in temporary}
     if hidden and statement.kind not in _MEANS_EITHER:
@@ -79,7 +79,7 @@ def _split(table: str) -> tuple[str, str]:
 async def show_views(
     session: Session, namespace: str, timeout_s: float
 ) -> list[tuple[str, bool]] | None:
-    """Return (name, is temporary) of the views there; None if the catalog does not show it."""
+    """Return (name, is temporary) of a namespace's views; None if the catalog can't list them."""
     where = f" IN {namespace}" if namespace else ""
     try:
         rows = await rows_of(
@@ -93,7 +93,7 @@ async def show_views(
 
 
 async def rows_of(result: ResultStream) -> list[tuple[object, ...]]:
-    """Read a small result wholly, as plain values."""
+    """Return all rows of a small result as plain values."""
     rows: list[tuple[object, ...]] = []
     try:
         async for chunk in result:
@@ -129,9 +129,9 @@ class SessionStatements:
     async def begin(
         self, session: ClientSession, statements: Sequence[str], rights: Rights = UNBOUNDED
     ) -> None:
-        """Run those of the statements that a client has its session begin with that have not run.
+        """Run the statements with which a client's session begins, unless they have run.
 
-        Some have where an earlier attempt came to an end in the middle.
+        Some of them have run if an earlier attempt ended in the middle.
         """
         ids = BeginningIds.of(statements)
         begun = session.begun_with(ids)
@@ -153,7 +153,7 @@ class SessionStatements:
             await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
     async def run(self, understood: Understood) -> Answer:
-        """Run one that a client sent."""
+        """Run a session statement that a client sent."""
         session, statement = understood.session, understood.statement
         if session is None:
             raise RequestError(
@@ -170,9 +170,9 @@ class SessionStatements:
     async def unless_set_already(
         self, request: Request, session: ClientSession | None, error: RequestError
     ) -> Request:
-        """Return a request that reads a setting in place of one that sets it to its present value.
+        """Return a request that reads a setting, for one that sets it to its present value.
 
-        Raise the error that the request was refused with if it is anything else.
+        Raises ``error``, with which the request was refused, for any other request.
         """
         sent = request.statement
         reserved = error.error_class == ErrorClass.RESERVED_SETTING
@@ -192,9 +192,10 @@ class SessionStatements:
     async def owned(
         self, statement: Classified, session: ClientSession | None, request_id: str = ""
     ) -> Classified:
-        """Return the statement as the session's own if it changes a temporary view of it.
+        """Return the statement as the session's own if it changes a temporary view of the session.
 
-        Or has changed it before: a repeated drop of a view must not drop another one of its name.
+        Also if it has done so before: a repeated DROP of a view must not drop another one of its
+        name.
         """
         if session is not None and session.has_recorded(request_id):
             return replace(statement, operation_class=OperationClass.SESSION)
@@ -217,7 +218,7 @@ class SessionStatements:
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
         """Run a session statement, and record what it has changed."""
-        # Before it runs, for it may have run whatever becomes of the answer.
+        # Set before it runs: it may take effect even if it fails.
         session.holds_temporaries |= statement.kind not in _SETTINGS
         try:
             if session.has_recorded(request_id):
@@ -242,7 +243,7 @@ class SessionStatements:
         request_id: str,
         still: Callable[[], bool],
     ) -> list[bytes]:
-        """Run it; an error of what it did makes the session anew, without what is not recorded."""
+        """Run a session statement and record its effect; see `Sessions.changing` for errors."""
         if statement.kind in _SETTINGS:
             async with session.settling:
                 return await self._set(session, statement, runs, request_id)
@@ -271,7 +272,7 @@ class SessionStatements:
         if statement.kind is Kind.RESET or POOL in dict(settings.confs):
             await session.spark.configure(settings)  # HAProc's own settings are in force again
         is_known = not request_id or _only_looks(statement) or not session.ends_in_settings
-        if settings != session.settings or not is_known:  # a copy that comes late is to be known
+        if settings != session.settings or not is_known:  # so that a late retry is recognised
             await self._sessions.record(session, SettingsEntry(settings), request_id)
         return chunks
 
@@ -300,9 +301,9 @@ def _gone_meanwhile() -> RequestError:
 
 
 def leaves_something(kind: Kind, sql: str) -> bool:
-    """Return whether a session statement must run again in a recreated session.
+    """True if a session statement must run again in a recreated session.
 
-    What is only cached need not be; CACHE TABLE x AS … makes a temporary view, too.
+    CACHE alone need not; but CACHE TABLE x AS … makes a temporary view, too.
     """
     if kind is not Kind.CACHE:
         return True

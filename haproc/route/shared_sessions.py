@@ -11,7 +11,7 @@ from haproc.engine.confs import READING_POOL
 from haproc.engine.interface import Engine, Session, Settings
 
 SESSIONS_MAX: Final = 16
-"""Of each of the two, one for each distinct settings."""
+"""The most sessions for analyses, and for parsing; each has settings of its own."""
 
 
 class ReadingSessions:
@@ -35,11 +35,11 @@ class ReadingSessions:
         self._now = now
 
     async def shared(self, settings: Settings) -> Session:
-        """Return one with these settings that has looked nothing up before."""
+        """Return a session for analyses with these settings; new after a changed definition."""
         return await self._given(self._analyzing, settings, self._epoch())
 
     async def parsing(self, settings: Settings) -> Session:
-        """Return one in which nothing is looked up, so that DDL leaves it as it is."""
+        """Return a session for parsing: it looks nothing up, so it outlives changed definitions."""
         return await self._given(self._parsing, settings, 0)
 
     async def _given(self, sessions: SharedSessions, settings: Settings, epoch: int) -> Session:
@@ -48,27 +48,27 @@ class ReadingSessions:
         return spark
 
 
-# Spark sessions for requests without a session of their own: one for all of the same settings.
+# Spark sessions for requests without a session of their own: one for all with equal settings.
 #
-# Of one user, where a user's statements have a pool of their own.
+# They belong to one user if each user's statements have a pool of their own.
 
 
 GIVEN_UP_S: Final = 60.0
-"""A replaced session is kept so long for its users. Chosen: as long as its settings may take."""
+"""The time that a replaced session is kept for its users. Chosen: its settings may take so long."""
 
 
 class SharedSessions:
     """Sessions for requests without one of their own, by settings.
 
-    Each is given up behind DDL, because Spark goes on with what a session has looked up before, and
-    when there are more than ``sessions_max``, the least recently used first. It is closed a while
-    later, once nothing runs in it any more; its users have begun by then.
+    They are given up after DDL, because a Spark session keeps what it has looked up. If there are
+    more than ``sessions_max``, the least recently used one is given up. It is closed a while later,
+    when its users have begun and nothing runs in it any more.
     """
 
     def __init__(self, make: Callable[[str, str], Session], sessions_max: int) -> None:
-        """``make`` gets a key and the user whose session it is; empty: everybody's.
+        """``make`` gets a key and the user of the session; empty: all users.
 
-        ``sessions_max``: of each user, so that nobody's settings push out another's.
+        ``sessions_max``: for each user, so that a user's settings push out no other user's.
         """
         self._make = make
         self._sessions_max = sessions_max
@@ -97,7 +97,7 @@ class SharedSessions:
         return session
 
     def _close_given_up(self, now: float) -> None:
-        """Have those closed that are idle; nobody's request waits for that, or ends it."""
+        """Close idle sessions in tasks: no request waits for that, or cancels it."""
         idle = [e for e in self._given_up if now - e[1] >= GIVEN_UP_S and not e[0].busy]
         self._given_up = [each for each in self._given_up if each not in idle]
         for session, _ in idle:

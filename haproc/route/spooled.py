@@ -1,4 +1,4 @@
-"""Large bodies of rows: on disk until nothing needs them; Parquet's pieces, from a process."""
+"""Large bodies of rows: on disk while they are needed; a process reads Parquet."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from haproc.route.spooled_file import SpooledFile
 
 # The pieces of a body of Parquet, from a process that reads nothing but this one body.
 #
-# A file of which a few bytes are wrong can end the process that reads it: Arrow's C++ was found to
-# throw where nothing catches. So that is no HAProc but a worker (`haproc.route.parquet_worker`),
-# and its end is that of the rows alone, which are refused. It reads a piece when it is asked for
-# one, so no more is in its memory or here.
+# A file with a few wrong bytes can end the process that reads it: Arrow's C++ was found to throw
+# exceptions that nothing catches. So a worker reads it (`haproc.route.parquet_worker`), and if that
+# ends, only these rows are refused. The worker reads a piece when it is asked for one, so no more
+# is in memory, there or here.
 
 
 WORKER: Final = "haproc.route.parquet_worker"
 OWN_DOING: Final = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""By which a process ends for what it did. Others may end it, which shows nothing about the
-rows."""
+"""Signals that a process gets for what it did. Other signals come from outside, and show nothing
+about the rows."""
 
 
 class ParquetPieces(Iterator[Chunk]):
-    """Gives the pieces, or raises RequestError; blocks. `close` it: that ends the process.
+    """Yields the pieces, or raises RequestError; blocks. `close` it, which ends the process.
 
-    ``descriptor`` is the body's file, of which it has a descriptor of its own.
+    ``descriptor``: that of the body's file, which is duplicated.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ParquetPieces(Iterator[Chunk]):
 
     def close(self) -> None:
         """End the process; harmless if it is over."""
-        self._worker.end()  # no other one begins from here on, with whatever has the number then
+        self._worker.end()  # first: the number may be another file's later
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -87,43 +87,42 @@ class ParquetPieces(Iterator[Chunk]):
 
 # Large bodies of rows: on disk from their first byte until their operation needs them no more.
 #
-# A body lies in a file without a name in this HAProc's folder, so nothing is left of it however
-# the process ends. All bodies together, and each user's, take so much of the disk and no more.
-# Nothing but a piece of it is ever in memory.
+# A body is a file without a name in this HAProc's folder, so nothing is left of it however the
+# process ends. The disk space is limited, for all bodies together and for each user. Only a piece
+# of a body is in memory at a time.
 #
-# The rows are fitted to their table piece by piece: once from beginning to end before anything
-# enters the log, so that a misfit in the last row leaves nothing behind, and again when they are
-# taken.
+# The rows are fitted to their table piece by piece: first all of them, before anything enters the
+# log, so that a misfit in the last row has no effect; and again when they are used.
 
 
 WRITE_BYTES: Final = 1 << 20
-"""Gathered before they are written; chosen, not measured."""
+"""Bytes that are collected before they are written; chosen, not measured."""
 RECORD_BYTES_MAX: Final = 16 << 20
-"""Rows up to here make one record, however they came; larger ones go in parts. Chosen: rows of one
-record can run in one statement with others' at once, those of parts are gathered before."""
+"""Rows up to this size make one record, however they came; larger ones go in parts. Chosen: one
+statement can insert the rows of several records at once; parts must be collected first."""
 
 PASSING_BYTES_MAX: Final = 24 << 20
-"""Rows of bodies on their way into the log, at a time: from when they are fitted until the log has
-them, in which each is in memory three or four times. Measured: a load has eight pieces under way,
-whose rows took 250 MiB without it. Two pieces of texts at a time keep two cores busy."""
+"""The most bytes of rows on their way into the log, from their fitting until the log has them: they
+are in memory three or four times then. Measured: a load has eight pieces under way, which took
+250 MiB without this limit. Two pieces of texts at a time keep two cores busy."""
 _GROWS_MAX: Final = 4
-"""So many times as long as its body rows are taken for, up to half of all. Chosen."""
+"""The assumed size of rows, in sizes of their body, up to half of all. Chosen."""
 PARQUET_FITS_MAX: Final = 8
 """Bodies of Parquet that are fitted at a time, each by a process of 32 MiB (measured) beside its
-rows; the others wait. Chosen. Bodies that are taken are few: one for each operation at its turn."""
+rows; the others wait. Chosen. Bodies in use later are few: one for each operation at its turn."""
 
 T = TypeVar("T")
 
 
 class PassingBytes:
-    """Bytes that pass through memory at a time; who would exceed ``bytes_max`` waits, in order."""
+    """Limits bytes in memory at a time; a body that would exceed ``bytes_max`` waits, in order."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = self._bytes_max = bytes_max
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> int:
-        """Return how many were taken once there is room: of what is larger than all, all."""
+        """Wait for room; return the bytes that were taken: ``size``, but at most ``bytes_max``."""
         size = min(size, self._bytes_max)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((size, turn))
@@ -137,7 +136,7 @@ class PassingBytes:
         return size
 
     def give_back(self, size: int) -> None:
-        """Let those pass that there is room for now."""
+        """Give bytes back, and let waiting bodies pass for which there is room now."""
         self._left += size
         while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._left):
             size, turn = self._waiting.popleft()
@@ -157,16 +156,16 @@ class Spools:
         self.passing = PassingBytes(PASSING_BYTES_MAX)
 
     def clean(self) -> None:
-        """Delete what an earlier process left: where files cannot be without a name at once."""
+        """Delete an earlier process's files: some systems cannot make a file without a name."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def begin(self, user: str, size: int | None, form: Form = ARROW) -> SpooledBody:
-        """Return an empty body, for so many bytes if that is known; raises RequestError."""
+        """Return an empty body; ``size``: its bytes, if known. Raises RequestError."""
         self.check(user, 0, size or 0)
         return SpooledBody(self, user, await asyncio.to_thread(self._file), form)
 
     def check(self, user: str, has: int, more: int) -> None:
-        """Raise RequestError if a body that has so many bytes may not grow by so many."""
+        """Raise RequestError if a body of ``has`` bytes may not grow by ``more``."""
         if has + more > (most := self.limits.staged_bytes_max):
             raise refused(
                 ErrorClass.TOO_LARGE,
@@ -189,7 +188,7 @@ class Spools:
 
 
 class SpooledBody:
-    """One body; `release` it as often as it was made or held.
+    """One body, with one holder at first; `release` it once more than it was held.
 
     Once it is `fit` to a table, iterating gives its rows as Spark takes them.
     """
@@ -207,7 +206,7 @@ class SpooledBody:
         self.size = 0
 
     async def add(self, data: bytes) -> None:
-        """Take in the next bytes; raises RequestError if there is no room for them."""
+        """Append the next bytes; raises RequestError if there is no room for them."""
         self._spools.check(self._user, self.size, len(data))
         self._spools.shares.count(self._user, len(data))
         self.size += len(data)
@@ -216,16 +215,16 @@ class SpooledBody:
             await self._write()
 
     async def complete(self) -> str:
-        """Take note that this was all; return its digest."""
+        """Write the rest; return the body's digest, after the last `add`."""
         await self._write()
         return self._hash.hexdigest()
 
     def hold(self) -> None:
-        """Keep it for one more."""
+        """Add a holder."""
         self._holders += 1
 
     def release(self) -> None:
-        """Keep it for one less; after the last one it is gone."""
+        """Drop a holder; without holders the body is deleted."""
         self._holders -= 1
         if self._holders == 0:
             self.passed()
@@ -233,14 +232,14 @@ class SpooledBody:
             self._spools.shares.give_back(self._user, self.size)
 
     def passed(self) -> None:
-        """Take note that the log has its rows, or never will: they are not in memory any more."""
+        """Note that its rows have left memory: they are in the log, or never will be."""
         passing, self._passing = self._passing, 0
         self._spools.passing.give_back(passing)
 
     async def fit(self, columns: Sequence[Column]) -> Fitted:
-        """Look at all rows whether they fit the columns; RequestError if any does not.
+        """Check that all rows fit the columns; raises RequestError if one does not.
 
-        Few rows pass through memory from here on, until they have `passed`.
+        From here on, until `passed`, its rows count as bytes in memory.
         """
         self._columns = columns
         try:
@@ -329,7 +328,7 @@ class SpooledBody:
 
 
 async def _unhurt(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for a thread's work to its end, also when cancelled: it uses the file."""
+    """Wait until a thread's work has ended, also when cancelled: it uses the file."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

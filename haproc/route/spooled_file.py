@@ -1,4 +1,4 @@
-"""Reads the file of a body, in the HAProc or in a process that has the file from it."""
+"""Reads the file of a body, in the HAProc or in a process that inherits the file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from haproc.route.rows.lines import BLOCK_BYTES
 
 
 class SpooledFile(io.RawIOBase):
-    """Reads the file from its beginning, independently of other readers; not too much at once.
+    """Reads the file from its beginning, independently of other readers; a read has a size limit.
 
-    ``descriptor`` is asked for each time: once it is closed, its number may be another file's.
+    ``descriptor`` is called for each read: once it is closed, its number may be another file's.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class SpooledFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -39,7 +39,7 @@ class SpooledFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go on from there."""
+        """Set the next position, and return it."""
         begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, begin + offset)
         return self._at
@@ -51,7 +51,7 @@ class SpooledFile(io.RawIOBase):
             raise RowsError([f"{more}, or it is {NOT_OF_FORM[self._kind]}"])
         try:
             data = os.pread(self._descriptor(), size, self._at)
-        except (OSError, ValueError) as error:  # no word on what the client sent
+        except (OSError, ValueError) as error:  # not the client's fault
             raise busy(f"the body cannot be read back from this HAProc's disk: {error}") from error
         self._at += len(data)
         return data

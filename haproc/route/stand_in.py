@@ -21,29 +21,29 @@ from haproc.reading.judge import Judged
 from haproc.replicate.records.rows import ComputedPlan, Confs, QueryWrite, SessionRef, Write
 from haproc.route.plan_questions import text_over, text_question, with_text
 
-# Appends of rows that stand in the plan itself: what needs no look by Spark's analysis.
+# Appends of rows that are in the plan itself: they need no analysis by Spark.
 #
-# ``createDataFrame(…).writeTo("t").append()`` is to Spark Connect what INSERT … VALUES is to SQL:
-# the rows are what they are on every cluster. They stand in a ``local_relation``, and PySpark puts
-# the names of their columns around it (``to_df``). What has any other step in it, an option, a
-# partitioning or another mode, is no plain append, and is looked at like every plan.
+# ``createDataFrame(…).writeTo("t").append()`` is to Spark Connect as INSERT … VALUES is to SQL: the
+# rows are the same on every cluster. They are in a ``local_relation``, and PySpark puts the names
+# of their columns around it (``to_df``). A plan with any other step, an option, a partitioning or
+# another mode is no plain append, and is analyzed like every plan.
 
 
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 MODES: Final = frozenset({Mode.SAVE_APPEND, Mode.INSERT, Mode.APPEND})
 _FIELDS: Final = frozenset({"input", "source", "table", "table_name", "mode"})
-"""Of a write that contains only its rows and its target."""
+"""The fields of a write that contains only its rows and its target."""
 _SOURCES: Final = frozenset({"", "delta"})
 _HIDING: Final = ("udt", "extension<")
-"""In the texts of types that are others beneath."""
+"""Parts of the texts of types that hide another type."""
 _TEXTS: Final = ("string", "char", "variant")
 
 
 def local_rows(plan: Any, reading: PlanReading) -> ColumnTypes | None:
     """Return the columns of the rows that a plan appends, if it does that and nothing else.
 
-    ``plan`` is one that was read, with the rows that its client has sent before. Each column comes
-    with a text that names its types in Arrow and in Spark. None: it may be anything else.
+    ``plan``: one that was read, with the rows that its client has sent before. Each column comes
+    with a text that names its types in Arrow and in Spark. None: the plan may do anything else.
     """
     if reading.mode not in MODES:
         return None
@@ -107,7 +107,7 @@ def _of_schema(text: str) -> ColumnTypes | None:
         return None
 
 
-# What a judged statement is in the log: its text, or its query and what takes the rows.
+# The form of a judged statement in the log: its text, or its query and the target of the rows.
 
 
 _ROWS: Final = "haproc_rows"
@@ -119,8 +119,8 @@ def as_written(
 ) -> Write:
     """Return the write for the log.
 
-    ``ref``: the client's session; ``judged`` decides if it counts. ``frames``: the plan of a text
-    with the DataFrames that it reads. ``confs``: that session's own settings.
+    ``ref``: the client's session, used if ``judged`` needs it. ``frames``: the plan of a text with
+    the DataFrames that it reads. ``confs``: that session's own settings.
     """
     if judged.treatment is not Treatment.MATERIALISE:
         return SqlText(judged.sql) if frames is None else SparkPlan(with_text(frames, judged.sql))

@@ -34,7 +34,7 @@ def timed_out(
 
 
 def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
-    """Return the client's error for a cluster's."""
+    """Return the client's error for an error of a cluster."""
     if isinstance(error, NoQueryError):
         return refused(_is_no_query(error))
     if error.kind is ErrorKind.APPLICATION:
@@ -70,7 +70,7 @@ def _is_no_query(error: NoQueryError) -> RefusedError:
 
 
 def no_query(me: str, found: str) -> RequestError:
-    """Return the error of a forwarded query that is none for this cluster."""
+    """Return the error of a forwarded statement that is no query for this cluster."""
     return RequestError(
         FailureKind.REFUSED,
         f"cluster {me} takes the statement for {found}, not for a query",
@@ -83,11 +83,11 @@ def no_query(me: str, found: str) -> RequestError:
 
 
 EMPTY = Chunk(empty_stream(), 0)
-"""The result of a statement that gives none."""
+"""The result of a statement without rows."""
 
 
 class Collected:
-    """A result that is already here."""
+    """A result that is in memory already."""
 
     def __init__(self, chunks: Sequence[bytes]) -> None:
         self._chunks = chunks
@@ -99,11 +99,11 @@ class Collected:
             yield Chunk(data, rows_in(data))
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class Replayed:
-    """A result that is here in the pieces in which the cluster gave it."""
+    """A result that is in memory, in the pieces that the cluster gave."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks = chunks
@@ -113,13 +113,13 @@ class Replayed:
             yield chunk
 
     async def aclose(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class Resumed:
-    """A result whose first pieces are here, and the others where they came from.
+    """A result whose first pieces are in memory; the others still come from the cluster.
 
-    ``release`` is called, once, when the first ones are not needed any more.
+    ``release`` is called once, when the first pieces are not needed any more.
     """
 
     def __init__(

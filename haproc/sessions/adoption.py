@@ -1,10 +1,9 @@
-"""Making a session anew from its journal, in a Spark session that holds nothing yet.
+"""Recreates a session from its journal, in an empty Spark session.
 
-Entries are run in their order, each under its own settings; files that stand side by side go in one
-call. A view comes back with the columns that it had. A view or function that cannot be made breaks
-its name and nothing else: a view takes its place whose rows are an error with the reason, or a
-function whose calls are, so that no other object of its name does. A variable that cannot be made
-is missing.
+Entries run in their order, each under its own settings; successive files are added in one call. A
+view gets back the columns that it had. A view or function that cannot be made is replaced, by a
+view whose rows, or a function whose calls, are an error with the reason: so no other object of its
+name takes its place. A variable that cannot be made is missing.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from haproc.sessions.journal import (
 _LOG = logging.getLogger(__name__)
 
 FILES_BYTES_MAX: Final = 64 << 20
-"""Files that are in memory at a time while they are added; one alone may have more."""
+"""The most bytes of files in memory while they are added; a single file may have more."""
 REASON_CHARS: Final = 500
 """The number of characters of Spark's error that a broken view or function shows."""
 PARAMETERS_MAX: Final = 32
-"""So many arguments a broken function takes; with more of them its call is another error."""
+"""The most arguments of a broken function; a call with more of them gets another error."""
 _NO_COLUMNS: Final = (("not_rebuilt", "string"),)
 """The columns of a broken view whose columns are unknown."""
 _VALUES: Final = "haproc_value"
@@ -57,9 +56,9 @@ async def restore(
     blob: Blob,
     timeout_s: float,
 ) -> SessionState:
-    """Bring a session to the state behind its entries; return what of it are values.
+    """Bring a session to the state after its entries; return the values of that state.
 
-    Raises EngineError if the cluster is to blame, and RequestError if an entry that is neither a
+    Raises EngineError for a failure of the cluster, and RequestError if an entry that is neither a
     view nor a function can't be run again.
     """
     state, place = begins, 0
@@ -92,7 +91,7 @@ async def restore(
 
 
 async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> None:
-    """Run what makes or drops a view or function."""
+    """Run an entry that makes or drops a view or function."""
     effect = entry.effect
     kind, _, name = effect.name.partition(" ")
     statement = SqlText(entry.text) if isinstance(entry, SqlEntry) else SparkPlan(entry.plan)
@@ -104,7 +103,7 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION or not (kind or effect.removes):
             raise
-        if effect.removes:  # what is not there need not be dropped
+        if effect.removes:  # a missing object need not be dropped
             return
         message = _broken_message(kind, name, error.message)
         if kind == "view":
@@ -117,7 +116,7 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
 async def _give_columns(
     fresh: Fresh, text: str, name: str, columns: tuple[tuple[str, str], ...], timeout_s: float
 ) -> None:
-    """Have a view show the columns that it had; EngineError if it does not have them any more.
+    """Let a view show the columns that it had; raises EngineError if they are not there any more.
 
     ``text``: the statement that made it; empty: it was made of a plan.
     """
@@ -133,7 +132,7 @@ async def _give_columns(
         )
     names = [column for column, _ in columns]
     if made := with_columns(text, name, names):
-        # Gone first: the query may name a table that is called like the view.
+        # Dropped first: the query may name a table that is called like the view.
         for each in (f"DROP VIEW {quote_name(name)}", made):
             await fresh.run(SqlText(each), timeout_s=timeout_s)
         return
@@ -162,10 +161,10 @@ def _broken_message(kind: str, name: str, reason: str) -> str:
 async def _break_function(
     fresh: Fresh, name: str, message: str, timeout_s: float, *, of_rows: bool
 ) -> None:
-    """Put a function in a name's place that Spark refuses wherever it is called.
+    """Make a function in place of a broken one: Spark refuses each call of it.
 
-    It reads a view that is gone again, and Spark names that view. So no call is ever analysed, and
-    none gives a table a column of a type that the function did not have.
+    It reads a dropped view whose name is the message, and Spark's error shows that name. So no call
+    is ever analysed, and none gives a table a column of a type that the function did not have.
     """
     gone = quote_name(message)
     takes = ", ".join(f"a{at} STRING DEFAULT NULL" for at in range(PARAMETERS_MAX))
@@ -183,7 +182,7 @@ async def _break_function(
 async def _break_view(
     fresh: Fresh, name: str, effect: Effect, message: str, timeout_s: float
 ) -> None:
-    """Put a view in a name's place whose rows are an error."""
+    """Make a view in place of a broken one: its rows are an error."""
     literal = "'" + message.replace("\\", "\\\\").replace("'", "\\'") + "'"
     for columns in (effect.columns or _NO_COLUMNS, _NO_COLUMNS):
         chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(each)}" for each, kind in columns)
@@ -201,7 +200,7 @@ async def _set(
 ) -> None:
     """Give a session these variables and no others; ``known``: those that it has.
 
-    One that cannot be made is missing, and Spark reports that wherever it is used.
+    A variable that cannot be made is missing, and Spark reports that wherever it is used.
     """
     for name in sorted(known.difference(each.name for each in variables)):
         drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(name)}"
@@ -244,7 +243,7 @@ def _setting(variable: Variable) -> bytes:
 
 
 async def _add(fresh: Fresh, entries: Sequence[ArtifactEntry], blob: Blob) -> None:
-    """Add files, so many bytes at a time."""
+    """Add files, about `FILES_BYTES_MAX` bytes at a time."""
     files: list[SessionFile] = []
     size = 0
     for entry in entries:

@@ -1,4 +1,4 @@
-"""One client's session on the HAProc that owns it, and what a statement has left in it."""
+"""One client's session on the HAProc that owns it, and the effects of statements on it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from haproc.sessions.journal import (
     holds_temporaries,
 )
 
-# Looking at what a statement has left in a session, for the journal: columns and values.
+# The effect of a statement on its session, read for the journal: columns and values.
 
 
 _OF_VARIABLES: Final = ("DECLARE", "SET")
@@ -75,7 +75,7 @@ async def _with_columns(session: ClientSession, effect: Effect) -> Effect:
     try:
         columns = await session.spark.columns(f"SELECT * FROM {quote_name(name)}")
     except EngineError as error:
-        if error.kind is ErrorKind.APPLICATION:  # it was made all the same
+        if error.kind is ErrorKind.APPLICATION:  # the view exists all the same
             return effect
         raise
     return replace(effect, columns=tuple((each.name, each.type_text) for each in columns))
@@ -96,7 +96,7 @@ async def _variables(
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION:
             raise
-    # One of them could not be made anew, and stays in the journal as it was.
+    # One of them could not be recreated, and stays in the journal as it was.
     was = {each.name: each for each in session.variables if each.name not in new}
     found = []
     for name, text in defaults.items():
@@ -146,26 +146,26 @@ L = TypeVar("L")
 
 LEAVING_ATTEMPTS_MAX: Final = 2
 REQUESTS_REMEMBERED: Final = 64
-"""Of settings behind settings, which have one entry. A copy that comes late is seconds late."""
+"""For successive changes of settings, which share one entry. Late copies are seconds late."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginningIds:
-    """The request ids of the statements that a session begins with; no client's has a slash."""
+    """The request ids of the statements that a session begins with; clients' ids have no slash."""
 
     digest: str
 
     @classmethod
     def of(cls, statements: Sequence[str]) -> BeginningIds:
-        """Return those of these statements, in this order."""
+        """Return the ids of these statements, in this order."""
         return cls(hashlib.sha256(json.dumps([*statements]).encode()).hexdigest()[:16])
 
     def of_number(self, number: int) -> str:
-        """Return that of one of them."""
+        """Return the id of one of the statements."""
         return f"begin/{self.digest}/{number}"
 
     def number(self, request_id: str) -> int | None:
-        """Return of which one an id is; None: of none of them."""
+        """Return the number of the statement with this id; None if no statement has it."""
         if request_id.startswith(f"begin/{self.digest}/"):
             return int(request_id.rpartition("/")[2])
         return None
@@ -173,9 +173,9 @@ class BeginningIds:
 
 @dataclass(frozen=True, slots=True)
 class ToldSettings:
-    """Spark's answer to a question about settings, and in which epoch of the session it came.
+    """Spark's answer to a question about settings, and the session's epoch when it came.
 
-    ``still``: whether no statement has begun to change the session since it was asked.
+    ``still`` returns True if no statement has begun to change the session since the question.
     """
 
     response: bytes
@@ -187,7 +187,7 @@ class ToldSettings:
 class ClientSession:
     """One client's session on this HAProc, as long as this HAProc is its owner.
 
-    ``server_id`` is what its client takes for the server's own id of it.
+    ``server_id``: the id that its client takes for the server's own.
     """
 
     key: Key
@@ -198,13 +198,13 @@ class ClientSession:
     state: SessionState
     entries: list[Numbered] = field(default_factory=list)
     holds_temporaries: bool = False
-    """A temporary view, function or variable was made: names may mean something else here."""
+    """True if a temporary object was made: names may mean something else here."""
     handles: set[str] = field(default_factory=set)
     """Objects that only this Spark session has: checkpoints and models, by their ids."""
     begun: str = ""
-    """See `StoredSession.begun`: another session of the same id has another one."""
+    """As in `StoredSession`: it differs in another session of the same id."""
     known_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
-    """By what was asked: a serialized ConfigRequest."""
+    """Answers about settings, by the question: a serialized ConfigRequest."""
     used_at: float = 0.0
     used_hour: int | None = None
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -216,7 +216,7 @@ class ClientSession:
     """The number of statements that have begun to change it, with any outcome; never falls."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
     superseded: list[Numbered] = field(default_factory=list)
-    """Entries that are not deleted yet, and that others stand for."""
+    """Entries that later ones replace, and that are not deleted yet."""
 
     @property
     def id(self) -> str:
@@ -240,7 +240,7 @@ class ClientSession:
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """Its session variables as they were last looked at."""
+        """Its session variables as they were last read."""
         found = [e.entry for e in self.entries if isinstance(e.entry, VariablesEntry)]
         return found[-1].variables if found else ()
 
@@ -251,7 +251,7 @@ class ClientSession:
 
     @property
     def journal_bytes(self) -> int:
-        """The bytes of it in the store, without files."""
+        """The bytes of its journal in the store, without files."""
         return sum(each.size for each in self.entries)
 
     @property
@@ -261,16 +261,16 @@ class ClientSession:
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
 
     async def setting(self, run: Callable[[], Awaitable[T]]) -> tuple[T, Settings]:
-        """Run what sets something; return what it gives, and what is set then. As `leaving`."""
+        """Run a change of settings; return its result, and the settings after it. As `leaving`."""
         return await self.leaving(run, self.spark.settings)
 
     async def leaving(
         self, run: Callable[[], Awaitable[T]], look: Callable[[], Awaitable[L]]
     ) -> tuple[T, L]:
-        """Run what changes the session; return what it gives, and how it looks then.
+        """Run a change of the session; return its result, and the result of ``look`` after it.
 
-        A session that was made anew in between has what was there before; so it is run again, once:
-        the first statement behind a restart of Spark is the one that meets it. Raises EngineError.
+        If Spark's session was recreated in between, the change is lost. So it runs again, once: the
+        first statement after a restart of Spark meets this. Raises EngineError.
         """
         for _ in range(LEAVING_ATTEMPTS_MAX):
             await self.spark.ready()
@@ -288,9 +288,9 @@ class ClientSession:
         raise EngineError(ErrorKind.AVAILABILITY, "Spark lost the session while it was changed")
 
     async def state_after(self, entry: SettingsEntry | ConfEntry, defaults: Settings) -> StateEntry:
-        """Return the values that an entry of settings comes to; raises EngineError.
+        """Return the state after an entry of settings; raises EngineError.
 
-        Without settings of the session's own whose values are those of any other session.
+        Own settings are left out if their values are those of any other session.
         """
         now = after(self.state, entry, defaults)
         confs = now.settings.confs
@@ -300,17 +300,17 @@ class ClientSession:
         return StateEntry(replace(now.settings, confs=confs), now.options)
 
     def has_recorded(self, request_id: str) -> bool:
-        """True if this statement has changed the session, so that its client lacks only the answer.
+        """True if this request has changed the session already: its client lacks only the answer.
 
-        A late copy of it must not undo later settings. If several changes of settings follow each
-        other, the last `REQUESTS_REMEMBERED` are known.
+        A late copy of it must not undo later settings. Of successive changes of settings, the last
+        `REQUESTS_REMEMBERED` are known.
         """
         return bool(request_id) and any(request_id in each.request_ids for each in self.entries)
 
     def begun_with(self, ids: BeginningIds) -> int | None:
         """Return the number of its first statements that have run.
 
-        None: it has begun, for others have changed it.
+        None: others have changed it, so it has begun.
         """
         begun = 0
         for each in self.entries:
@@ -327,18 +327,18 @@ class ClientSession:
         return bool(self.entries) and isinstance(self.entries[-1].entry, StateEntry)
 
     def unchanged(self, own: int = 0) -> Callable[[], bool]:
-        """Return a function that returns True while no statement has begun to change it.
+        """Return a function that returns True until a statement begins to change the session.
 
-        But for so many that are the asker's ``own``.
+        ``own``: the number of changes by the caller, which do not count.
 
-        Not by its entries: Spark runs a statement before it is recorded, and keeps what it did
-        where that is refused, or where another HAProc goes on with the session.
+        Entries would not show it: Spark runs a statement before it is recorded, and keeps its
+        effect even if the record is refused, or another HAProc goes on with the session.
         """
         now = None if self.changing.locked() else self.changes
         return lambda: now is not None and self.changes == now + own
 
     def took(self, numbered: Numbered, defaults: Settings, gone: Sequence[Numbered]) -> None:
-        """Take in an entry that counts, and stands for others, which are gone."""
+        """Note an entry that counts, and that the entries ``gone`` are replaced by it."""
         self.superseded += gone
         self.entries = [each for each in self.entries if each not in gone]
         self.entries.append(numbered)
@@ -346,7 +346,7 @@ class ClientSession:
         self.holds_temporaries |= holds_temporaries((numbered.entry,))
 
     def check_handles(self, used: frozenset[str]) -> None:
-        """Raise RequestError if a statement uses what another Spark session had."""
+        """Raise RequestError if a statement uses an object of a lost Spark session."""
         if lost := sorted(used - self.handles):
             raise RequestError(
                 FailureKind.APPLICATION,
@@ -358,7 +358,7 @@ class ClientSession:
 
 
 def state_of(standing: StoredSession, defaults: Settings) -> SessionState:
-    """Return the values that a journal comes to."""
+    """Return the state after the entries of a journal."""
     state = SessionState(defaults)
     for each in standing.entries:
         state = after(state, each.entry, defaults)

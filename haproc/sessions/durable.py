@@ -21,16 +21,16 @@ from haproc.sessions.journal import Kept
 # store's changes have one order, the same for every reader, so every reader finds the same chain:
 # it begins with the first adoption that replaces nothing, and goes on with the first one that
 # replaces the chain's last. Another adoption with the same predecessor came too late and does not
-# count. An entry counts if its adoption is in the chain and it stands before the adoption that
-# replaced that one.
+# count. An entry counts if its adoption is in the chain, and if it was written before the adoption
+# that replaced that one.
 #
 # So a replaced owner finds this out by looking for adoptions *after* its entry is durable: one that
-# it does not know may stand before the entry. An adopter reads the journal after its own adoption
+# it does not know may be before the entry. An adopter reads the journal after its own adoption
 # is durable: no entry of those before it can count that it has not read. Nothing that was
 # acknowledged is lost. An entry that was not acknowledged may count or not, the same for every
 # reader.
 #
-# A closed session stays closed, wherever that key stands.
+# A closed session stays closed, whatever was written before or after that key.
 #
 # Keys below ``session/USER/ID/``, each written once (so no late write takes anything back):
 # ``c/NUMBER.NAME`` an adoption, ``c/closed``, ``e/ORDINAL.NAME`` an entry of that adoption,
@@ -49,17 +49,17 @@ class Key:
 
     @property
     def prefix(self) -> str:
-        """Below it is all that the store holds of the session."""
+        """The prefix of all keys of the session in the store."""
         return f"{SESSIONS}{quote(self.user, safe='')}/{quote(self.id, safe='')}/"
 
     @property
     def control(self) -> str:
-        """Below it are its adoptions, and whether it is closed."""
+        """The prefix of its adoptions' keys, and of the key that closes it."""
         return f"{self.prefix}c/"
 
     @property
     def closed(self) -> str:
-        """Is there once the session is closed."""
+        """The key that exists once the session is closed."""
         return f"{self.prefix}c/closed"
 
     def adoption(self, number: int, name: str) -> str:
@@ -89,10 +89,10 @@ def key_of(stored: str) -> Key | None:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A HAProc takes a session over; ``name`` is that of no other adoption.
+    """The record by which a HAProc takes a session over; ``name`` is unique.
 
-    ``replaces``: the adoption before, empty for a session that begins. ``afresh``: nothing of what
-    was before counts any more. ``owner``: the cluster, and ``at_ms`` the time by its clock.
+    ``replaces``: the name of the adoption before; empty for a session that begins. ``afresh``: no
+    earlier entry counts any more. ``owner``: the cluster, and ``at_ms`` the time by its clock.
     """
 
     number: int
@@ -105,9 +105,9 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An entry with the ids of the requests that it stands for, so that no retry runs again.
+    """An entry with the ids of its requests, so that no retry runs again.
 
-    ``replaces``: the lowest ordinal of the entries that it stands for, which may be deleted.
+    ``replaces``: the lowest ordinal of the entries that it replaces, which may be deleted.
     """
 
     entry: Kept
@@ -122,9 +122,9 @@ RECORDS: Final[Kinds[Written | Adoption]] = Kinds(
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """An entry at its place: ordinals rise, and need not be dense. ``adoption`` wrote it.
+    """An entry with its ordinal: ordinals rise, and may have gaps. ``adoption`` wrote it.
 
-    ``request_ids``, ``replaces``: as of `Written`.
+    ``request_ids``, ``replaces``: as in `Written`.
     """
 
     ordinal: int
@@ -137,7 +137,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session in the store, as far as it counts."""
+    """The content of a session in the store that counts."""
 
     owner: Adoption
     entries: tuple[Numbered, ...] = ()
@@ -145,8 +145,8 @@ class StoredSession:
     known: frozenset[str] = frozenset()
     """The control keys that this was read from."""
     begun: str = ""
-    """The name of the adoption that it began with, or began afresh with: all that counts is of that
-    one and those behind it."""
+    """The name of the adoption with which it began, or began afresh: earlier entries do not
+    count."""
 
     @property
     def next_ordinal(self) -> int:
@@ -155,7 +155,7 @@ class StoredSession:
 
 
 def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None:
-    """Return the keys below a session's prefix that count; None: there is no session.
+    """Return the content of a session, given the keys below its prefix; None: no session.
 
     Raises LogCorruptError.
     """
@@ -197,9 +197,9 @@ def _chain(adoptions: Mapping[str, Stored]) -> list[tuple[Adoption, int]]:
 
 
 def _counts_until(chain: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int | None]]:
-    """Return, for each adoption, its place and the revision from which on it counts no more.
+    """Return, for each adoption that counts, its place and the revision at which it was replaced.
 
-    The one that the session began with, or began afresh with, is the first.
+    The first one is that with which the session began, or began afresh.
     """
     ends = [*(revision for _, revision in chain[1:]), None]
     found: dict[str, tuple[int, int | None]] = {}
@@ -215,7 +215,7 @@ def _counts_until(chain: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int
 
 BLOBS: Final = "blob/"
 PIECE_BYTES_MAX: Final = 1 << 20
-"""Of a file; chosen: what a broker takes as one message by default."""
+"""Bytes of a piece of a file. Chosen: a broker accepts such a message by default."""
 GRACE_MS: Final = 3_600_000
 """The time that an unneeded copy stays. Chosen: far above the differences of clocks."""
 _LOOKS_MAX: Final = 3
@@ -231,7 +231,7 @@ class Copy:
 
 
 def copy_of(key: str) -> Copy:
-    """Return a key's facts about its copy."""
+    """Return the copy that a key describes."""
     _, sha256, written = key.split("/")
     return Copy(key, sha256, int(written.partition(".")[0]))
 
@@ -244,8 +244,8 @@ class Blobs:
     ``blob/SHA256/MILLISECONDS.NAME``. A HAProc that needs a piece first notes that (`Key.needs`),
     and then relies on a copy only if that is younger than half the grace; else it writes one. A
     copy is deleted once it is older than the grace and no session needs it, or a newer one is
-    there. So a deletion, however late and by however old a look, takes no copy that a HAProc relies
-    on since.
+    there. So no deletion takes a copy that a HAProc relies on since, even if it is late, or was
+    decided by an old reading.
 
     Methods raise RequestError.
     """
@@ -255,7 +255,7 @@ class Blobs:
     unix_ms: Callable[[], int]
 
     async def put(self, key: Key, data: bytes) -> str:
-        """Make a piece durable that the session needs; return its SHA-256 (hex)."""
+        """Store a piece that the session needs, durably; return its SHA-256 (hex)."""
         sha256 = hashlib.sha256(data).hexdigest()
         await self.need(key, sha256)
         copies = await self._copies(sha256)
@@ -301,8 +301,8 @@ _Result = TypeVar("_Result")
 class SessionStore:
     """Sessions in the ring's key-value store: reading, taking over, appending, closing.
 
-    The beginning of this module says what the keys are and which of them count. Every method raises
-    RequestError of kind availability while the store cannot be reached.
+    The comment at the beginning of this module describes the keys, and which of them count. Every
+    method raises RequestError of kind availability while the store cannot be reached.
 
     ``new_name`` returns a name that no adoption ever had.
     """
@@ -313,7 +313,7 @@ class SessionStore:
     unix_ms: Callable[[], int]
 
     async def standing(self, key: Key) -> StoredSession | None:
-        """Return the present content of a session that counts; None: there is none."""
+        """Return the present content of a session; None: there is no session."""
         kept = await reached(self.store.scan(key.prefix))
         try:
             return stored_session(key, kept)
@@ -321,7 +321,7 @@ class SessionStore:
             raise _unknown_version(key, error) from error
 
     async def known(self, key: Key) -> frozenset[str]:
-        """Return the present adoptions, and the session's end."""
+        """Return the control keys: of the session's adoptions, and the one that closes it."""
         return frozenset(await reached(self.store.keys(key.control)))
 
     async def adopt(
@@ -332,10 +332,10 @@ class SessionStore:
         afresh: bool = False,
         begins_with: Sequence[Kept] = (),
     ) -> StoredSession | None:
-        """Take a session over, or begin it; None if somebody else was first.
+        """Take a session over, or begin it; None if another HAProc was first.
 
-        ``begins_with`` are its first entries then, which count from the moment on at which the
-        session is taken over, all of them or none.
+        ``begins_with``: the first entries of this adoption. They count from its moment on, all of
+        them or none.
         """
         number = found.owner.number + 1 if found is not None else 1
         name, replaces = self.new_name(), found.owner.name if found is not None else ""
@@ -364,7 +364,7 @@ class SessionStore:
         return Numbered(ordinal, owner.name, entry, len(data), request_ids, replaces)
 
     async def drop(self, key: Key, numbered: Numbered) -> None:
-        """Delete an entry that a later one stands for."""
+        """Delete an entry that a later one replaces."""
         await reached(self.store.delete(key.entry(numbered.ordinal, numbered.adoption)))
 
     async def used(self, key: Key, before: int | None) -> int:

@@ -1,12 +1,12 @@
 """The effects of statements on a session, and the journal entries that a new entry replaces.
 
-Spark decides what a statement does; here only its name is read, from its first words. If that is
-not certain, the entry replaces no other one: the journal then keeps more than it must.
+Spark decides what a statement does; this module only reads the object's name from the statement's
+first words. If the name is not certain, the entry replaces no other one: the journal then keeps
+more than it must.
 
-An older entry of a name can go if nothing in between may rest on it: no later entry that is kept
-mentions the name, or another name that may rest on it, and the new entry does not mention it
-either. A mention is found by letters alone, so too often rather than too seldom. Then both entries
-stay, in their order, and lead to the same session.
+An older entry of a name is deleted if nothing may rest on it: no later entry that is kept, and not
+the new entry, mentions the name, or another name that may rest on it. A mention is found by text
+alone, so some are found that are none: both entries stay then, in their order.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from haproc.sessions.journal import (
 )
 
 WORDS_READ: Final = 12
-"""The name of what is made stands within so many words."""
+"""The number of a statement's first words that contain the object's name."""
 RESTING_MAX: Final = 32
-"""Of names that rest on one, so many are looked for; more are taken for any. Chosen."""
+"""The most names that may rest on one and are looked for; of more, any may. Chosen."""
 
 
 def effect_of_sql(text: str) -> Effect:
@@ -66,7 +66,7 @@ def effect_of_sql(text: str) -> Effect:
 def as_made(text: str) -> str:
     """Return an ``ALTER VIEW … AS`` as the statement that makes its view; others unchanged.
 
-    Else the view would be kept as two steps, and one that cannot be run again would break all.
+    Otherwise the view would be two entries, and one that cannot run again would break the session.
     """
     words = _Words(text)
     if not words.take("ALTER", "VIEW"):
@@ -80,8 +80,8 @@ def as_made(text: str) -> str:
 def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
     """Return the SQL that makes the view of a statement with only these of its columns.
 
-    It stays one that looks its names up at each use. Empty: the view is none of a query, or one
-    whose statement names its columns.
+    The view still looks its names up at each use. Empty: the view is not made of a query, or its
+    statement names its columns.
     """
     words = _Words(text, read=None)
     if words.take("CACHE"):
@@ -125,7 +125,7 @@ def effect_of_plan(plan: bytes) -> Effect:
 
 
 def makes_table_function(entry: SqlEntry | PlanEntry) -> bool:
-    """Return whether a function that an entry makes returns rows."""
+    """True if a function that an entry makes returns rows."""
     if isinstance(entry, PlanEntry):
         plan: Any = wire.parsed(protos.base.Plan, entry.plan)
         return bool(plan.command.WhichOneof("command_type") == "register_table_function")
@@ -147,7 +147,7 @@ def declared(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def dropped_variable(text: str) -> str:
-    """Return the variable that a DROP TEMPORARY VARIABLE drops; empty if it is none."""
+    """Return the variable that a DROP TEMPORARY VARIABLE drops; empty for other statements."""
     words = _Words(text)
     if not (words.take("DROP") and (words.take("TEMPORARY") or words.take("TEMP"))):
         return ""
@@ -158,7 +158,7 @@ def dropped_variable(text: str) -> str:
 
 
 def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
-    """Return the entries that need not be kept once this one stands behind them, in their order."""
+    """Return the entries, in their order, that are not needed once ``entry`` follows them."""
     found = _same(entries, entry)
     if found and _rests_on_its_name(entry, entries):
         found = []
@@ -169,7 +169,7 @@ def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
         behind = (other.entry for place, other in others if place > at)
         if names is not None and not any(mentions(other, names) for other in behind):
             gone.append(at)
-    if len(gone) < len(found):  # one that stays is undone by the removals behind it
+    if len(gone) < len(found):  # removals after an entry that stays must stay, too
         gone = [at for at in gone if not removes(entries[at].entry)]
     left = [each.entry for at, each in enumerate(entries) if at not in gone]
     gone += [at for at, each in enumerate(entries) if at not in gone and _is_needless(each, left)]
@@ -187,7 +187,7 @@ def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
 
 
 def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
-    """Return whether an entry may use the earlier meaning of its name, also through others."""
+    """True if an entry may use the earlier meaning of its name, also through other names."""
     own = names_in(entry)
     match entry:
         case SqlEntry(text):
@@ -201,7 +201,7 @@ def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
 
 
 def _resting(entries: Sequence[Numbered], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Return these names and behind them those that may rest on them; None: perhaps any."""
+    """Return these names, then those that may rest on them; None: any name may."""
     found = [*names]
     left = [each.entry for each in entries if isinstance(each.entry, SqlEntry | PlanEntry)]
     for name in found:  # it grows meanwhile
@@ -218,7 +218,7 @@ def _text_of(plan: bytes) -> str:
 
 
 def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
-    """Return whether an entry only removes names that no entry makes any more."""
+    """True if an entry only removes names that no entry makes any more."""
     entry = numbered.entry
     return removes(entry) and not any(
         other is not entry and (mentions(other, names_in(entry)) or _name(other) == _name(entry))
@@ -227,7 +227,7 @@ def _is_needless(numbered: Numbered, left: Sequence[Kept]) -> bool:
 
 
 def removes(entry: Kept) -> bool:
-    """Return whether an entry leaves nothing of its name."""
+    """True if an entry removes its name."""
     return isinstance(entry, SqlEntry | PlanEntry) and entry.effect.removes
 
 
@@ -244,12 +244,12 @@ def names_in(entry: Kept) -> tuple[str, ...]:
 
 
 def mentions(entry: Kept, names: Sequence[str]) -> bool:
-    """Return whether an entry may rest on one of these names."""
+    """True if an entry may rest on one of these names."""
     match entry:
         case SqlEntry(text):
             return _holds(text.lower(), names)
         case PlanEntry(plan):
-            # What stands around a text in a message may look like letters.
+            # The bytes around a text in a message may look like letters.
             return _holds(_text_of(plan), names, words=False)
         case VariablesEntry(variables):
             return any(_holds(each.default.lower(), names) for each in variables)
@@ -269,7 +269,7 @@ def _word(name: str) -> str:
 
 
 class _Words:
-    """A statement's first words."""
+    """A reader of a statement's first words."""
 
     def __init__(self, text: str, read: int | None = WORDS_READ) -> None:
         self._tokens: list[Token] = []
@@ -283,7 +283,7 @@ class _Words:
             self._tokens = []
 
     def take(self, *words: str) -> bool:
-        """Pass over these keywords if they stand here."""
+        """Skip these keywords if they come next; True if they did."""
         here = self._tokens[self._at : self._at + len(words)]
         if [token.upper for token in here] != [*words]:
             return False
@@ -292,7 +292,7 @@ class _Words:
 
     @property
     def end(self) -> int:
-        """The end of the text that was passed over."""
+        """The end of the text that was skipped."""
         return self._tokens[self._at - 1].end if self._at else 0
 
     @property
@@ -301,7 +301,7 @@ class _Words:
         return next((t.end for t in reversed(self._tokens) if not t.is_symbol(";")), 0)
 
     def parentheses(self) -> None:
-        """Pass over what stands in parentheses here, with them."""
+        """Skip the next token; if it opens parentheses, skip these with their content."""
         depth = 0
         for at, token in enumerate(self._tokens[self._at :], self._at + 1):
             depth += token.is_symbol("(") - token.is_symbol(")")
@@ -310,7 +310,7 @@ class _Words:
                 return
 
     def behind(self, word: str) -> bool:
-        """Pass over all up to this word and over it, outside of parentheses; False if none is."""
+        """Skip all up to this word, and it, outside of parentheses; False if it is missing."""
         while self._at < len(self._tokens):
             if self.take(word):
                 return True
@@ -318,13 +318,13 @@ class _Words:
         return False
 
     def symbol(self, symbol: str) -> bool:
-        """Pass over this symbol if it stands here."""
+        """Skip this symbol if it comes next; True if it did."""
         found = self._at < len(self._tokens) and self._tokens[self._at].is_symbol(symbol)
         self._at += found
         return found
 
     def name(self) -> str:
-        """Pass over a name; return its last part in lower case, empty if none stands here."""
+        """Skip a name; return its last part in lower case, empty if no name comes next."""
         last = ""
         while self._at < len(self._tokens):
             token = self._tokens[self._at]
@@ -340,7 +340,7 @@ class _Words:
         return ""
 
     def behind_default(self, text: str) -> str:
-        """Return the text behind DEFAULT or an equals sign."""
+        """Return the text after DEFAULT or an equals sign."""
         depth = 0
         for token in self._tokens[self._at :]:
             depth += token.is_symbol("(") + token.is_symbol("<")

@@ -12,14 +12,14 @@ from msgspec import Struct, structs
 from haproc.classify.model import Kind
 from haproc.engine.interface import Settings
 
-# What a session's settings are after it was given others: by name, or by a statement.
+# The settings of a session after a change of some: by name, or by a statement.
 #
 # Time zone and ANSI mode have fields of their own in `Settings`; names below ``haproc.`` are
 # *options*, which decide how HAProc treats the session's statements and never reach Spark.
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
-"""By name, sorted."""
+"""Names with their values, sorted."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 OPTIONS: Final = "haproc."
@@ -32,7 +32,7 @@ _OF_FIELDS: Final = frozenset({_TIME_ZONE.lower(), _ANSI})
 def with_confs(
     settings: Settings, options: Options, sets: Pairs, unsets: Sequence[str], defaults: Settings
 ) -> tuple[Settings, Options]:
-    """Return both after these were unset, to the ring's defaults, and set."""
+    """Return settings and options after some were unset, to the ring's defaults, and some set."""
     own, confs = dict(options), dict(settings.confs)
     zone, ansi = settings.time_zone, settings.ansi
     changes = [*((key, None) for key in unsets), *sets]
@@ -89,13 +89,13 @@ def settings_after(
     return dataclasses.replace(found, confs=tuple(sorted(confs.items())))
 
 
-# What is kept of a client's session: its *journal*, from which any HAProc makes it anew.
+# The *journal* of a client's session, from which any HAProc recreates the session.
 #
 # The journal keeps effects: the values of settings and variables, and for each temporary view and
 # function the newest definition, with the settings under which it was made and, of a view, the
-# columns that it was resolved to. Files are kept as they are. A newer entry stands for the older
-# ones of the same name (`superseded`), so the journal grows with what the session holds, not with
-# what was done in it. Entries are in the order in which they took effect.
+# columns that it was resolved to. Files are kept as they are. A newer entry replaces older ones of
+# the same name (`superseded`), so the journal grows with what the session holds, not with what was
+# done in it. Entries are in the order in which they took effect.
 
 
 SHOWN_CHARS: Final = 80
@@ -104,7 +104,7 @@ SHOWN_CHARS: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class SettingsEntry:
-    """The session's settings are these from here on: what USE, SET and RESET come to."""
+    """All settings of the session, after a USE, SET or RESET."""
 
     settings: Settings
 
@@ -113,7 +113,7 @@ class SettingsEntry:
 class ConfEntry:
     """Settings that a client set and unset by name, as Spark Connect's Config does.
 
-    Those below ``haproc.`` are the door's own; see `haproc.sessions.journal`.
+    Those below ``haproc.`` are the door's own options, which Spark never gets.
     """
 
     sets: tuple[tuple[str, str], ...] = ()
@@ -121,7 +121,7 @@ class ConfEntry:
 
 
 class StateEntry(Struct, frozen=True, tag="state"):
-    """All values of settings, and the door's options: what SettingsEntry and ConfEntry come to."""
+    """All settings, and the door's options: the journal's form of SettingsEntry and ConfEntry."""
 
     settings: Settings
     options: Options = ()
@@ -131,9 +131,9 @@ class StateEntry(Struct, frozen=True, tag="state"):
 class Effect:
     """A statement's effect on a session.
 
-    ``name``: ``view x`` or ``function x``, in lower case; empty if it is not known, then the
-    statement stands for no other one. ``removes``: nothing of that name is left. ``settings``:
-    those that it ran under; ``columns``: name and type of each column that a view had.
+    ``name``: ``view x`` or ``function x``, in lower case; empty if unknown: then the statement
+    replaces no other one. ``removes``: the name is removed. ``settings``: those under which the
+    statement ran. ``columns``: name and type of each column that a view had.
     """
 
     name: str = ""
@@ -143,7 +143,7 @@ class Effect:
 
 
 class SqlEntry(Struct, frozen=True, tag="sql"):
-    """A statement that left a temporary view or function, or dropped one."""
+    """A statement that made or dropped a temporary view or function."""
 
     text: str
     effect: Effect = Effect()
@@ -219,7 +219,7 @@ def after(state: SessionState, entry: Entry, defaults: Settings) -> SessionState
 def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
     """Return the journal's form of an entry.
 
-    Of settings all values as they are behind it; what was run has those that it ran under.
+    An entry of settings gets all settings after it; a statement or plan those of its run.
     """
     match entry:
         case SettingsEntry() | ConfEntry():
@@ -232,7 +232,7 @@ def as_kept(entry: Entry, state: SessionState, defaults: Settings) -> Kept:
 
 
 def holds_temporaries(entries: Sequence[Entry]) -> bool:
-    """Return whether names may mean something else in the session than elsewhere."""
+    """True if names may mean something else in the session than elsewhere."""
     return any(isinstance(entry, SqlEntry | PlanEntry | VariablesEntry) for entry in entries)
 
 

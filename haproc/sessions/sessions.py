@@ -1,12 +1,13 @@
-"""Clients' sessions: entered, changed, closed; by whichever door, on whichever HAProc.
+"""Clients' sessions: entered, changed and closed, by any door, on any HAProc.
 
-A session belongs to the ring. One HAProc at a time *owns* it: it has it in a Spark session of its
-cluster, and alone writes its journal (`durable`). A HAProc that gets a request for a session that
-it does not own adopts the session. An owner looks at the store each time that it is asked, and
-after each entry that it wrote; one that was replaced drops its copy and adopts anew.
+A session belongs to the ring. One HAProc at a time *owns* it: only this one has it in a Spark
+session of its cluster, and writes its journal (`durable`). A HAProc that gets a request for a
+session that it does not own adopts the session. An owner reads the store at each request for a
+session, and after each entry that it wrote; an owner that was replaced drops its copy and adopts
+the session anew.
 
-The Spark session is made from the journal when it is first used, and in the same way whenever Spark
-has lost it: after everything is applied that the log holds, so that a program sees what it wrote.
+The Spark session is restored from the journal at its first use, and again whenever Spark has lost
+it: after all records of the log are applied, so that a program sees its own writes.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from haproc.sessions.journal import (
 _LOG = logging.getLogger(__name__)
 
 ADOPTIONS_MAX: Final = 5
-"""So often one request tries to be the one that adopts; others take its session from it."""
+"""The most attempts of one request to adopt a session that others keep taking over."""
 _NAMES: Final = uuid.UUID("6f3b1c1e-1a1f-4c61-9d58-0c6b8d3b7f0e")
 
 
@@ -70,8 +71,8 @@ class SparkSessions(Protocol):
 class Surroundings:
     """The parts of a HAProc that its sessions need.
 
-    ``caught_up`` returns once everything is applied that the log holds; ``now`` is the event
-    loop's clock.
+    ``caught_up`` returns once all records of the log are applied; ``now`` is the event loop's
+    clock.
     """
 
     ring: str
@@ -99,7 +100,7 @@ class Sessions:
         self._left: list[Session] = []
         self._made = 0
         self.adopted = 0
-        """Sessions that this HAProc took over."""
+        """The number of sessions that this HAProc took over."""
 
     def __len__(self) -> int:
         return len(self._here)
@@ -146,7 +147,7 @@ class Sessions:
         found = await self._store.standing(session.key)
         if found is None or found.closed or found.owner.name != session.owner.name:
             return False
-        session.known = found.known  # somebody came too late
+        session.known = found.known  # another adoption came too late
         return True
 
     async def _adopt(self, key: Key, *, create: bool, afresh: bool = False) -> ClientSession:
@@ -161,8 +162,8 @@ class Sessions:
             try:
                 standing = await self._store.adopt(key, found, afresh=afresh)
             except Exception:
-                # It may be there all the same: the next count finds it. A client that leaves in
-                # between keeps its place until then, or would get a session for nothing each time.
+                # The session may exist all the same: the next count finds it. A client that leaves
+                # in between keeps its room until then: else each attempt would be a free session.
                 if found is None:
                     self.room.give_back(key.user)
                 raise
@@ -181,7 +182,7 @@ class Sessions:
         )
 
     def _arrived(self, key: Key, standing: StoredSession, *, waits: bool) -> ClientSession:
-        """Return the session that is ours now; Spark makes it when it is first used."""
+        """Return the session that this HAProc owns now; Spark restores it at its first use."""
         self._make_place()
 
         async def restored(fresh: Fresh) -> None:
@@ -224,8 +225,8 @@ class Sessions:
     async def changing(self, session: ClientSession) -> AsyncIterator[None]:
         """Hold the session while a statement changes it, until its entry is recorded.
 
-        If this is left with an error that does not mean that nothing was changed, Spark's session
-        is made anew before its next statement, from what is recorded.
+        After any error but an application error of Spark, Spark's session may have changed: it is
+        restored from the journal before its next statement.
         """
         async with session.changing:
             session.changes += 1
@@ -240,14 +241,14 @@ class Sessions:
                 session.spark.outdate()
                 raise
             if session.spark.epoch != epoch:
-                session.spark.outdate()  # it may have been made anew before the entry was there
+                session.spark.outdate()  # it may have been restored before the entry was recorded
 
     async def record(self, session: ClientSession, entry: Entry, request_id: str = "") -> None:
-        """Make a step durable that has changed the session; it counts once this returns.
+        """Make an entry durable that has changed the session; it counts once this returns.
 
         ``request_id``: see `ClientSession.has_recorded`.
-        A setting of the session's own that has the value that it would have anyway is none.
-        Raises RequestError SESSION_MOVED (availability: asking again is right) if another HAProc
+        An own setting with the value that it would have anyway is left out.
+        Raises RequestError SESSION_MOVED (availability: the client asks again) if another HAProc
         has taken the session over, SESSION_CLOSED, SESSION_TOO_LARGE; and EngineError.
         """
         if isinstance(entry, SettingsEntry | ConfEntry):
@@ -259,7 +260,7 @@ class Sessions:
             try:
                 await self._record(session, entry, request_id)
             except BaseException:
-                self._leave(session)  # whether it counts is unknown here: read it anew
+                self._leave(session)  # it is unknown here whether the entry counts
                 raise
 
     async def _record(self, session: ClientSession, entry: Entry, request_id: str) -> None:
@@ -279,7 +280,7 @@ class Sessions:
             if not any(n.ordinal == ordinal and n.adoption == owner.name for n in found.entries):
                 raise moved(key)
             if found.owner.name != owner.name:
-                self._leave(session)  # it counts, and the next one has it
+                self._leave(session)  # the entry counts, and the new owner has it
                 return
             session.known = found.known
         session.took(numbered, self._around.defaults, gone)
@@ -287,10 +288,10 @@ class Sessions:
             await self._clear(session)
 
     async def _clear(self, session: ClientSession) -> None:
-        """Delete entries that others stand for, the oldest first.
+        """Delete replaced entries, the oldest first.
 
-        One that makes a name goes before the one that drops it: what is left after a failure comes
-        to the same session.
+        An entry that makes a name is deleted before the one that drops it. So after a failure in
+        between, the rest leads to the same session.
         """
         while session.superseded:
             await self._store.drop(session.key, session.superseded[0])
@@ -317,7 +318,7 @@ class Sessions:
     async def put_blob(self, session: ClientSession, data: bytes) -> str:
         """Make a piece of a file durable, at most PIECE_BYTES_MAX bytes; return its SHA-256.
 
-        Before the ArtifactEntry that names it.
+        To be called before the ArtifactEntry that names it.
         """
         return await self._blobs.put(session.key, data)
 
@@ -331,7 +332,7 @@ class Sessions:
         """Close the session for good, on any HAProc; False if there is none."""
         key = Key(user, session_id)
         self._drop(key)
-        async with self._lock(key):  # of two calls at once, one gives its place back
+        async with self._lock(key):  # of two calls at once, one gives its room back
             found = await self._store.standing(key)
             if found is None or found.closed:
                 return False
@@ -341,7 +342,7 @@ class Sessions:
         return True
 
     async def clone(self, session: ClientSession, new_id: str) -> ClientSession:
-        """Return a new session that holds what this one does; SESSION_EXISTS if there is one."""
+        """Return a new session with the content of this one; SESSION_EXISTS if the id is used."""
         key = Key(session.user, new_id)
         async with self._lock(key):
             found = await self._store.standing(key)
@@ -361,7 +362,7 @@ class Sessions:
                 standing = await self._store.adopt(key, None, begins_with=entries)
                 if standing is None:
                     raise moved(key)
-            except Exception:  # as above
+            except Exception:  # as in `_adopt`
                 self.room.give_back(key.user)
                 raise
             copy = self._arrived(key, standing, waits=False)
@@ -369,11 +370,11 @@ class Sessions:
         return copy
 
     async def rebuild(self, user: str, session_id: str, entries: int, begun: str) -> Session:
-        """Return a Spark session of its own with what the session held at that ordinal.
+        """Return a Spark session of its own with the content of a session below an ordinal.
 
-        ``begun``: as which it began; one that began afresh since is another one, whose ordinals
-        begin anew. For computing rows that rest on it; the caller closes it. Raises EngineError,
-        too.
+        ``entries``: the ordinal. ``begun``: that of the session; one that began afresh since has
+        other ordinals. For computing rows that rest on it; the caller closes it. Raises
+        EngineError, too.
         """
         key = Key(user, session_id)
         found = await self._store.standing(key)
@@ -384,7 +385,7 @@ class Sessions:
             for each in found.entries
             if each.ordinal >= entries
         ):
-            raise unknown(session_id)  # what it held there was replaced since
+            raise unknown(session_id)  # its content at that ordinal was replaced since
         begin = [each.entry for each in found.entries if each.ordinal < entries]
 
         async def restored(fresh: Fresh) -> None:
@@ -403,7 +404,7 @@ class Sessions:
     # -- what is here ------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Let go of Spark sessions that are not needed here any more, once nothing runs in them."""
+        """Close idle Spark sessions that are not needed here any more."""
         idle_from = self._around.now() - self._around.limits.session_here_s
         for session in list(self._here.values()):
             if session.used_at < idle_from and not session.spark.busy:
@@ -430,7 +431,7 @@ class Sessions:
             )
 
     def _make_place(self) -> None:
-        """Let go of the session here that was used least recently, if there are too many."""
+        """Forget the least recently used session here, if there are too many."""
         if len(self._here) < self._around.limits.sessions_max:
             return
         for session in self._here.values():
@@ -454,7 +455,7 @@ class Sessions:
 
 
 def _lowest(gone: Sequence[Numbered]) -> int | None:
-    """Return the lowest ordinal at which the session is not what it was once these are deleted."""
+    """Return the lowest ordinal of these entries but settings, and of those they replaced."""
     ordinals = [each.ordinal for each in gone if not isinstance(each.entry, StateEntry)]
     ordinals += [each.replaces for each in gone if each.replaces is not None]
     return min(ordinals, default=None)
@@ -479,7 +480,7 @@ def closed(key: Key) -> RequestError:
 
 
 def moved(key: Key) -> RequestError:
-    """Return the error of a step that another HAProc's adoption came before."""
+    """Return the error of a change that came after another HAProc's adoption."""
     return RequestError(
         FailureKind.AVAILABILITY,
         f"another HAProc has taken session {key.id!r} over; the step has no effect",

@@ -1,4 +1,4 @@
-"""The ring's sessions beside their clients: looked through, listed, closed, made anew."""
+"""The ring's sessions beside clients' requests: counted, listed, closed, deleted, rebuilt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from haproc.sessions.journal import ArtifactEntry
 from haproc.sessions.sessions import Sessions, unknown
 
 LISTED_MAX: Final = 1000
-"""In one answer; each is read from the store."""
+"""The most sessions in one answer; each is read from the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Listing:
     sessions: Sessions
 
     async def listed(self, start: int, limit: int) -> Mapping[str, Json]:
-        """Return the open sessions by user and id, some of them; ``total`` is of all."""
+        """Return a page of the open sessions, by user and id; ``total`` counts all of them."""
         found = found_in(await reached(self.store.keys(SESSIONS)))
         keys = [key for key, each in found.items() if each.is_session(key)]
         keys.sort(key=lambda key: (key.user, key.id))
@@ -94,12 +94,12 @@ def _none(user: str, session_id: str) -> RequestError:
 
 
 def rebuilding(sessions: Sessions) -> Rebuild:
-    """Return the steps that recreate a session from its journal, for computing only.
+    """Return a function that rebuilds a session from its journal, only for computing rows.
 
-    A session that is closed, or was begun afresh, is gone for good, and so is the write. A step
-    that Spark refuses at the write's place it refuses on every cluster, like the query itself:
-    another attempt would only delay the operations behind it. A store that is away for a moment
-    shows neither.
+    A session that is closed, or was begun afresh, is gone for good, and so is the write. If Spark
+    refuses a step at the write's place, it does so on every cluster, as with the query itself:
+    another attempt would only delay the operations behind it. An unreachable store proves neither,
+    so its error is not final.
     """
 
     async def rebuild(ref: SessionRef) -> Session:
@@ -125,7 +125,7 @@ UPKEEP_S: Final = 60.0
 CLOSED_KEPT_MS: Final = 3_600_000
 """The time for which a closed session is known as closed. Chosen: longer than clients retry."""
 DELETIONS_MAX: Final = 2000
-"""In one pass; what is left is for the next."""
+"""The most deletions in one pass; the next one deletes the rest."""
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ def found_in(keys: Iterable[str]) -> dict[Key, SessionKeys]:
 
 
 def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> list[str]:
-    """Return the copies of files' pieces that nobody needs; see `durable` for why that is safe."""
+    """Return the copies of files' pieces that no session needs; `durable` says why it is safe."""
     newest: dict[str, Copy] = {}
     old: list[Copy] = []
     for copy in sorted(copies, key=lambda each: each.written_ms):
@@ -177,8 +177,8 @@ def deletable(copies: Iterable[Copy], needed: frozenset[str], now_ms: int) -> li
 class Upkeep:
     """The sessions in the store, checked every minute: counted, closed, deleted.
 
-    Every HAProc does it, and none needs the others: a session that one deletes is gone for all. The
-    keys suffice (`durable`), so no journal is read for it.
+    Every HAProc does this by itself: a session that one deletes is gone for all. The keys suffice
+    (`durable`), so no journal is read for it.
     """
 
     def __init__(
@@ -196,10 +196,10 @@ class Upkeep:
         self._unix_ms = unix_ms
         self._without_use: dict[Key, int] = {}
         self.total = 0
-        """Open sessions of the ring when it was looked last."""
+        """The open sessions of the ring at the last check."""
 
     async def run(self) -> NoReturn:
-        """Look through the store until cancelled."""
+        """Check the store at intervals, until cancelled."""
         while True:
             with contextlib.suppress(RequestError):  # the next pass will do
                 await self.look()
@@ -207,7 +207,7 @@ class Upkeep:
             await asyncio.sleep(UPKEEP_S)
 
     async def look(self) -> None:
-        """Look through the store once; raises RequestError."""
+        """Check the store once; raises RequestError."""
         sessions = found_in(await reached(self._store.keys(SESSIONS)))
         now_ms = self._unix_ms()
         of_user: Counter[str] = Counter()
@@ -223,7 +223,7 @@ class Upkeep:
                 if not found.others and await self._long_closed(key, now_ms):
                     doomed += [*sorted(found.control - {key.closed}), key.closed]
             elif self._idle(key, found, now_ms):
-                doomed += sorted(found.others)  # of a session that never came to be
+                doomed += sorted(found.others)  # of a session that was never begun
         self._without_use = {key: at for key, at in self._without_use.items() if key in sessions}
         self._count(of_user)
         needed = frozenset(blob for found in sessions.values() for blob in found.blobs)
@@ -237,7 +237,7 @@ class Upkeep:
         self._sessions.room.set(of_user)
 
     def _idle(self, key: Key, found: SessionKeys, now_ms: int) -> bool:
-        """True if it was not used for so long (without a key of its use: since first seen)."""
+        """True if it was unused for too long; without a key of its use, since it was first seen."""
         hour = now_ms // HOUR_MS
         used = found.used_hour
         if used is None:

@@ -1,1 +1,1 @@
-"""Statements, whatever door they came by: what runs, what is kept, what is fetched."""
+"""Statements of every door: those that run, and results that are kept and fetched."""

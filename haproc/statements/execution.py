@@ -1,4 +1,4 @@
-"""One statement on its way through the door: run, taken back, and what is left afterwards."""
+"""One statement in its door: its state, and its revocation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from haproc.statements.request import Delivery
 from haproc.statements.request_admission import Held, stopped
 from haproc.statements.store import Kept
 
-# Takes a client's write back, as soon as the log has it.
+# Revokes a client's write, as soon as the log has it.
 
 
 _WAIT_S: Final = 5.0
@@ -25,10 +25,10 @@ _LOOK_S: Final = 0.1
 
 
 async def take_back(service: Service, key: Key, task: asyncio.Task[Any]) -> Revoked:
-    """Take back a write that ``task`` is about to put into the log, or waits for."""
+    """Revoke a write that ``task`` is about to append to the log, or waits for."""
     clock = asyncio.get_running_loop().time
     until = clock() + _WAIT_S
-    # What is rejected may be made again as long as its task runs, see `route.model`.
+    # A rejected write may be made again as long as its task runs, see `route.model`.
     while (found := await revoke(service, key)) is None or found.fate is Fate.REJECTED:
         if task.done():
             return found or Revoked(None, Fate.ENDED)
@@ -39,7 +39,7 @@ async def take_back(service: Service, key: Key, task: asyncio.Task[Any]) -> Revo
 
 
 async def revoke(service: Service, key: Key) -> Revoked | None:
-    """Take back what the log has of a request; None if it has nothing."""
+    """Revoke the operation that the log has of a request; None if it has none."""
     user, statement_id = key
     try:
         return await service.revoke(statement_id, user)
@@ -47,11 +47,11 @@ async def revoke(service: Service, key: Key) -> Revoked | None:
         return Revoked(error.offset, Fate.UNDECIDED, error.message)
 
 
-# One statement on its way through the door, and what is left of it afterwards.
+# One statement in its door, while it runs and afterwards.
 
 
 class StatementState(StrEnum):
-    """As Databricks names them."""
+    """The states of a statement, as Databricks names them."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -65,7 +65,7 @@ Key: TypeAlias = tuple[str, str]
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """A statement; ``delivery`` is None for one whose result is not kept."""
+    """A statement; ``delivery`` is None if its result is not kept."""
 
     request: Request
     delivery: Delivery | None
@@ -73,54 +73,54 @@ class Execution:
     state: StatementState = StatementState.PENDING
     task: asyncio.Task[Any] | None = None
     operation_class: OperationClass | None = None
-    """As what it was carried out; known once there is an answer."""
+    """The class under which it was carried out; None until there is an answer."""
     report: HaReport | None = None
     affected_rows: int | None = None
     error: RequestError | None = None
-    """Copies of it are raised, for an exception holds the frames that it came through."""
+    """Copies of it are raised: a raised exception holds the frames that it came through."""
     kept: Kept = field(default_factory=Kept)
     undelivered: set[int] = field(default_factory=set)
     """Chunks that the client has not fetched yet."""
     link_secret: str = field(default="", repr=False)
-    """Of one whose result is kept."""
+    """The secret in its result's links; empty if the result is not kept."""
     asked_s: float = 0.0
-    """When its client asked for it, or a part of its result, last."""
+    """The last time that its client asked for it, or for a part of its result."""
     expires_s: float = 0.0
     expires_at: datetime | None = None
     waiters: int = 0
     promised: bool = False
-    """The client was told that the statement goes on: nobody's disconnect ends it."""
+    """True if the client knows that the statement goes on: no lost connection ends it then."""
     recalled: bool = False
-    """It was found in the log, and did not come through this door."""
+    """True if it was found in the log, and did not come through this door."""
     cancels: int = 0
-    """How often somebody wanted it ended."""
+    """The number of requests to end it."""
     held: Held | None = None
-    """What of its request is in memory while it runs."""
+    """The memory that its request takes while it runs."""
     abandoned: bool = False
-    """Nobody wants the result any more."""
+    """True if no client wants the result any more."""
     leaves_nothing: bool = False
-    """Whether it may be cancelled although it is no query: nobody but its session would notice."""
+    """True if it may be cancelled although it is no query: it only affects its session."""
     reader: asyncio.Task[Any] | None = None
-    """Who sends a streamed result."""
+    """The task that sends a streamed result."""
 
     @property
     def id(self) -> str:
-        """The request's id, which is the statement's."""
+        """The id of the request and of the statement."""
         return self.request.id
 
     @property
     def key(self) -> Key:
-        """Whose statement it is, and its id."""
+        """The statement's user and id."""
         return self.request.key
 
     @property
     def finished(self) -> bool:
-        """Whether the state will not change any more."""
+        """True if the state will not change any more."""
         return self.state not in (StatementState.PENDING, StatementState.RUNNING)
 
     @property
     def repeatable(self) -> bool:
-        """Whether asking again with the same id runs the statement anew."""
+        """True if a new request with the same id runs the statement anew."""
         if self.state is StatementState.CANCELED or self.recalled:
             return True
         return self.error is not None and self.error.kind is not FailureKind.APPLICATION
@@ -132,13 +132,13 @@ class Execution:
         return known.value if known else "unknown"
 
     def take(self, found: Fit | Answer) -> None:
-        """Take in what the service says to the request."""
+        """Note the service's answer to the request."""
         self.operation_class = found.operation_class
         if isinstance(found, Answer):
             self.report, self.affected_rows = found.report, found.affected_rows
 
     def settled(self) -> HaReport:
-        """Return how it was carried out, once it has ended; raises RequestError if it was not."""
+        """Return the report of an ended statement; raises RequestError if it has none."""
         if self.error is not None:
             raise copy.copy(self.error)
         if self.report is None:
@@ -146,6 +146,6 @@ class Execution:
         return self.report
 
     def is_query(self) -> bool | None:
-        """Whether it only reads; None while only classification could tell."""
+        """True if it only reads; None if only classification can tell."""
         known = self.operation_class or self.request.operation_class
         return None if known is None else known is OperationClass.QUERY

@@ -1,8 +1,8 @@
 """Arrow values as JSON_ARRAY writes them: every value is a string or null.
 
 Numbers are written in full, timestamps as ISO 8601 (TIMESTAMP in UTC with ``Z``, TIMESTAMP_NTZ
-without), binary as base64, intervals as their ANSI text, nested values as JSON text in which
-integers, floats and booleans are JSON's own and all else is written as at the top.
+without), binary as base64, intervals as their ANSI text. Nested values are JSON text: integers,
+floats and booleans in it are JSON's own, and all others are written as at the top level.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AS_PYTHON_HAS_THEM: Final = (
 
 
 class UnknownTypeError(Exception):
-    """A type of Arrow's that no form is known for."""
+    """An Arrow type that has no form in JSON."""
 
 
 def rows_of(data: bytes) -> tuple[pa.Schema, list[tuple[str | None, ...]]]:
@@ -87,7 +87,7 @@ def texts(array: pa.Array, kind: pa.DataType) -> list[str | None]:
 
 
 def _values(array: pa.Array, kind: pa.DataType) -> list[Any]:
-    """Return Python values; where pyarrow's would lose something, text."""
+    """Return Python values, or texts for types of which Python's values would lose something."""
     if pa.types.is_date32(kind):
         days = array.view(pa.int32()).to_pylist()
         return [None if v is None else date_text(v) for v in days]
@@ -131,7 +131,7 @@ def _maps(array: pa.MapArray, kind: pa.DataType) -> list[Any]:
     offsets = array.offsets.to_pylist()
     keys = _values(array.keys, kind.key_type)
     items = _values(array.items, kind.item_type)
-    # `keys` and `items` are whole where the array is a slice: both start at its first offset.
+    # Of a slice, `keys` and `items` are whole, or begin at its first offset: the length shows it.
     first = offsets[0] if len(keys) != (offsets[-1] if offsets else 0) else 0
     result: list[Any] = []
     for (start, end), valid in zip(pairwise(offsets), array.is_valid().to_pylist(), strict=True):
@@ -157,7 +157,7 @@ def _structs(array: pa.StructArray, kind: pa.DataType) -> list[Any]:
 
 
 def _text(value: Any) -> str | None:
-    """Return a value's text at the top of a column."""
+    """Return the text of a column's value."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 
 def _float(written: str) -> str:
-    """Return a float's text as Spark names the special ones; whole numbers keep a ``.0``."""
+    """Return a float's text: special values as in Spark, whole numbers with ``.0``."""
     special = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(written)
     if special is not None:
         return special
@@ -235,7 +235,7 @@ def _calendar(value: pa.MonthDayNano) -> str:
 
 
 def _divided(number: int, by: int) -> tuple[int, int]:
-    """Return the quotient and the rest, both with the number's sign."""
+    """Return the quotient and the remainder, both with the number's sign."""
     quotient, rest = divmod(abs(number), by)
     return (-quotient, -rest) if number < 0 else (quotient, rest)
 

@@ -20,10 +20,10 @@ from dmq import Json
 from haproc.engine.arrow import as_numbers, as_numbers_type, retyped, stream_of, with_numbers
 from haproc.engine.interface import Column
 
-# Dates and times as text, in years that Python's own classes do not have, too.
+# Dates and times as text, also in years that Python's own classes do not have.
 #
-# Spark has the years from -290,308 to 294,247. One of more than four digits has a sign, as ISO
-# 8601 and Spark have it: ``+12024-01-02``.
+# Spark has the years from -290,308 to 294,247. A year of more than four digits has a sign, as in
+# ISO 8601 and in Spark: ``+12024-01-02``.
 
 
 _DAYS_OF_400_YEARS: Final = 146_097
@@ -33,7 +33,7 @@ _DAY_US: Final = 86_400_000_000
 
 
 def date_text(days: int) -> str:
-    """Return the date that is so many days after 1970-01-01."""
+    """Return the date that is ``days`` days after 1970-01-01."""
     cycles, rest = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_400_YEARS)
     found = datetime.date.fromordinal(rest + 1)  # in the first 400 years
     year = found.year + 400 * cycles
@@ -42,17 +42,17 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int, zone: str = "") -> str:
-    """Return the time so many microseconds after 1970, with this text for its zone."""
+    """Return the time ``micros`` microseconds after 1970-01-01, followed by ``zone``."""
     days, rest = divmod(micros, _DAY_US)
     unit = "microseconds" if micros % 1000 else "milliseconds"
     time = (_MIDNIGHT + datetime.timedelta(microseconds=rest)).time()
     return f"{date_text(days)}T{time.isoformat(timespec=unit)}{zone}"
 
 
-# Values of type VARIANT as JSON text, from the two pieces of binary that Spark gives for one.
+# Values of type VARIANT as JSON text, from the two binary values that Spark gives for each.
 #
-# The metadata hold the names of all fields, the value refers to them by number. What a byte of the
-# value begins with says what follows: see `VariantUtils` in PySpark.
+# The metadata has the names of all fields, and the value refers to them by number. Each value
+# begins with a byte that says what follows: see `VariantUtils` in PySpark.
 
 
 _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
@@ -62,7 +62,7 @@ _DECIMAL_BYTES: Final = {8: 4, 9: 8, 10: 16}
 
 
 def json_of(value: bytes, metadata: bytes) -> str:
-    """Return the value as JSON; raises ValueError for what is none.
+    """Return the value as JSON; raises ValueError for bytes that are no VARIANT.
 
     Dates, times and binary are texts, as in a result's other columns.
     """
@@ -94,7 +94,7 @@ def _json(value: bytes, at: int, names: list[str]) -> str:
 
 
 def _object(value: bytes, at: int, info: int) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of the fields' names, and where their values begin."""
+    """Yield the number of each field's name, and the offset of its value."""
     offset, number, large = (info & 3) + 1, (info >> 2 & 3) + 1, info >> 4 & 1
     count = _unsigned(value, at, 4 if large else 1)
     numbers = at + (4 if large else 1)
@@ -108,7 +108,7 @@ def _object(value: bytes, at: int, info: int) -> Iterator[tuple[int, int]]:
 
 
 def _array(value: bytes, at: int, info: int) -> Iterator[int]:
-    """Yield where the items begin."""
+    """Yield the offset of each item."""
     offset, large = (info & 3) + 1, info >> 2 & 1
     count = _unsigned(value, at, 4 if large else 1)
     offsets = at + (4 if large else 1)
@@ -219,7 +219,7 @@ _ARGUMENTS: Final = re.compile(r"\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
 @dataclass(frozen=True, slots=True)
 class TypeHead:
-    """The outermost type: its name, precision and scale where it has them, interval's fields."""
+    """The outermost type: its name, precision and scale if it has them, an interval's units."""
 
     name: str
     precision: int | None = None
@@ -228,7 +228,7 @@ class TypeHead:
 
 
 def head_of(type_text: str) -> TypeHead:
-    """Read the outermost type of a Spark type text."""
+    """Return the outermost type of a Spark type text."""
     text = type_text.strip().lower()
     found = _HEAD.match(text)
     name = found[1] if found else text
@@ -262,7 +262,7 @@ def manifest_column(column: Column, position: int) -> dict[str, Json]:
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """Return the columns that a result's Arrow schema stands for."""
+    """Return the columns of a result with this Arrow schema."""
     return tuple(Column(field.name, text_of(field.type), field.nullable) for field in schema)
 
 
@@ -288,7 +288,7 @@ _SIMPLE: Final = {
 
 
 def text_of(kind: pa.DataType) -> str:
-    """Return the Spark type that an Arrow type of a result stands for."""
+    """Return the Spark type, as text, of a result's Arrow type."""
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
@@ -317,20 +317,20 @@ def _quoted(name: str) -> str:
     return name if plain else "`" + name.replace("`", "``") + "`"
 
 
-# What of Spark's Arrow types pyarrow, or a client, does not read, in a form that it reads.
+# Arrow types of Spark that pyarrow, or a client, does not read, in a form that they read.
 #
-# A VARIANT comes as a struct of binary, known by a note in the metadata of one of its fields: it
-# becomes JSON text, with a note of ours. Year-month intervals pyarrow has a type for, but no class
-# of arrays.
+# A VARIANT comes as a struct of binary; the metadata of one of its fields shows what it is. It
+# becomes JSON text, and our own metadata shows that. For year-month intervals pyarrow has a type,
+# but no class of arrays.
 
 
 NOTE: Final = b"haproc.type"
-"""The key of a field's metadata under which clients find what its values were."""
+"""The key of a field's metadata under which clients find the original type of its values."""
 VARIANT: Final = b"variant"
 
 
 def is_variant(kind: pa.DataType) -> bool:
-    """Whether Spark's values of this type are VARIANTs."""
+    """True if Spark's values of this type are VARIANTs."""
     return pa.types.is_struct(kind) and any((each.metadata or {}).get(VARIANT) for each in kind)
 
 
@@ -377,7 +377,7 @@ def _told_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _made(array: pa.Array, kind: pa.DataType, told: pa.DataType) -> pa.Array:
-    """Return an array of this type, whose months are numbers, as one of the other type."""
+    """Return an array of type ``kind``, with months as numbers, converted to type ``told``."""
     if is_variant(kind):
         return pa.array(_jsons(array), pa.string())
     if kind == told:
@@ -392,10 +392,10 @@ def _made(array: pa.Array, kind: pa.DataType, told: pa.DataType) -> pa.Array:
 
 
 def _children(array: pa.Array) -> list[pa.Array]:
-    """Return what is inside, whole: a batch of a stream begins at its arrays' beginning.
+    """Return the arrays inside, whole: a batch of a stream begins at its arrays' beginning.
 
-    What is inside a NULL is NULL: the bytes that stand there for a field that is never NULL are
-    none of a value.
+    The fields of a struct that is NULL are NULL, too: bytes in the place of a field that is never
+    NULL are no value then.
     """
     if pa.types.is_struct(array.type):
         return list(array.flatten())

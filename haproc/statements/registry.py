@@ -2,8 +2,8 @@
 
 A statement runs in a task of its own, so it outlives the request that brought it. A request with
 the same id attaches to it. A query ends when its last waiting client goes away; a write, once
-accepted, goes on. Results are kept until they expire. To make room, those that their client has
-fetched wholly leave earlier.
+accepted, goes on. Results are kept until they expire. If room is needed, results that their client
+has fetched completely are dropped earlier.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from haproc.statements.request_admission import Held, Permit, RequestAdmission
 from haproc.statements.store import OVERHEAD_BYTES, Collector, ResultStore
 
 STATEMENTS_KEPT_MAX: Final = 10_000
-"""Finished statements remembered, whatever their size; chosen, not measured."""
+"""The most finished statements that are remembered; chosen, not measured."""
 FETCH_PAUSE_MAX_S: Final = 30.0
-"""Who has asked for nothing of a result for so long does not keep a drain; chosen, not measured."""
+"""A drain does not wait for a result of which no part was asked for in this time. Chosen."""
 _CANCEL_WAIT_S: Final = 5.0
 _FORGOTTEN: Final = SentSql("")
-"""Stands for a statement that is over, or was never here: only its fingerprint counts."""
+"""The text of a statement that is over, or was never here: only its fingerprint counts."""
 _Found = TypeVar("_Found", bound=Fit | Answer)
 _Ask: TypeAlias = Callable[[Request], Awaitable[_Found]]
 
@@ -77,7 +77,7 @@ class Registry:
     async def submit(self, understood: StatementRequest, held: Held | None = None) -> Execution:
         """Return the execution of this request: a new one, or the one that has its id.
 
-        ``held`` is what of the request is in memory; only a new one goes on holding it.
+        ``held``: the memory that the request takes; only a new execution keeps it.
         """
         request = understood.request
         await self._wait_for_another(understood)
@@ -102,17 +102,17 @@ class Registry:
     def stream(
         self, request: Request
     ) -> contextlib.AbstractAsyncContextManager[tuple[Execution, Answer]]:
-        """Run a statement whose result the current task hands on; raises RequestError."""
+        """Run a statement whose result the current task passes on; raises RequestError."""
         return self.having(request, self._service.execute)
 
     @contextlib.asynccontextmanager
     async def having(
         self, request: Request, ask: _Ask[_Found]
     ) -> AsyncIterator[tuple[Execution, _Found]]:
-        """Have what the service says to a request, until the current task is done with that.
+        """Yield the service's answer to a request, until the current task has used it.
 
-        Two of one id are started one after the other, so that the second one meets what the first
-        one wrote down.
+        Two requests of one id start one after the other, so that the second one finds the records
+        of the first one.
         """
         started_s = time.monotonic()
         label, outcome = "unknown", "ok"
@@ -135,7 +135,7 @@ class Registry:
                     await answer.aclose()
             finally:
                 place.leave()
-        except (RequestError, EngineError) as error:  # the latter is told in Spark's own words
+        except (RequestError, EngineError) as error:  # an EngineError has Spark's own message
             outcome = error.kind.value
             raise
         except (asyncio.CancelledError, ConnectionError):
@@ -169,7 +169,7 @@ class Registry:
             del self._streams[execution.key]
 
     async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
-        """Wait for the execution's end; a query that nobody waits for any more is cancelled."""
+        """Wait for the execution's end; a query for which no client waits is cancelled."""
         assert execution.task is not None
         if execution.task.done():
             return True
@@ -183,14 +183,14 @@ class Registry:
             raise
         except RequestError as ending:
             if self._may_cancel(execution) and not execution.promised:
-                execution.task.cancel()  # it may be a write, of which nobody knows as yet
+                execution.task.cancel()  # it may be a write, but the log has nothing of it yet
                 ending.outcome = WriteOutcome.NOT_SENT
             raise
         finally:
             execution.waiters -= 1
 
     async def cancel(self, execution: Execution) -> Revoked:
-        """Cancel a query; take back a write, which may be in the log already."""
+        """Cancel a query; revoke a write, which may be in the log already."""
         execution.cancels += 1
         await asyncio.sleep(0)  # a task that is cancelled before it begins cleans nothing up
         task, canceled = execution.task, Revoked(None, Fate.CANCELED)
@@ -211,12 +211,12 @@ class Registry:
         return found
 
     async def take_back(self, key: Key) -> Revoked:
-        """Take back a statement that goes on, see `goes_on`."""
+        """Cancel or revoke the statement of this id, see `cancel`."""
         known = self._running.get(key) or self._streams.get(key)
         return Revoked(None, Fate.ENDED) if known is None else await self.cancel(known)
 
     def goes_on(self, key: Key) -> bool:
-        """Whether a statement of this id is under way that nobody can cancel any more."""
+        """True if a statement of this id runs that cannot be cancelled any more."""
         known = self._running.get(key) or self._streams.get(key)
         return known is not None and not self._may_cancel(known)
 
@@ -238,7 +238,7 @@ class Registry:
         return execution
 
     def _recall(self, statement_id: str, user: str) -> Execution | None:
-        """Return the execution of a write that is in the log, whoever brought it there."""
+        """Return a new execution of a write in the log, of any door; None: not in the log."""
         try:
             place = self.request_admission.enter(user)
         except RequestError as error:
@@ -264,7 +264,7 @@ class Registry:
         execution.task = asyncio.create_task(self._run(execution, place, answer))
 
     def find_link(self, secret: str) -> Execution:
-        """Return the statement whose result link holds this secret; raises RequestError."""
+        """Return the statement with this secret in its result links; raises RequestError."""
         self.purge()
         execution = self._links.get(secret)
         if execution is None:
@@ -283,14 +283,14 @@ class Registry:
             self._delivered[execution.key] = execution
 
     def unfetched(self) -> int:
-        """Return how many kept results clients are still fetching, or may be about to."""
+        """Return the number of kept results that clients are fetching, or may fetch soon."""
         self.purge()
         since_s = time.monotonic() - FETCH_PAUSE_MAX_S
         kept = self._finished.values()
         return sum(1 for execution in kept if execution.undelivered and execution.asked_s > since_s)
 
     def purge(self) -> None:
-        """Forget what has expired."""
+        """Forget expired statements."""
         now = time.monotonic()
         while self._finished:
             oldest = next(iter(self._finished.values()))
@@ -299,7 +299,7 @@ class Registry:
             self._forget(oldest)
 
     async def aclose(self) -> None:
-        """Cancel what still runs and delete kept results."""
+        """Cancel running statements, and delete kept results."""
         await asyncio.sleep(0)  # as in `cancel`
         tasks = [e.task for e in self._running.values() if e.task is not None]
         for task in tasks:
@@ -311,10 +311,10 @@ class Registry:
         self.store.clean()
 
     async def _wait_for_another(self, understood: StatementRequest) -> None:
-        """Let the same request end whose answer is not this one's.
+        """Wait for the end of a running request of this id, if its answer does not fit this one.
 
-        Its result is streamed to somebody else, or it is a write of another write concern, or of
-        another attempt of the same job.
+        That is so if its result is streamed to another client, or if it is a write with another
+        write concern, or of another attempt of the same job.
         """
         while known := self._running.get(understood.request.key):
             streamed = known.delivery is None and understood.delivery is not None
@@ -330,7 +330,7 @@ class Registry:
             _check_same(kept, request)
 
     async def _wait_for_end(self, known: Execution, request: Request) -> None:
-        """Let the first one of an id end; a cancel meanwhile is one of all that have the id."""
+        """Wait for an earlier request of this id to end; a cancel of that one cancels both."""
         _check_same(known, request)
         assert known.task is not None
         cancels = known.cancels
@@ -340,14 +340,14 @@ class Registry:
 
     def _may_cancel(self, execution: Execution) -> bool:
         if execution.leaves_nothing or execution.state is StatementState.PENDING:
-            return True  # who waits in line has done nothing
+            return True  # a waiting statement has done nothing
         query = execution.is_query()
         if query is not None:
             return query
         return self._service.only_reads(execution.request) is not False
 
     async def _asked(self, execution: Execution, place: Permit, ask: _Ask[_Found]) -> _Found:
-        """Have a streamed statement's answer."""
+        """Return the answer to a streamed statement."""
         try:
             answer = await ask(await self._in_turn(execution, place))
             execution.take(answer)
@@ -361,11 +361,11 @@ class Registry:
         finally:
             if self._running.get(execution.key) is execution:
                 del self._running[execution.key]
-            if execution.waiters:  # it is found without a gap, until it was sent
+            if execution.waiters:  # it can be found until it was sent
                 self._streams[execution.key] = execution
 
     async def _in_turn(self, execution: Execution, place: Permit) -> Request:
-        """Wait for the request's turn; return it with the time that is left to it."""
+        """Wait for the request's turn; return the request with its remaining time."""
         request = execution.request
         waited_s = await place.reached(request.timeout_s)
         execution.state = StatementState.RUNNING
@@ -400,7 +400,7 @@ class Registry:
             self.store,
             execution.delivery,
             self._limits.inline_bytes_max,
-            # A write's result is a few numbers, and its success must not hang on them.
+            # A write's result is a few numbers; its success must not depend on room for them.
             execution.request.user,
             self._make_room if query else lambda user, size: True,
         )
@@ -408,11 +408,11 @@ class Registry:
         await collector.collect(answer)
 
     def failure(self, execution: Execution, error: Exception) -> RequestError:
-        """Return what the client of this execution is told of an error."""
+        """Return the client's error for an error of this execution."""
         reads = execution.is_query() is True
         failed = to_request_error(error, f"statement {execution.id}", only_reads=reads)
         if execution.recalled and failed.error_class in (ErrorClass.BUSY, ErrorClass.STOPPED):
-            failed.outcome = WriteOutcome.UNKNOWN  # of the question; the write is in the log
+            failed.outcome = WriteOutcome.UNKNOWN  # only the lookup failed; the write is in the log
         lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION
         if lost and execution.is_query() is False:
             failed.outcome = WriteOutcome.UNKNOWN
@@ -435,7 +435,7 @@ class Registry:
 
     def _keep(self, execution: Execution, now_s: float) -> None:
         kept_s = self._limits.results_kept_s
-        # The text may be 64 MiB long; from here on the fingerprint stands for it.
+        # The text may be 64 MiB long; from here on the fingerprint replaces it.
         execution.request = dataclasses.replace(execution.request, statement=_FORGOTTEN)
         execution.asked_s, execution.expires_s = now_s, now_s + kept_s
         execution.expires_at = datetime.now(UTC) + timedelta(seconds=kept_s)
@@ -456,7 +456,7 @@ class Registry:
         self._metrics.results(len(self._finished), self.store.bytes_used)
 
     def _make_room(self, user: str, size: int) -> bool:
-        """Forget what was fetched wholly until so much fits: the user's own for his own share."""
+        """Forget fetched results until ``size`` fits; for a user's share only this user's own."""
         self.purge()
         while why := self.store.shares.denied(user, size):
             own = why is Denied.SHARE_TAKEN
@@ -485,7 +485,7 @@ def _check_same(known: Execution, request: Request) -> None:
 
 
 def _look_at(task: asyncio.Task[Fit | Answer]) -> None:
-    """Take note of a failure that nobody waits for any more; asyncio would complain of it."""
+    """Retrieve an error that no request waits for any more: asyncio would log it otherwise."""
     if not task.cancelled():
         task.exception()
 

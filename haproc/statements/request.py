@@ -1,4 +1,4 @@
-"""A statement as a door hands it in: what is asked, whether it repeats, how much is delivered."""
+"""A statement as a door hands it in: the request, its repetitions, its result's limits."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Freshness, Request
 
-# Whether a request that comes with the id of one that is known is the same, or may be.
+# Checks of a request that has the id of a known one: is it the same?
 #
-# What is raised here is a RequestError.
+# They raise RequestError.
 
 
 def check_same(first: Request, request: Request) -> None:
@@ -45,19 +45,19 @@ def check_as_fresh(first: Request, delivery: Delivery | None, understood: Statem
 
 
 def asks_for_other(request: Request, first: Request) -> bool:
-    """Whether a write must be asked for anew: its answer may be another one to this request."""
+    """True if a write must be asked for anew: the answer to this request may be another one."""
     other = first.write_concern is not request.write_concern
     return other or first.standing != request.standing
 
 
 # Cutting a result at the client's row and byte limits.
 #
-# Bytes are those of the values as Arrow holds them, without what frames a stream. Chunks go in,
-# whole Arrow streams come out; after the limit, None. Pure.
+# Bytes are those of the values as Arrow holds them, without a stream's framing. Chunks go in, and
+# whole Arrow streams come out; None after the limit. There is no I/O.
 
 
 class Cutter:
-    """Takes a result's chunks in order; ``truncated`` tells whether something was left out."""
+    """Takes a result's chunks in order; ``truncated`` is True if rows were left out."""
 
     def __init__(self, rows_max: int | None, bytes_max: int | None) -> None:
         self._rows_left = rows_max
@@ -66,7 +66,7 @@ class Cutter:
         self.truncated = False
 
     def take(self, chunk: Chunk) -> Chunk | None:
-        """Return what of the chunk is within the limits; None if that is nothing."""
+        """Return the part of the chunk within the limits; None if it has no rows."""
         rows = chunk.rows
         if self._rows_left is not None:
             rows = min(rows, self._rows_left)
@@ -75,7 +75,7 @@ class Cutter:
         if rows < chunk.rows:
             self.truncated = True
         if rows == 0 and not self._first:
-            return None  # the schema got through with the first one
+            return None  # the first chunk has the schema
         taken = chunk if rows == chunk.rows else _head(chunk, rows)
         self._first = False
         if self._rows_left is not None:
@@ -86,7 +86,7 @@ class Cutter:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more of the result is wanted."""
+        """True if no more of the result is wanted."""
         return self.truncated
 
     def _rows_that_fit(self, chunk: Chunk, rows: int) -> int:
@@ -113,29 +113,29 @@ def _table(data: bytes) -> pa.Table:
         return reader.read_all()
 
 
-# A statement as a door hands it in: what is asked, and how the answer is delivered.
+# A statement as a door hands it in: the request, and the delivery of its answer.
 
 
 TIMEOUT_MAX_S: Final = 86_400.0
-"""What a request may ask for; chosen."""
+"""The longest timeout that a request may ask for; chosen."""
 
 
 class Format(StrEnum):
-    """How a result's rows are written."""
+    """The form of a result's rows."""
 
     JSON_ARRAY = "JSON_ARRAY"
     ARROW_STREAM = "ARROW_STREAM"
 
 
 class Disposition(StrEnum):
-    """Where a result's rows are found."""
+    """The place of a result's rows: in the answer, or behind links."""
 
     INLINE = "INLINE"
     EXTERNAL_LINKS = "EXTERNAL_LINKS"
 
 
 class OnWaitTimeout(StrEnum):
-    """What happens to a statement that takes longer than ``wait_timeout``."""
+    """The treatment of a statement that takes longer than ``wait_timeout``."""
 
     CONTINUE = "CONTINUE"
     CANCEL = "CANCEL"
@@ -143,7 +143,7 @@ class OnWaitTimeout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How the client wants the result."""
+    """The delivery of the result, as the client wants it."""
 
     format: Format = Format.JSON_ARRAY
     disposition: Disposition = Disposition.INLINE
@@ -153,21 +153,21 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class StatementRequest:
-    """A checked request: what the service is asked, and how the answer is delivered."""
+    """A checked request, and the delivery of its answer."""
 
     request: Request
     delivery: Delivery | None = None
-    """None: the result is not kept; who asks again for a write asks the log."""
+    """None: the result is not kept; a repeated write finds its outcome in the log."""
     wait_s: float = 0.0
     on_wait_timeout: OnWaitTimeout = OnWaitTimeout.CONTINUE
     own_id: bool = True
-    """The client chose the request's id, so that it can repeat the request."""
+    """True if the client chose the request's id, so that it can repeat the request."""
 
 
 def fingerprint_of(user: str, parts: Mapping[str, Any]) -> str:
-    """Return the digest of what a request is; refuses text that is not Unicode.
+    """Return a request's fingerprint; refuses text that is not Unicode.
 
-    ``parts``: what its statement is and where it runs, not how its answer is delivered. So a retry
+    ``parts``: the statement and the place where it runs, not the delivery of its answer. So a retry
     that has less time left, or wants a stream, is still the same request.
     """
     canonical = json.dumps([user, parts], ensure_ascii=False, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Admission of requests: how many may be under way, and how many bytes of them may be in memory.
+"""Admission of requests: limits on requests under way, and on their bytes in memory.
 
 A request that comes while all permits are taken waits in the wait queue: to be busy is no outage.
 """
@@ -19,15 +19,15 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 from haproc.metrics import Metrics
 
 LAST_WORD_S: Final = 0.5
-"""For what comes when this process ends; chosen, not measured."""
+"""The wait for a request that comes when this process ends; chosen, not measured."""
 WAITING_BYTES: Final = 8192
-"""What one in line takes up beside its body; counted, so that the line cannot grow for ever."""
+"""Bytes of a waiting request beside its body; counted, so that the wait queue has a limit."""
 
 
 class Held:
-    """What one request takes up: bytes in memory, and its body's file if it has one.
+    """The resources of one request: bytes in memory, and its body's file if it has one.
 
-    Who ends it gives everything back.
+    The end of the request gives all of them back.
     """
 
     def __init__(self, shares: Shares, user: str) -> None:
@@ -37,7 +37,7 @@ class Held:
         self._others: list[Callable[[], None]] = []
 
     def keep(self, release: Callable[[], None]) -> None:
-        """Have something else given back with the bytes."""
+        """Call ``release`` when the bytes are given back."""
         self._others.append(release)
 
     def add(self, size: int) -> None:
@@ -47,14 +47,14 @@ class Held:
         self._bytes += size
 
     def handed_over(self) -> Held:
-        """Return what is held for somebody who keeps it longer; nothing is held here any more."""
+        """Move the resources to a new object, which may keep them longer; return it."""
         other = Held(self._shares, self._user)
         other._bytes, self._bytes = self._bytes, 0
         other._others, self._others = self._others, []
         return other
 
     def release(self) -> None:
-        """Give everything back; again is harmless."""
+        """Give all resources back; a second call does nothing."""
         self._shares.give_back(self._user, self._bytes)
         self._bytes = 0
         while self._others:
@@ -64,8 +64,8 @@ class Held:
 class Permit:
     """A request's right to run, or its position in the wait queue; `leave` gives it back, once.
 
-    A request that only has to wait gives it to the next one meanwhile: a write that is in the
-    log, a query whose cluster is behind.
+    A request that only has to wait returns the permit meanwhile: a write that is in the log, or a
+    query whose cluster is behind.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Permit:
         self._kept = False
 
     async def reached(self, within_s: float = math.inf) -> float:
-        """Wait until it is this one's turn, and return for how long; raises RequestError if not.
+        """Wait for the request's turn; return the seconds that this took. Raises RequestError.
 
-        That takes too long, or this process ends. Who cannot wait any more leaves, like everybody.
+        It raises after ``within_s``, or if this process ends; the request must `leave` then, too.
         """
         if self._turn is None:
             return 0.0
@@ -93,23 +93,23 @@ class Permit:
         return time.monotonic() - began
 
     def rest(self) -> None:
-        """Give the place to the next one; it is kept where too many have done so."""
+        """Return the permit for a while; it is kept if too many requests are at rest."""
         if not self._rests:
             self._rests = self._request_admission.rest(self._user)
 
     async def resume(self, within_s: float) -> None:
-        """Have a place again, once it is this one's turn; raises RequestError as `reached`."""
+        """Wait for a permit again; raises RequestError as `reached` does."""
         if self._rests:
             self._turn = self._request_admission.resume(self._user)
             self._rests = False
             await self.reached(within_s)
 
     def keep_until(self, task: asyncio.Task[Any]) -> None:
-        """Leave when work ends that goes on without its request, and not before."""
+        """Leave at the end of ``task``, which goes on without its request, and not before."""
 
         def ended(task: asyncio.Task[Any]) -> None:
             if not task.cancelled():
-                task.exception()  # nobody else asks for it, and asyncio would complain of that
+                task.exception()  # retrieved, because asyncio would log it otherwise
             self._kept = False
             self.leave()
 
@@ -117,7 +117,7 @@ class Permit:
         task.add_done_callback(ended)
 
     def leave(self) -> None:
-        """Give the place back, or step out of the line."""
+        """Return the permit, or leave the wait queue."""
         if not self._kept:
             self._request_admission.left(self._user, self._turn, rests=self._rests)
 
@@ -125,11 +125,11 @@ class Permit:
 class RequestAdmission:
     """Counts requests.
 
-    A *permit* is for what runs: a statement, rows, a session that opens; above the limit they wait
-    in the wait queue, for so long and as far as there is room for their bytes. Those *at rest* have
-    nothing to do but to wait: writes that are in the log, queries whose cluster is behind; where
-    they are too many, they keep their permits.
-    *Waiting* counts whoever is answered at the moment, so that nobody waits on all connections.
+    A running request has a *permit*: a statement, rows, a session that opens. Above the limit
+    requests wait in the wait queue, for a limited time, if there is room for their bytes. Requests
+    *at rest* only have to wait: writes that are in the log, queries whose cluster is behind. They
+    return their permits, unless too many requests are at rest. *Waiting* counts requests that are
+    answered at the moment, so that no user takes all connections.
     """
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
@@ -148,26 +148,26 @@ class RequestAdmission:
 
     @property
     def inside(self) -> int:
-        """How many requests are under way."""
+        """The number of requests under way."""
         return self._places.taken + self._at_rest.taken
 
     @property
     def at_rest(self) -> int:
-        """How many of them have only to wait."""
+        """The number of those that only have to wait."""
         return self._at_rest.taken
 
     def enter(self, user: str, *, waits: bool = True) -> Permit:
-        """Take a place, or a spot in the line; raises RequestError if there is neither.
+        """Take a permit, or a position in the wait queue; raises RequestError if there is neither.
 
-        ``waits``: whether it may be in line. Who has a place elsewhere meanwhile may not, or two
-        HAProcs could wait for one another.
+        ``waits``: True if the request may wait. A request with a permit of another HAProc may not:
+        otherwise two HAProcs could wait for each other.
         """
         turn = self._take(user, waits=waits)
         self._changed()
         return Permit(self, user, turn)
 
     def _take(self, user: str, *, waits: bool) -> asyncio.Future[None] | None:
-        """Take a place (None), or a spot in the line."""
+        """Take a permit (None), or a position in the wait queue."""
         why = self._places.denied(user)
         if why is None and not self._wait_queue.waits(user):
             self._places.count(user, 1)
@@ -184,7 +184,7 @@ class RequestAdmission:
         return turn
 
     def rest(self, user: str) -> bool:
-        """Take the place of who has only to wait, if there is room; see `Permit.rest`."""
+        """Take a permit back for a while; False if too many requests rest; see `Permit.rest`."""
         if self._at_rest.take(user):
             return False
         self._places.give_back(user)
@@ -193,13 +193,13 @@ class RequestAdmission:
         return True
 
     def resume(self, user: str) -> asyncio.Future[None] | None:
-        """Give one that was at rest a place, or a spot in the line; see `Permit.resume`."""
+        """Give a request at rest a permit, or a position in the queue; see `Permit.resume`."""
         turn = self._take(user, waits=True)
         self._at_rest.give_back(user)
         return turn
 
     def left(self, user: str, turn: asyncio.Future[None] | None, *, rests: bool = False) -> None:
-        """Take a place back, and hand it to whose turn it is; see `Permit.leave`."""
+        """Take a permit back, and give it to the next request; see `Permit.leave`."""
         if rests:
             self._at_rest.give_back(user)
         elif turn is None or turn.done():
@@ -212,7 +212,7 @@ class RequestAdmission:
 
     @asynccontextmanager
     async def permit(self, user: str, *, waits: bool = True) -> AsyncIterator[None]:
-        """Have a place for a while, once there is one; see `enter`."""
+        """Hold a permit in the context, once there is one; see `enter`."""
         place = self.enter(user, waits=waits)
         try:
             await place.reached()
@@ -222,7 +222,7 @@ class RequestAdmission:
 
     @contextmanager
     def answering(self, user: str) -> Iterator[Held]:
-        """Answer a request; what of it is in memory is counted in what this gives."""
+        """Count a request while it is answered; yields the object that counts its bytes."""
         if why := self._waiting.take(user):
             raise busy(f"{_whose(why, user)} as many as may be (limits.connections_max)")
         held = Held(self._bytes, user)
@@ -239,7 +239,7 @@ class RequestAdmission:
             self._idle.clear()
 
     def leave_all(self) -> None:
-        """Have everybody answered who waits: this process ends, and what runs may go on."""
+        """Let all waits end with an answer: this process ends, and running statements may go on."""
         self._ending = True
         for end in self._ends:
             end.set_result(None)
@@ -253,11 +253,11 @@ class RequestAdmission:
         return turn.done() and not turn.cancelled()
 
     async def wait_for(self, task: asyncio.Task[Any], timeout_s: float | None = None) -> bool:
-        """Wait for a task's end; False if the time is over, RequestError if this process ends.
+        """Return True at a task's end, False after the time; RequestError if this process ends.
 
         A client that only saw its connection break might send a write a second time.
         """
-        if self._ending:  # who comes now is refused, and should hear why
+        if self._ending:  # a new request is refused, and should get the reason
             await asyncio.wait({task}, timeout=LAST_WORD_S)
         await self._until(task, timeout_s)
         if not task.done() and self._ending:
@@ -265,10 +265,10 @@ class RequestAdmission:
         return task.done()
 
     async def _until(self, waited: asyncio.Future[Any], timeout_s: float | None) -> None:
-        """Wait for a future, for so long, or for the end of this process."""
+        """Wait for a future, at most ``timeout_s``, or for the end of this process."""
         if self._ending:
             return
-        # One for each: who leaves a future that all wait for searches all of them.
+        # A future for each wait: leaving a shared one takes a search through all its waiters.
         end = asyncio.get_running_loop().create_future()
         self._ends.add(end)
         try:
@@ -279,7 +279,7 @@ class RequestAdmission:
             self._ends.discard(end)
 
     async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is under way (True) or the time is over (False)."""
+        """Return True when no request is under way, False after the time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -289,7 +289,7 @@ class RequestAdmission:
 
 
 def stopped(outcome: WriteOutcome = WriteOutcome.UNKNOWN) -> RequestError:
-    """Return the error of a request that this process does not see to its end."""
+    """Return the error of a request that this process leaves unfinished."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "this HAProc ends before the request does",

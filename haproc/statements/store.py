@@ -26,7 +26,7 @@ from haproc.statements.request import Cutter, Delivery, Disposition, Format
 # A result as one Arrow IPC stream, put together while the cluster makes it.
 #
 # Each of the cluster's chunks is a whole stream; they become one by leaving out the further
-# schemas and end markers. The next chunk is taken only once somebody wants the next piece.
+# schemas and end markers. The next chunk is taken only when the next piece is asked for.
 
 
 async def arrow_stream(result: ResultStream, delivery: Delivery) -> AsyncGenerator[memoryview]:
@@ -60,7 +60,7 @@ THREAD_BYTES: Final = 256 << 10
 
 
 class Collector:
-    """Gathers a user's result. ``make_room(user, bytes)`` frees space, or says no."""
+    """Collects a user's result. ``make_room(user, bytes)`` frees space; False if it can't."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Collector:
 
 
 def _json_joined(parts: list[bytes]) -> bytes:
-    """Return one JSON array of all arrays' items."""
+    """Return one JSON array with the items of all arrays."""
     if len(parts) == 1:
         return parts[0]
     inner = [part[1:-1] for part in parts]
@@ -154,22 +154,22 @@ def _json_joined(parts: list[bytes]) -> bytes:
 
 # Results kept for clients that fetch them later: in memory up to a size, beyond it in files.
 #
-# The store keeps bytes and counts them; which result has to go, and when, is decided by
-# `statements.registry`. Files lie in a folder of this HAProc's own that is emptied at start: a
-# result belongs to the process that made it.
+# The store keeps bytes and counts them; `statements.registry` decides which result is dropped, and
+# when. Files are in a folder of this HAProc's own that is emptied at start: a result belongs to the
+# process that made it.
 
 
 _LOG = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX: Final = 64 << 20
-"""Kept in memory by all results together; chosen, not measured."""
+"""The most bytes of all results in memory; chosen, not measured."""
 OVERHEAD_BYTES: Final = 2048
-"""Counted for each result beside its data: its columns, its report, its place in the tables."""
+"""Bytes that count for each result beside its data: its columns, its report, its entries."""
 
 
 @dataclass(slots=True)
 class KeptChunk:
-    """One chunk of a result: its bytes in memory, or where they lie in the result's file."""
+    """One chunk of a result: its bytes in memory, or their place in the result's file."""
 
     row_offset: int
     row_count: int
@@ -189,7 +189,7 @@ class KeptChunk:
 
 @dataclass(slots=True)
 class Kept:
-    """A whole result as it is kept."""
+    """A whole result, as it is kept."""
 
     user: str = ""
     columns: tuple[Column, ...] = ()
@@ -201,12 +201,12 @@ class Kept:
 
     @property
     def rows(self) -> int:
-        """How many rows all chunks hold."""
+        """The number of rows in all chunks."""
         return sum(chunk.row_count for chunk in self.chunks)
 
 
 class ResultStore:
-    """Bytes of results, as many as ``shares`` says."""
+    """The bytes of results, which ``shares`` counts."""
 
     def __init__(
         self, folder: Path, shares: Shares, memory_bytes_max: int = MEMORY_BYTES_MAX
@@ -218,11 +218,11 @@ class ResultStore:
 
     @property
     def bytes_used(self) -> int:
-        """How many bytes all results take."""
+        """The bytes that all results take."""
         return self.shares.taken
 
     def clean(self) -> None:
-        """Delete what an earlier process left."""
+        """Delete the files of an earlier process."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def add(self, kept: Kept, data: bytes, rows: int) -> None:
@@ -239,7 +239,7 @@ class ResultStore:
         kept.chunks.append(chunk)
 
     async def _spill(self, kept: Kept, chunk: KeptChunk, data: bytes) -> None:
-        """Write the chunk to the result's file; where that fails it stays in memory."""
+        """Write the chunk to the result's file; if that fails, the chunk stays in memory."""
         kept.file = kept.file or self._folder / uuid.uuid4().hex
         write = asyncio.ensure_future(asyncio.to_thread(_append, kept.file, data))
         try:

@@ -1,10 +1,10 @@
-"""CSV as RFC 4180 has it: a field in quotes may hold delimiters, line ends, and quotes doubled.
+"""CSV by RFC 4180: a field in quotes may contain delimiters, line ends, and doubled quotes.
 
-A field without quotes that is equal to `null` (nothing, unless the request states otherwise) is
-NULL; one in quotes is what stands in them, so "" is an empty text. Each field is read by its
-column's type. An empty line is a record if records have one field, wherever it stands: a block does
-not know whether it is the file's last. Where they have several it can be none, and is passed over.
-Quotes that stand otherwise than RFC 4180 says are refused: Arrow would make something of them.
+A field without quotes that equals `null` (empty, unless the request says otherwise) is NULL. A
+field in quotes is the text between them, so "" is an empty text. Each field is read by its column's
+type. If records have one field, every empty line is a record, even at the end: a block does not
+show that it is the file's last. If they have several fields, an empty line is skipped. Quotes that
+break RFC 4180 are refused, because Arrow would accept them.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class Records:
     def well_quoted(self, data: bytes) -> bool:
         """True if quotes begin and end fields in turn, from a record's begin on, as RFC 4180 says.
 
-        A quote behind an even number of quotes begins a field, and the next one ends it; two side
-        by side are one that is doubled. So counting shows where a field is, much faster than
-        reading each. An open field at the end, or the last octet, counts as right.
+        A quote after an even number of quotes begins a field, and the next one ends it; two side by
+        side are one doubled quote. So counting shows where the fields are, much faster than reading
+        each. An open field at the end, or the last octet, counts as right.
         """
         octets = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(octets == _QUOTE)
@@ -102,7 +102,7 @@ class Records:
         return bool(self._beside.take(before).all() and self._beside.take(behind).all())
 
     def first(self, data: bytes) -> bytes:
-        """Return the first record, with its end; all if none ends."""
+        """Return the first record, with its end; all bytes if no record ends."""
         whole = self._one.match(data)
         return whole.group() if whole is not None else data
 
@@ -147,7 +147,7 @@ class CsvLines:
         return batch
 
     def _problem(self, block: bytes, error: Exception) -> str:
-        """Return an error's meaning, with its column, if it has one."""
+        """Return the message for an error, with its column if one is found."""
         plain = pa.schema([field.with_type(pa.binary()) for field in self._schema])
         if self._failure(block, plain) is None:
             for at, field in enumerate(self._schema):
@@ -213,14 +213,14 @@ class CsvLines:
 
 
 def _read_as(kind: pa.DataType, zone: str | None, hexes: bool) -> pa.DataType:
-    """Return the type that a column is read as, before it is what it is to be."""
+    """Return the type as which Arrow reads a column, before the conversion to ``kind``."""
     if pa.types.is_decimal(kind) or (hexes and pa.types.is_integer(kind)):
         return pa.string()
     return pa.timestamp("us") if zone and pa.types.is_timestamp(kind) and kind.tz else kind
 
 
 def _of_column(values: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> pa.ChunkedArray:
-    """Return values of `_read_as`'s type as what they are to be; raises ArrowInvalid."""
+    """Return values of `_read_as`'s type, converted to ``kind``; raises ArrowInvalid."""
     if pa.types.is_timestamp(kind):
         return pc.assume_timezone(values, zone).cast(kind)
     texts = pc.ascii_trim_whitespace(values)

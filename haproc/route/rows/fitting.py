@@ -21,12 +21,12 @@ from haproc.route.rows.forms import RowsError
 
 _INTEGER_BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _FLOAT_BITS: Final = {"FLOAT": 24, "DOUBLE": 53}
-"""Whole numbers of so many bits are exact in a float of this name."""
+"""The bits of whole numbers that a float of this name holds exactly."""
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def fits(schema: pa.Schema, columns: Sequence[Column]) -> list[str]:
-    """Return why a stream of this schema does not fit a table; empty if it fits."""
+    """Return the reasons why a stream of this schema does not fit a table; empty if it fits."""
     table = {column.name.lower(): column for column in columns}
     seen: set[str] = set()
     problems: list[str] = []
@@ -71,7 +71,7 @@ def _hint(kind: pa.DataType, wanted: SqlType) -> str:
 
 
 def _fits(kind: pa.DataType, wanted: SqlType) -> bool:
-    """Return whether every value of the Arrow type is one of Spark's type, unchanged."""
+    """True if Spark's type holds every value of the Arrow type, unchanged."""
     types = pa.types
     if types.is_dictionary(kind):
         return _fits(kind.value_type, wanted)
@@ -151,7 +151,7 @@ def _nested_fits(kind: pa.DataType, wanted: SqlType) -> bool:
 
 
 def untyped(schema: pa.Schema) -> Iterator[str]:
-    """Return the columns without a type: a staging table does not take them."""
+    """Yield a problem for each column without a type: a staging table does not take it."""
     for field in schema:
         if _has_null(field.type):
             yield f"column {field.name} has no type (null), which many rows must have"
@@ -191,15 +191,15 @@ def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
 
 
 def encoded(table: pa.Table) -> bytes:
-    """Return rows as one Arrow IPC stream, of one batch however many they came in.
+    """Return rows as one Arrow IPC stream with a single batch.
 
-    Each batch costs its reader something, on this machine's event loops and in Spark.
+    Each batch costs time, on the event loops of this host and in Spark.
     """
     return stream_of(table.combine_chunks())
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the same values that Spark's Arrow reader takes."""
+    """Return the type of the same values that Spark's Arrow reader accepts."""
     types = pa.types
     if types.is_dictionary(kind):
         return _plain_type(kind.value_type)

@@ -1,4 +1,4 @@
-"""In which form the rows of a request come, and what is wrong with those that cannot be used."""
+"""The forms of a request's rows, and the error of rows that cannot be used."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pyarrow as pa
 from haproc.failure import RequestError
 
 PROBLEMS_MAX: Final = 20
-"""More are counted; a schema may name a million columns."""
+"""The most problems that are shown, the rest is counted: a schema may have a million columns."""
 REASON_CHARS_MAX: Final = 200
-"""Characters of a reader's message."""
+"""The most characters that are shown of a reader's message."""
 _NOT_KNOWN: Final = "valid or not, Arrow cannot read it"
 TABLES_OWN: Final = "*"
-"""As ``columns``: those of the table, in its order."""
+"""The value of ``columns`` for the columns of the table, in its order."""
 
 
 class RowsError(ValueError):
@@ -34,12 +34,12 @@ class RowsError(ValueError):
 
 @contextmanager
 def clients_fault(problem: str) -> Iterator[None]:
-    """Around all that reads a client's bytes: whatever goes wrong in it is a RowsError.
+    """Turn the errors of a reader of a client's bytes into RowsError.
 
-    Readers raise what they like where bytes are not what they expect, so there is no list of it. A
-    form that Arrow has not implemented is reported as that, and not as ``problem``: it may be
-    valid. Passed on is what was raised on purpose, and that this process has no memory left:
-    Arrow's word for that is of a length that is none.
+    Readers raise any error for unexpected bytes, so there is no list of these errors. A form that
+    Arrow has not implemented is reported as that, not as ``problem``: it may be valid. RowsError
+    and RequestError pass unchanged, and so does MemoryError of Python; Arrow's own MemoryError is
+    about a wrong length in the bytes.
     """
     try:
         yield
@@ -66,7 +66,7 @@ class Readable(Protocol):
         ...
 
     def seek(self, offset: int, /) -> int:
-        """Go on from there."""
+        """Set the next position, and return it."""
         ...
 
 
@@ -91,10 +91,10 @@ NOT_OF_FORM: Final = {
 class Form:
     """The facts needed to read a body.
 
-    ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: its own
-    names. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
-    for a TIMESTAMP, which have none of their own then. ``first_line`` is the number of the body's
-    first line in its file: for messages, and a mark of the byte order stands before line 1 alone.
+    ``columns``: the names of the body's columns in order, as a line of CSV, or ``*``; None: the
+    body names them. ``delimiter`` and ``null`` (the text for NULL) are CSV's. ``time_zone``: the
+    zone of texts for a TIMESTAMP, which must not name one then. ``first_line``: the number of the
+    body's first line in its file, for messages; a byte order mark is removed only before line 1.
     """
 
     kind: FormKind = FormKind.ARROW
@@ -105,13 +105,13 @@ class Form:
     first_line: int = 1
 
     def names(self, own: Sequence[str]) -> list[str] | None:
-        """Return the names in the request; ``own`` are the table's. None: it has none."""
+        """Return the request's column names, for ``*`` the table's (``own``); None: it has none."""
         if self.columns is None:
             return None
         return list(own) if self.columns == TABLES_OWN else names_of(self.columns)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that make the request of the bytes; none for a plain Arrow stream."""
+        """Return the fields for the request's fingerprint; none for a plain Arrow stream."""
         given = {
             "form": self.kind.value,
             "columns": self.columns,
@@ -123,7 +123,7 @@ class Form:
 
 
 ARROW: Final = Form()
-"""An Arrow stream by its own names."""
+"""An Arrow stream with column names of its own."""
 
 
 def names_of(line: str, delimiter: str = ",") -> list[str]:

@@ -14,7 +14,7 @@ from haproc.engine.interface import Column
 from haproc.pin.sqltypes import SqlType, TypeTextError, parse_type
 from haproc.route.rows.forms import FormKind, Readable, RowsError, clients_fault
 
-# As what the columns of a table are read from text: an Arrow type, where text has a form.
+# The Arrow types as which a table's columns are read from text.
 
 
 _SIMPLE: Final = {
@@ -35,7 +35,7 @@ _SIMPLE: Final = {
 
 
 DIGITS: Final = 10
-"""Of a DECIMAL that does not state how many."""
+"""The digits of a DECIMAL that does not state them."""
 _DIGITS_MAX: Final = 38
 _EXACT: Final = Context(prec=_DIGITS_MAX, traps=[Inexact, InvalidOperation])
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?", re.ASCII)
@@ -43,10 +43,10 @@ _HEX: Final = "^-?0[xX]"
 
 
 def number(text: str, precision: int, scale: int) -> Decimal:
-    """Return a text's number with a DECIMAL's digits; raises ValueError, ArithmeticError.
+    """Return a text's number with exactly a DECIMAL's digits; raises ValueError, ArithmeticError.
 
-    With exactly those: Arrow does not see all overflows of making them so. It makes up a value, and
-    where it comes to read beyond its own tables the process ends.
+    Arrow does not see all overflows in this conversion: it returns a wrong value, or reads beyond
+    its tables and ends the process.
     """
     value = Decimal(text) if _NUMBER.fullmatch(text) else None
     if value is None or (value and value.adjusted() >= precision - scale):
@@ -68,7 +68,7 @@ def decimals(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def check_range(values: pa.Array, written: Callable[[], Sequence[Any]]) -> None:
-    """Raise ValueError if a number came out as infinite and was not ``written`` so."""
+    """Raise ValueError if a number became infinite although it was not ``written`` so."""
     infinite = pc.is_inf(values)
     if pc.any(infinite).as_py() is not True:
         return
@@ -94,7 +94,7 @@ def schema_of(
 ) -> tuple[pa.Schema, list[SqlType]]:
     """Return the Arrow and the SQL types of a text's columns; raises RowsError.
 
-    A column that must not be null is one of the schema's that must not.
+    A column that must not be null becomes a field that is not nullable.
     """
     table = {column.name.lower(): column for column in columns}
     fields: list[pa.Field] = []
@@ -156,7 +156,7 @@ def about(field: pa.Field, error: Exception, zone: str | None) -> str:
 
 
 def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    """Raise RowsError if a column has a null that must not."""
+    """Raise RowsError if a column that must not be null has a null."""
     problems = [
         f"column {field.name} must not be null"
         for field, values in zip(schema, batch.columns, strict=True)
@@ -166,17 +166,17 @@ def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
         raise RowsError(problems)
 
 
-# Rows as lines of text: cut into blocks of whole records, and the record that is to blame found.
+# Rows as lines of text: cut into blocks of whole records; a wrong record is found by its line.
 #
-# A block is decoded at a time, so no more of a body is in memory. Where one cannot be, its records
-# are halved again and again: a record that cannot be decoded makes every block undecodable that
-# holds it. So an error names its line, whatever the decoder's message is.
+# One block is decoded at a time, so no more of a body is in memory. If a block cannot be decoded,
+# its records are halved again and again: each part with the wrong record fails, too. So an error
+# names its line, whatever the decoder's message is.
 
 
 BLOCK_BYTES: Final = 1 << 20
 """Chosen: records are cut with the interpreter's lock held, for up to 20 ms a block."""
 RECORD_BYTES_MAX: Final = 4 << 20
-"""Chosen. Longer records come as Arrow or Parquet."""
+"""Chosen. Longer records must be sent as Arrow or Parquet."""
 Batches: TypeAlias = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 """The columns of a body, and its rows."""
 BOM: Final = b"\xef\xbb\xbf"
@@ -195,10 +195,10 @@ class Lines(Protocol):
 
 
 def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -> Iterator[bytes]:
-    """Yield a body in blocks of whole records; raises RowsError of the one behind the last.
+    """Yield a body in blocks of whole records; raises RowsError for a record that never ends.
 
-    ``cut`` returns where the last whole record of some bytes ends, 0 if there is none. A mark of
-    the byte order stands at a file's beginning; at that of a later line it is a character.
+    ``cut`` returns the end of the last whole record of some bytes, 0 if there is none. A byte order
+    mark is removed at a file's beginning; before a later line it is a character.
     """
     rest = source.read(BLOCK_BYTES)
     if first_line == 1:

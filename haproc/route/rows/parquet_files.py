@@ -1,8 +1,8 @@
 """A Parquet file, read row group by row group, a few rows at a time.
 
-Texts stay dictionaries until it is known how much they amount to: a short file can hold a long text
-a million times. Arrow makes none of a column of which a part is written as differences (DELTA_*),
-so of these fewer rows are read at a time, by what they might amount to.
+Texts stay dictionaries until their size is known: a short file can hold a long text a million
+times. Arrow cannot read a column as a dictionary if a part is written as differences (DELTA_*). So
+fewer rows of such a column are read at a time, by their largest possible size.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from haproc.route.rows.forms import Readable, RowsError
 from haproc.route.rows.lines import Batches
 
 READ_BYTES: Final = 1 << 20
-"""Of a column, at a time. Chosen."""
+"""Bytes of a column that are read at a time. Chosen."""
 BATCH_ROWS_MAX: Final = 64_000
 LIST_ITEMS_MAX: Final = 32 << 20
-"""Of a column in one row group; chosen: a quarter GiB of numbers."""
+"""The most list items of a column in one row group. Chosen: a quarter GiB of numbers."""
 REPEATED_BYTES_MAX: Final = 1 << 30
-"""The most bytes of texts at a time that the file has once; chosen: with row groups of 128 MiB
-eight rows, of which 300,000 a second were read."""
+"""The most bytes at a time of texts that the file has once. Chosen: with row groups of 128 MiB that
+is eight rows, and 300,000 rows a second were read."""
 _REPEATING: Final = frozenset({"DELTA_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 """Encodings that store a long text once and repeat it."""
 _ITEM_BYTES: Final = 8
 _METADATA_BYTES_MAX: Final = 16 << 20
 _METADATA_ITEMS_MAX: Final = 1_000_000
-"""Of a file's own description; chosen."""
+"""The most bytes of a text, and items of a list, in a file's metadata. Chosen."""
 
 
 def parquet_rows(source: Readable, columns: Sequence[Column], piece_bytes: int) -> Batches:
-    """Return the columns of a file, and its rows in batches of about so many bytes."""
+    """Return the columns of a file, and its rows in batches of about ``piece_bytes``."""
     limits = {
         "thrift_string_size_limit": _METADATA_BYTES_MAX,
         "thrift_container_size_limit": _METADATA_ITEMS_MAX,
@@ -58,7 +58,7 @@ def _leaves(file: pq.ParquetFile) -> Iterator[Any]:
 
 
 def _dictionaries(file: pq.ParquetFile) -> list[str]:
-    """Return the texts that can be read as dictionaries: of which no part is differences."""
+    """Return the text columns that can be read as dictionaries: no part is differences."""
     groups = [file.metadata.row_group(at) for at in range(file.num_row_groups)]
     return [
         leaf.path
@@ -69,7 +69,7 @@ def _dictionaries(file: pq.ParquetFile) -> list[str]:
 
 
 def _instants(file: pq.ParquetFile) -> frozenset[str]:
-    """Return the columns that are moments in Spark's older form, which does not show it."""
+    """Return the columns of moments in Spark's older form, INT96, which schemas do not show."""
     return frozenset(leaf.path for leaf in _leaves(file) if leaf.physical_type == "INT96")
 
 
@@ -82,10 +82,10 @@ def _with_instants(schema: pa.Schema, instants: frozenset[str]) -> pa.Schema:
 
 
 def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
-    """Return the bytes of a row group's values, of texts their places; raises RowsError.
+    """Return the bytes of a row group's values, of texts their references; raises RowsError.
 
-    It is refused if it has too many in lists: one of a billion equal values takes some bytes of a
-    file, and a row is read as a whole.
+    A row group with too many list items is refused: a list of a billion equal values takes a few
+    bytes of a file, and a row is read as a whole.
     """
     size = 0
     for at, leaf in enumerate(_leaves(file)):
@@ -98,10 +98,10 @@ def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
 
 
 def _repeated_bytes(group: Any, texts: frozenset[str]) -> int:
-    """Return the most bytes that the texts of a row can take; but for ``texts``: dictionaries.
+    """Return the most bytes that the texts of a row can take, without ``texts``: dictionaries.
 
-    Their column holds each piece of a text once, but a million such texts need not be longer. A row
-    that is a list has many.
+    A column may hold a piece of a text once for many rows, so one text may be as large as the
+    column. A row with a list has several texts.
     """
     columns = [group.column(at) for at in range(group.num_columns)]
     return sum(

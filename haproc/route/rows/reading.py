@@ -33,20 +33,20 @@ from haproc.route.rows.lines import Batches
 # A short stream can hold very much: compressed, a batch may be a thousand times as long, and rows
 # of nothing but NULL take no bytes at all. A stream is a sequence of messages: a length, metadata
 # (a flatbuffer, which holds the body's length), a body. In the body of a compressed batch each
-# buffer begins with its length unpacked.
+# buffer begins with its unpacked length.
 
 
 _CONTINUES: Final = 0xFFFFFFFF
 _DICTIONARY, _RECORDS = 2, 3
 _RAW: Final = -1
-"""In front of a buffer of a compressed batch that is not compressed itself."""
+"""The length before a buffer of a compressed batch that is not compressed itself."""
 AS_STREAM: Final = 2
-"""Chosen: padding, and views of short texts, take more in a stream than in Spark's plain form."""
+"""A stream may be this many times as large as its rows: padding, short views. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Of a stream: ``size_bytes`` by its messages, unpacked; dictionaries count once."""
+    """The size of a stream by its messages, unpacked; dictionaries count once."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -55,8 +55,8 @@ class Extent:
 def extent(source: Readable, batch_bytes_max: int) -> Extent:
     """Return the size of a stream; raises RowsError if a batch is surely larger unpacked.
 
-    Together with the dictionaries that stand when it comes, and by so much that its form alone
-    cannot be why. ``source`` is left at its beginning.
+    A batch counts with the dictionaries that are valid for it; its form may make it `AS_STREAM`
+    times as large. ``source`` is left at its beginning.
     """
     try:
         found = _extent(source, batch_bytes_max)
@@ -102,7 +102,7 @@ def _length(prefix: bytes, position: int) -> tuple[int, int]:
         return 0, position
     (length,) = struct.unpack_from("<I", prefix)
     if length != _CONTINUES:
-        return length, position + 4  # as streams began before 2020
+        return length, position + 4  # the form before 2020
     return struct.unpack_from("<I", prefix, 4)[0], position + 8
 
 
@@ -173,7 +173,7 @@ class _Table:
         return number
 
 
-# How many bytes rows take where each value stands for itself.
+# The bytes that rows take if no value is shared.
 
 
 _VIEW_BYTES: Final = 16
@@ -185,7 +185,7 @@ def batch_bytes(batch: pa.RecordBatch) -> int:
 
 
 def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces that take so much at most, unless one row takes more."""
+    """Yield a batch in pieces of at most ``bytes_max``, unless one row takes more."""
     if batch.num_rows <= 1 or batch_bytes(batch) <= bytes_max:
         yield batch
         return
@@ -195,15 +195,15 @@ def halved(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def unpacked_bytes(values: pa.Array) -> int:
-    """Return the bytes of the values if each stands for itself.
+    """Return the bytes of the values if each is stored by itself.
 
-    In a dictionary or a view one long text may stand for many values at next to no cost.
+    In a dictionary or a view many values can share one long text.
     """
     types, kind, count = pa.types, values.type, len(values)
     if types.is_dictionary(kind):
         return _bytes_of_indices(values)
     if types.is_string_view(kind) or types.is_binary_view(kind):
-        # A view is four numbers, the first one its length; where there is no value, it is any.
+        # A view is four numbers, the first one its length, which has no meaning for a null.
         begin, buffer = values.offset, values.buffers()[1] if count else b""
         views = memoryview(buffer).cast("B")[_VIEW_BYTES * begin : _VIEW_BYTES * (begin + count)]
         lengths = views.cast("i")[::4]
@@ -237,7 +237,7 @@ BEHIND_MAX: Final = 4096
 _NO_ARROW: Final = NOT_OF_FORM[FormKind.ARROW]
 
 Opener = Callable[[Readable, Sequence[Column], int], Batches]
-"""Opens a body of so many bytes a batch."""
+"""Opens a body; the number is the bytes of a batch."""
 
 
 def makes_a_record(stream: bytes, bytes_max: int) -> bool:
@@ -254,7 +254,7 @@ def makes_a_record(stream: bytes, bytes_max: int) -> bool:
 
 
 def read(stream: bytes, bytes_max: int) -> pa.Table:
-    """Return the rows of an Arrow IPC stream that make a record; raises RowsError."""
+    """Return the rows of an Arrow IPC stream, which must fit a record; raises RowsError."""
     with clients_fault(_NO_ARROW):
         return _read(stream, bytes_max)
 
@@ -281,7 +281,7 @@ def _read(stream: bytes, bytes_max: int) -> pa.Table:
 
 
 def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form = ARROW) -> bytes:
-    """Return a client's Arrow rows as Spark takes them; RequestError if they don't fit."""
+    """Return a client's Arrow rows as Spark takes them; raises RequestError if they don't fit."""
     try:
         with clients_fault(_NO_ARROW):
             table = _read(stream, bytes_max)
@@ -294,7 +294,7 @@ def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form 
 
 
 def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str]:
-    """Return the column names of a form that has names of its own; raises RowsError."""
+    """Return the column names: the form's, or else the schema's; raises RowsError."""
     names = form.names([column.name for column in columns])
     if names is None:
         return list(schema.names)
@@ -317,17 +317,17 @@ def pieces(
     form: Form = ARROW,
     parquet: Opener | None = None,
 ) -> Iterator[Chunk]:
-    """Yield a client's rows as Spark takes them, piece by piece, at least one; RequestError.
+    """Yield a client's rows as Spark takes them, at least one piece; raises RequestError.
 
     ``source`` is read to its end. No record batch may be larger than ``bytes_max``. ``parquet``
-    opens Parquet, where that is read; it may end the process.
+    opens Parquet; only a process of its own passes it, because that may end the process.
     """
     if form.kind is FormKind.PARQUET and parquet is None:
         raise AssertionError("Parquet is read by a process of its own")
     try:
         with clients_fault(NOT_OF_FORM[form.kind]):
             schema, batches = _opened(source, form, columns, bytes_max, parquet)
-            if form.kind is not FormKind.ARROW:  # nobody but us cut these batches
+            if form.kind is not FormKind.ARROW:  # HAProc chose the size of these batches
                 batches = _cut(batches, min(PIECE_BYTES, bytes_max))
             names = _names(schema, form, columns)
             schema = pa.schema([f.with_name(n) for f, n in zip(schema, names, strict=True)])
@@ -377,7 +377,7 @@ def _cut(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.Recor
 
 
 def _groups(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[list[pa.RecordBatch]]:
-    """Yield batches, as many at a time as make a piece; at least one list, perhaps empty."""
+    """Yield lists of batches that make a piece each; at least one list, perhaps empty."""
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
