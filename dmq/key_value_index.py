@@ -18,9 +18,9 @@ from dmq.log import LogCorruptError, UnknownVersionError
 # *head* of a large one. The second has the pieces of large values, so that a process that opens the
 # store reads the keys, not the bytes of every large value. A large value is written as:
 #
-# 1. a *manifest* in the first partition: the value's id, its key, and the number of pieces; 2. the
-# pieces, each under a key of its own, made of the id and its number; 3. the head under the value's
-# key, which makes it visible, as a whole.
+# 1. a *manifest* in the first partition: the value's id, its key, and the number of pieces;
+# 2. the pieces, each under a key of its own, made of the id and its number;
+# 3. the head under the value's key, which makes it visible, as a whole.
 #
 # So all pieces that a dead writer or a replaced value left behind are named by a manifest. A
 # manifest without a head may be deleted with all of its pieces.
