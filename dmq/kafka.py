@@ -227,7 +227,7 @@ PLACED_BYTES_MAX: Final = 4 << 20
 an append's time. Chosen."""
 STUCK_S: Final = 3.0
 """A call for cursors that lasts longer, while the broker answers others, is abandoned together with
-its thread: kafka-python 3.0.12 may wait for ever for a transaction whose broker died."""
+its thread: kafka-python 3.0.12 may wait for ever for a transaction if its broker died."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")

@@ -306,7 +306,7 @@ class Clients:
         return KafkaConsumer(**{**self._shared(), **shared, **settings})
 
     def producer(self) -> Any:
-        """Return a new idempotent producer, each of whose requests waits for all replicas."""
+        """Return a new idempotent producer; each of its requests waits for all replicas."""
         options = self.options
         timeout_ms = int(1000 * options.append_timeout_s)
         return KafkaProducer(
@@ -420,6 +420,6 @@ def close_quietly(client: Any, **how: object) -> None:
         client.close(**how)
     except Exception as error:
         logging.getLogger("dmq").debug("a Kafka client did not close: %r", error)
-        # A producer whose records cannot be sent in time does not end its thread itself.
+        # If records cannot be sent in time, the producer does not end its thread itself.
         if isinstance(client, KafkaProducer):
             client._sender.force_close()

@@ -153,7 +153,7 @@ class TopicAdmin:
             raise LogRegressedError(f"topic {topic} is gone, and its records with it")
 
     def groups(self, prefix: str) -> list[str]:
-        """Return the consumer groups whose names begin with ``prefix``."""
+        """Return the names of the consumer groups that begin with ``prefix``."""
         found = self._requested(self._admin.list_groups)
         return [group["group_id"] for group in found if group["group_id"].startswith(prefix)]
 

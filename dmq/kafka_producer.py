@@ -118,7 +118,7 @@ class Appender:
         self._groups.put(None)
 
     def _expire(self) -> None:
-        """Fail the appends whose time is over, and set the timer for the next one."""
+        """Fail the appends after their time is over, and set the timer for the next one."""
         self._timer = None
         now = self._loop.time()
         while self._unanswered:

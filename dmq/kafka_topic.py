@@ -116,7 +116,7 @@ class Purpose:
     partitions: int
     why_partitions: str
     settings: Mapping[str, str]
-    """Settings whose other values could lose records."""
+    """Settings that could lose records with other values."""
     tuning: Mapping[str, str]
     """Further settings of a new topic; an operator may change them."""
 
@@ -226,8 +226,8 @@ def _fulfils(name: str, found: str, wanted: str) -> bool:
 # parts of a writer that died before its head have no effect. Both have the form of a record (see
 # `dmq.log`) with a flag set, so that a version that does not know them refuses them.
 #
-# Trimming must keep the parts of every record that stays, also of one whose head is not there yet:
-# `Parts` holds the parts that a scan of the log has found.
+# Trimming must keep the parts of every record that stays, also of one without its head yet: `Parts`
+# holds the parts that a scan of the log has found.
 
 
 MESSAGE_OVERHEAD_BYTES: Final = 256

@@ -109,8 +109,8 @@ def check_value(key: str, value: bytes) -> None:
 #
 # A log that was moved has a new file or topic with a new id, but its readers know it by its earlier
 # id: `Origin.identity`. An unfinished or finished move is stored, too, so that no process uses a
-# log that is only partly filled, or one whose records continue elsewhere. A log that was made anew
-# has another id, so the entry of the old one does not apply to it.
+# log that is only partly filled, or one with records that continue elsewhere. A log that was made
+# anew has another id, so the entry of the old one does not apply to it.
 
 
 KEY_PREFIX: Final = "dmq/log/"

@@ -218,7 +218,7 @@ class Index:
         return found
 
     def unowned(self, now_s: float) -> Iterator[Manifest]:
-        """Yield the manifests whose values have been without a head for UNOWNED_KEPT_S."""
+        """Yield the manifests of values that were without a head for UNOWNED_KEPT_S."""
         owned = {head.id for head in self._heads.values()}
         for value_id, (manifest, since_s) in list(self._manifests.items()):
             if value_id in owned:

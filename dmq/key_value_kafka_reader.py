@@ -210,7 +210,7 @@ class StoreReader:
         return found
 
     def _large(self, offset: int, head: Head) -> bytes:
-        """Return the large value whose head is at this offset."""
+        """Return the large value with its head at this offset."""
         known = self._index.cache.get(offset)
         if known is not None:
             return known

@@ -135,12 +135,12 @@ def decode(data: bytes) -> Record:
 # - ``read`` below the log's start raises TrimmedError and never skips; above the end it raises
 #   LogRegressedError. A log that lost records or was made anew under an open handle raises
 #   LogRegressedError, too; only opening makes a log anew.
-# - An entry whose record is of kind `dmq.log.FILLER` only fills an offset (for example a part of a
+# - An entry with a record of kind `dmq.log.FILLER` only fills an offset (for example a part of a
 #   larger record): it belongs to no append, and readers skip it. A cursor may have its offset.
 # - A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts, but one
 #   of a lower epoch than the stored one is refused and changes nothing.
 #
-# Not in the contract: exactly one copy of a record whose append was retried. Readers drop copies by
+# Not in the contract: exactly one copy of a record after a retried append. Readers drop copies by
 # ``Record.key``.
 
 
@@ -363,7 +363,7 @@ def check_cursor(cursor: Cursor) -> None:
         raise ValueError(f"a cursor's note must be ASCII, {CURSOR_NOTE_BYTES_MAX} bytes at most")
 
 
-# Records with declared content: each kind has a type, whose fields are the payload.
+# Records with declared content: each kind has a type; its fields are the payload.
 #
 # The payload is MessagePack: a map by field name, so bytes stay unchanged, and older and newer
 # versions can read it. **The rule for changes**:

@@ -124,8 +124,8 @@ class MemoryKeyValueStore:
 #
 # `MemoryStore` has the data that would be on disk; `MemoryLog` is one process's handle to it, so
 # that a simulated process can die (its handle is dropped) and come back to the same log. Nothing
-# here starts a thread, reads a clock or yields to the loop except in ``wait``, whose timer is the
-# running loop's: under a virtual clock every run with the same inputs is the same.
+# here starts a thread, reads a clock or yields to the loop except in ``wait``, with a timer of the
+# running loop: under a virtual clock every run with the same inputs is the same.
 #
 # Records are kept as their bytes, so every read record has been encoded and decoded.
 

@@ -161,7 +161,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """Yield the frames of a file whose sum is right, in order."""
+    """Yield the frames of a file with a right sum, in order."""
     with path.open("rb") as file:
         left = path.stat().st_size - len(MAGIC) - len(TRAILER) - _SUM_BYTES
         file.seek(len(MAGIC))

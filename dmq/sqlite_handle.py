@@ -36,7 +36,7 @@ POLL_IDLE_S: Final = 0.01
 POLL_BUSY_S: Final = 0.001
 POLL_BUSY_FOR_S: Final = 0.1
 CHECK_S: Final = 0.5
-"""The delay until a record is noticed whose writer died between its commit and the bell."""
+"""The delay until a record is noticed if its writer died between its commit and the bell."""
 
 _TRY_AGAIN: Final = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}

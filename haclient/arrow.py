@@ -13,8 +13,7 @@ from haclient.exceptions import DataError, InterfaceError
 # Year-month intervals, for which Arrow has a type and pyarrow no class, in a readable form.
 #
 # Their bytes are those of int32. Only Arrow's C interface can give them that type (`_Retyped`).
-# Then they become intervals of months, days and nanoseconds, whose values are
-# `pyarrow.MonthDayNano`.
+# Then they become intervals of months, days and nanoseconds, with values `pyarrow.MonthDayNano`.
 
 
 def readable_schema(schema: Any) -> Any:
@@ -93,10 +92,10 @@ def _value(value: Any, kind: Any) -> Any:
 
 # Cutting an Arrow IPC stream into record batches while it arrives.
 #
-# pyarrow pulls a stream from a file, which suits neither asyncio nor a connection whose liveness is
-# checked. So the bytes are pushed in here. A message is framed as: 0xFFFFFFFF, the length of its
-# metadata (int32), the metadata (a flatbuffer with the length of the body), the body. Length 0 ends
-# the stream. Only these lengths are read here; whole messages go to pyarrow.
+# pyarrow pulls a stream from a file, which suits neither asyncio nor a connection with checks of
+# its liveness. So the bytes are pushed in here. A message is framed as: 0xFFFFFFFF, the length of
+# its metadata (int32), the metadata (a flatbuffer with the length of the body), the body. Length 0
+# ends the stream. Only these lengths are read here; whole messages go to pyarrow.
 
 
 _CONTINUATION = 0xFFFFFFFF
@@ -349,7 +348,7 @@ class AsyncArrowResult:
 
 
 class ArrowResult:
-    """A result whose remaining rows can be read by Arrow's PyCapsule interface."""
+    """A result that gives its remaining rows by Arrow's PyCapsule interface."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the remaining rows as a stream, which reads from the connection."""

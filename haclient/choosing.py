@@ -142,7 +142,7 @@ def arrange(
 
 
 RECENT = 100
-"""The number of queries whose times are kept; chosen, not measured."""
+"""The number of query times that are kept; chosen, not measured."""
 RECENT_MIN = 20
 """The number of times below which nothing counts as slow."""
 P95 = "p95"

@@ -2,7 +2,7 @@
 
 A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
 until that one fails for availability or announces that it is leaving. Then it tries each of the
-others once: first those without a known fault, then those whose circuit is open
+others once: first those without a known fault, then those with an open circuit
 (`haclient.choosing`), last those that are leaving. After a *round* without success, it pauses
 (exponential backoff with jitter) and starts a new round, until the request's deadline passes or no
 server has been available for ``outage_s``. An answer, be it a result or an application error, ends
@@ -83,9 +83,10 @@ class AttemptEnd(StrEnum):
     NOT_TAKEN = "not taken"
     """The server reports that it cannot run the request now, and has done nothing."""
     BUSY = "busy"
-    """The same, because it is at its limit: it works, and is asked again later."""
+    """The server reports the same, because it is at its limit: it works, and is asked again
+    later."""
     LEAVING = "leaving"
-    """The same, because it is leaving service."""
+    """The server reports the same, because it is leaving service."""
     UNEXPLAINED = "unexplained"
     """The server's cluster failed with an error without an explanation, and lives."""
     IN_DOUBT = "in doubt"

@@ -55,7 +55,7 @@ class TlsFiles:
         self.contents()
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
-            # A certificate in ca_file is trusted itself, whatever its issuer.
+            # A certificate in ca_file is trusted itself, with any issuer.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         except OSError as error:
             if self.ca_file is None:
@@ -206,7 +206,7 @@ class Settings:
     user: str | None = None
     """A label for the servers' access logs (User-Agent); the token identifies the user."""
     tls: TlsFiles = TlsFiles()
-    """Certificates, for servers whose URL is ``https``."""
+    """Certificates, for servers with an ``https`` URL."""
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 300.0

@@ -32,7 +32,7 @@ _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE"
 class Split:
     """Complete ``statements``, and the ``rest`` behind the last ``;``.
 
-    ``vertical``: the indexes of those that end with ``\\G``, whose rows are shown one below
+    ``vertical``: the indexes of those that end with ``\\G``: their rows are shown one below
     another.
     """
 

@@ -3,7 +3,7 @@
 A HAProc reports the ring's clusters and their URLs. The user's list is the seed: its order comes
 first, and its URLs are used as long as they answer. A learned URL is used only after the cluster of
 that name has answered there: as a further server, or in place of a seed that no longer answers. So
-a client whose network translates addresses goes on with the given list.
+a client in a network that translates addresses goes on with the given list.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 class AsyncLoad:
     """One load; `run` it once. ``id`` names it.
 
-    ``where``: the catalog and schema of a table whose name has none, else the settings'.
+    ``where``: the catalog and schema of a table name without them, else the settings'.
     """
 
     def __init__(

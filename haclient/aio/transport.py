@@ -164,7 +164,7 @@ class _Watch:
 
 
 class Response:
-    """An answer whose body is still to be read."""
+    """An answer with a body that is still to be read."""
 
     def __init__(
         self,

@@ -237,7 +237,7 @@ def _well(links: Links, made: tuple[Link, tuple[Any, Any]]) -> Ended:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A stream of responses whose first one has arrived, or which has none."""
+    """A stream of responses after its first one has arrived, or without any."""
 
     link: Link
     call: Any

@@ -55,7 +55,7 @@ from haclient.sync.view import View
 
 SCHEME = "sc://"
 PORT = 15002
-"""The port of a server whose address does not state one; Spark's."""
+"""The port of a server if its address does not state one; Spark's."""
 
 
 @dataclass(frozen=True, slots=True)

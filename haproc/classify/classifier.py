@@ -51,7 +51,7 @@ _MAY_WRITE: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """One statement, without its closing semicolon, whose words do not show its kind."""
+    """One statement, without its closing semicolon, with words that do not show its kind."""
 
     sql: str
 

@@ -126,8 +126,8 @@ class InsertShape:
 class Touched:
     """The tables and views that a statement reads or writes; ``known``: none is missing.
 
-    ``schemas``: those whose tables it lists; full names, as of tables; an empty one stands for all.
-    ``expressions``: Spark's classes of its computations, in lower case; None: not known.
+    ``schemas``: those with tables that it lists; full names, as of tables; an empty one stands for
+    all. ``expressions``: Spark's classes of its computations, in lower case; None: not known.
     """
 
     tables: frozenset[str] = frozenset()
@@ -190,7 +190,7 @@ class Classified:
     cache: bool | None = None
     """A rule's decision on caching a query's answer."""
     bare: frozenset[str] = frozenset()
-    """The written tables whose names a session's temporary view would take."""
+    """The written tables that a session's temporary view would hide."""
     rules: tuple[Rule, ...] = ()
     """The rules about it, in order. The first one that fits Spark's reading decides; until then
     class, write concern and the like are the defaults. Empty: all is decided."""

@@ -63,7 +63,7 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
 }
 
 CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
-"""Queries whose answers may be cached."""
+"""Queries with answers that may be cached."""
 
 _WILD = re.compile(r"[*\[]")
 """Parts of a pattern that stand for any number of characters, or for one of a set."""
@@ -105,7 +105,7 @@ class Rule:
     """With rights, the rule refuses statements outside them; its other fields do not count."""
 
     def is_about(self, kind: Kind, sql: str, user: str) -> bool:
-        """True if this rule may decide about a statement, whatever its tables are."""
+        """True if this rule may decide about a statement, with any tables."""
         of_kind = kind in WRITING_KINDS or bool(self.refuse)
         return (
             (of_kind if self.kinds is None else kind in self.kinds)

@@ -114,7 +114,7 @@ def stream_of(table: pa.Table) -> bytes:
 
 
 def with_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with int32 in place of year-month intervals, whose bytes are the same.
+    """Return the batch with int32 in place of year-month intervals; the bytes are the same.
 
     pyarrow has this type, but no class for its arrays. Only Arrow's C interface can give them
     another type.

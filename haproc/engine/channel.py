@@ -255,7 +255,7 @@ class EngineLimits:
     history_rows: int = 64
     """The number of a table's newest commits that are searched first for a transaction marker."""
     tables_at_once: int = 4
-    """The number of tables whose histories are read at the same time."""
+    """The number of tables with histories that are read at the same time."""
     session_touch_interval_s: float = 600.0
     """The interval of calls that keep idle sessions; the server drops them after an hour."""
 

@@ -187,7 +187,7 @@ class ConfiguredSession:
             await self._run(_HOME)
 
     async def _run(self, sql: str) -> None:
-        """Run a statement whose result does not matter."""
+        """Run a statement and ignore its result."""
         async with contextlib.aclosing(
             self.remote.execute(sql_plan(sql), str(uuid.uuid4()), self._timeout_s)
         ) as responses:

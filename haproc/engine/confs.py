@@ -105,8 +105,8 @@ def wanted(
     """Return all settings, by their names in Spark, that a statement runs under.
 
     A pool that the client chose is ignored: it could give more of the cluster than a user's share.
-    Only a session in a user's pool finds tables that users cached. ``paths``: the folders whose
-    files a guarded session's statements may name.
+    Only a session in a user's pool finds tables that users cached. ``paths``: the folders for files
+    that a guarded session's statements may name.
     """
     confs = {k: value for k, value in settings.confs if k not in _OWN}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
@@ -165,7 +165,7 @@ def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Chang
 
 
 def unknown_after(in_force: InForce, attempted: Change) -> InForce:
-    """Return the settings in force after a change whose outcome is unknown."""
+    """Return the settings in force after a change with an unknown outcome."""
     known = in_force.confs.keys() if in_force.confs is not None else frozenset()
     return InForce(
         None, in_force.possible | frozenset(known) | frozenset(key for key, _ in attempted.sets)

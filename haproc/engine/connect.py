@@ -38,7 +38,7 @@ _Result = TypeVar("_Result")
 class SparkConnectEngine:
     """Implements Engine; made in a running event loop.
 
-    ``paths``: the folders whose files users' statements may name.
+    ``paths``: the folders of the files that users' statements may name.
     """
 
     def __init__(

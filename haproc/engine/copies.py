@@ -34,7 +34,7 @@ COMMIT: Final = "_delta_log/00000000000000000001.json"
 OPERATION: Final = "HAPROC COPY"
 """The operation's name in a table's history, for the commit that makes a copy."""
 _NOT_COPIED: Final = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits"})
-"""Delta's features for tables whose commits are outside of the table's folder."""
+"""Delta's features for tables with commits outside of their folder."""
 _Z85: Final = (
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )

@@ -104,7 +104,7 @@ class RelayedError(EngineError):
 # by one.
 #
 # A failure without an error of Spark's (a broken connection, a deadline, a wrong token) is
-# AVAILABILITY: nobody knows if the statement ran.
+# AVAILABILITY: it is unknown if the statement ran.
 
 
 _APPLICATION = ErrorKind.APPLICATION

@@ -38,8 +38,8 @@ rows, and changes none."""
 
 
 _PLAIN_PARTITIONS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "date"})
-"""Types whose values can be read back from the text in a partition's name. An empty text cannot:
-Delta makes NULL of it."""
+"""Types with values that can be read back from the text in a partition's name. An empty text
+cannot: Delta makes NULL of it."""
 
 
 _COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
@@ -127,7 +127,7 @@ async def standing(
 
     It has one part for each name, with slashes between: ABSENT if there is nothing; the newest
     commit of a Delta table (it has an @); a hash of the description of everything else; PRESENT for
-    any table whose content is not asked for.
+    any table if its content is not asked for.
     """
     names = [(each.sort.value, parts_of(each.name), each.content) for each in named]
     plan = standing_plan(await marker.folder(remote), names)

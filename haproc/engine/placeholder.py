@@ -263,7 +263,7 @@ def with_table(plan: bytes, table: str) -> bytes:
 
 
 def plan_with_rows(template: bytes, schema: bytes) -> bytes:
-    """Return a template whose placeholder has the schema's columns, names and types."""
+    """Return a template with the schema's columns, names and types for its placeholder."""
     fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     return _filled(template, restored(schema, [field.name for field in fields]))
 

@@ -136,7 +136,7 @@ class RemoteSession:
     ) -> AsyncGenerator[Any, None]:
         """Run a plan, or the encoding of one, and yield the server's messages; raises EngineError.
 
-        With ``epoch``, only in that epoch's session, whose settings the caller knows.
+        With ``epoch``, only in that epoch's session (the caller knows its settings).
         ``reads_only``: it is stopped if this is left early. ``planned``: see `Queries.query`.
         """
         if epoch is not None and epoch != self.epoch:
@@ -175,7 +175,7 @@ class RemoteSession:
         stops: bool = True,
         planned: Planned | None = None,
     ) -> AsyncIterator[SparkAnswer]:
-        """Begin a plan and give its answer, whose reader raises EngineError.
+        """Begin a plan and give its answer; reading that raises EngineError.
 
         If the reader leaves early, the statement is stopped on the cluster (``stops``) or goes on.
         ``raw``: messages are bytes, and errors as Spark gave them.
@@ -259,8 +259,8 @@ class RemoteSession:
     ) -> None:
         """End an operation in the background: the server may be frozen.
 
-        Spark does not stop a statement whose caller left. ``planned`` is called if the server
-        reports the end; planning does not react to an interrupt. ``answer``: the operation's
+        Spark does not stop a statement after its caller has left. ``planned`` is called if the
+        server reports the end; planning does not react to an interrupt. ``answer``: the operation's
         answer, which has no reader any more. ``was``: a copy of this session from before the
         operation began, because this object may have moved to another session since.
         """

@@ -107,11 +107,11 @@ async def _lacks(remote: RemoteSession, timeout_s: float) -> str:
 
 # The check for the cluster's storage: a file of HAProc's own in the warehouse, with the storage id.
 #
-# Storage that is away mostly looks like missing or empty tables: a folder whose file system is not
-# mounted is a folder without files. So an answer of the cluster does not prove it. A file that must
-# exist proves it: it is written once, with an id that is stored with the progress in the log. If
-# that file cannot be read, or has another id, the storage is not the one to which the cursor
-# belongs, and reports about its tables do not count.
+# Storage that is away mostly looks like missing or empty tables: a folder with a file system that
+# is not mounted is a folder without files. So an answer of the cluster does not prove it. A file
+# that must exist proves it: it is written once, with an id that is stored with the progress in the
+# log. If that file cannot be read, or has another id, the storage is not the one to which the
+# cursor belongs, and reports about its tables do not count.
 
 
 _WAREHOUSE = "spark.sql.warehouse.dir"

@@ -13,7 +13,7 @@ from haproc import protos
 
 # Plans that HAProc's plugin in the server answers (`haproc/spark/Reader.java`).
 #
-# Each is a relation of the plugin's own, whose bytes are JSON. None has a plan id: Spark Connect
+# Each is a relation of the plugin's own; its bytes are JSON. None has a plan id: Spark Connect
 # caches the analyzed plans of relations with an id, and would answer from that cache.
 
 
@@ -23,7 +23,7 @@ _STANDING: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
-    """Return the plan whose one row describes the server, see `engine.server`."""
+    """Return the plan that gives one row about the server, see `engine.server`."""
     return _plan(_VERSION, b"")
 
 

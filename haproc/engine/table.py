@@ -358,7 +358,7 @@ async def last_version(
 
 
 STANDING_AT_ONCE: Final = 200
-"""The number of tables whose newest commits one call reads. Chosen: a second at 5 ms each."""
+"""The number of tables with newest commits read in one call. Chosen: a second at 5 ms each."""
 _DELTA: Final = re.compile(r"([0-9]+)@([0-9]+)")
 
 

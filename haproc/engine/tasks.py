@@ -35,8 +35,8 @@ OVERTAKEN_S_MAX: Final = 60.0
 FRESH_S: Final = 6.0
 """The age of a recent report: a read statement is reported every two seconds. Chosen."""
 OLD_S: Final = 60.0
-"""The age up to which a report counts. A statement whose client has stopped reading is not
-reported, with or without tasks. Thirty reports; chosen, not measured."""
+"""The age up to which a report counts. A statement without a reader is not reported, with or
+without tasks. Thirty reports; chosen, not measured."""
 LEFT_S_MAX: Final = 600.0
 """The longest time for which tasks that were given up hold their cores. Chosen."""
 

@@ -66,7 +66,7 @@ class Anatomy:
     ``writes``, ``reads``: full names, as `Classified` has them; views are named, and the tables in
     them, too. ``known``: nothing is missing from these. ``rests_on``: both, and the catalog's
     functions that it calls, also inside views. ``of_session``: the objects of the client's session
-    that it uses, in words. ``source``: the analyzed query whose rows can replace it
+    that it uses, in words. ``source``: the analyzed query that rows can replace
     (`haproc.reading.cut` has its text). ``fixed``: analyzed nodes outside the source, computed by
     every cluster; ``beside``: those of them that do more than fit a source's rows to the table;
     ``parsed_fixed``: their parsed form, because the analyzer turns some into literals; ``texts``:
@@ -267,7 +267,7 @@ def _unknown(parsed: Node, analyzed: Node, refusal: RefusedError) -> Anatomy:
 
 
 def _dropped(kind: Kind, analyzed: Node) -> Anatomy:
-    """Return the anatomy of a DROP whose target Spark resolved as a temporary view."""
+    """Return the anatomy of a DROP with a target that Spark resolved as a temporary view."""
     identifier = analyzed.node("ident")
     name = parts(identifier) if identifier is not None else ()
     refuse_global(name)
@@ -350,7 +350,7 @@ def written_names(parsed: Node, full: tuple[str, ...], context: Context) -> froz
     written = {target(full, context)}
     if parsed.cls == "RenameTable":
         new = tuple(parsed["newName"] or ())
-        # An unqualified new name stays in the old one's schema, whatever the session's schema is.
+        # An unqualified new name stays in the old one's schema, not in the session's.
         written.add(target((*full[: max(0, 3 - len(new))], *new), context))
     return frozenset(written)
 

@@ -26,10 +26,10 @@ _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 class Cut:
     """A statement cut in three: ``head`` + a source of rows + ``tail`` is a statement again.
 
-    ``query`` is a complete query whose rows can be that source. ``start`` and ``end``: the place of
-    the removed text. If a WITH or FROM clause comes before the statement, ``query`` begins with a
-    copy of it, and ``head`` has none. ``alias``: a MERGE's name for its source, as SQL, if it is
-    only the name of the removed table.
+    ``query`` is a complete query that gives that source. ``start`` and ``end``: the place of the
+    removed text. If a WITH or FROM clause comes before the statement, ``query`` begins with a copy
+    of it, and ``head`` has none. ``alias``: a MERGE's name for its source, as SQL, if it is only
+    the name of the removed table.
     """
 
     head: str
@@ -190,7 +190,7 @@ def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> 
 
 
 def _place_of_name(node: Node) -> int | None:
-    """Return the end of a relation's name, whatever alias is around it."""
+    """Return the end of a relation's name, without an alias around it."""
     while node.cls == "SubqueryAlias" and (child := node.node("child")) is not None:
         node = child
     return node.place.end if node.place is not None else None

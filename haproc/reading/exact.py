@@ -74,7 +74,7 @@ class Examination(Statement):
     """Examines the parts of one statement."""
 
     _settled: set[int] = field(default_factory=set)
-    """Expressions whose order does not matter at their place."""
+    """Expressions with an order that does not matter at their place."""
     _framed: set[int] = field(default_factory=set)
     """Windows that an operator computes."""
 
@@ -217,7 +217,7 @@ class Examination(Statement):
         return iter(())
 
     def _list(self, node: Node) -> Iterator[Finding]:
-        """Yield a finding of listagg(x), unless it is ordered by x itself, whose ties are equal."""
+        """Yield a finding of listagg(x), unless it is ordered by x itself: then ties are equal."""
         child, orders = node.node("child"), node.nodes("orderExpressions")
         first = orders[0].node("child") if orders else None
         is_same = child is not None and first is not None and _same(child, first)

@@ -1,7 +1,7 @@
 """One statement's trees, and the wording of findings in them.
 
 Each node is known with its surroundings: the operator that it is a part of, and the view or SQL
-function whose text contains it.
+function with the text that contains it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Statement:
     parents: dict[int, list[Node]] = field(default_factory=dict)
     owners: dict[int, Node] = field(default_factory=dict)
     inside: dict[int, str] = field(default_factory=dict)
-    """The name of the view or function whose text contains a node."""
+    """The name of the view or function with a node in its text."""
     _items: list[TextRange] | None = None
     _called: dict[TextRange, Node] = field(default_factory=dict)
     _indexed: set[int] = field(default_factory=set)
@@ -192,7 +192,7 @@ class Statement:
         return any(each.cls in classes for each in self.parents.get(id(node), ()))
 
     def definition(self, node: Node) -> Node | None:
-        """Return the view or function whose text contains a node."""
+        """Return the view or function with a node in its text; None if there is none."""
         if id(node) not in self.inside and node.cls not in DEFINED:
             return None
         above = [node]

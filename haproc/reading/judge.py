@@ -92,7 +92,7 @@ class Definition:
     """The verdict on DDL and similar statements, as far as its own reading allows.
 
     ``queries``: later computations, which must be read and judged, too (`with_part`). ``function``:
-    the definition of a function, whose body must be read (`haproc.reading.definitions`).
+    the definition of a function; its body must be read (`haproc.reading.definitions`).
     """
 
     judged: Judged

@@ -1,4 +1,4 @@
-"""Closed lists: the classes of operators and expressions whose results are known.
+"""Closed lists: the classes of operators and expressions with known results.
 
 The names are those of Spark 4.2.1 and Delta 4.4.0, as a reading has them. A class in no list is
 unknown, and an unknown class counts as differing from cluster to cluster.
@@ -22,7 +22,7 @@ OPERATORS: Final = _names(
     SubqueryAlias Union UnionLoop UnionLoopRef UnresolvedHint View WithCTE
     """
 )
-"""Operators whose rows depend only on their input; `order` checks the order of the rows."""
+"""Operators with rows that depend only on their input; `order` checks the order of the rows."""
 WRITING: Final = _names(
     """
     AppendData CreateTableAsSelect DeleteCommand DeleteFromTable MergeIntoCommand
@@ -66,9 +66,9 @@ COUNTING: Final = _names(
     """
 )
 READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
-"""They make TIMESTAMPs of parts of a text or a variant, by their type."""
+"""Classes that make TIMESTAMPs of parts of a text or a variant, by their type."""
 COMPARING: Final = _names("PivotFirst")
-"""It makes values of a column's type from given values, while it is analyzed."""
+"""Classes that make values of a column's type from given values, while they are analyzed."""
 CONDITIONS: Final = {
     "of integers and decimals, where what overflows is an error": SUMS,
     "where values that compare equal are the same value (not 0.0 and -0.0), since they show the "
@@ -155,7 +155,7 @@ PARSING: Final = _names(
     UnixTimestamp XmlToStructs
     """
 )
-"""They read texts by a format; with the legacy parser the clock completes a year."""
+"""Classes that read texts by a format; with the legacy parser the clock completes a year."""
 INVOKED: Final = frozenset(
     ("org.apache.spark.sql.catalyst.util.CharVarcharCodegenUtils", method)
     for method in _names("charTypeWriteSideCheck readSidePadding varcharTypeWriteSideCheck")
@@ -168,7 +168,7 @@ KEEPING: Final = _names(
     SQLScalarFunction ScalarSubquery With
     """
 )
-"""Classes whose result is one of their arguments."""
+"""Classes that return one of their arguments."""
 
 EXPRESSIONS: Final = _names(
     """

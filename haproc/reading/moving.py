@@ -53,7 +53,7 @@ _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _FIRM_SOURCE: Final = re.compile(
     r"TINYINT|SMALLINT|INT|BIGINT|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN|DATE|TIMESTAMP|TIMESTAMP_NTZ|VOID"
 )
-"""Types whose values, as texts, are no time of day and no special word."""
+"""Types with values that, as texts, are no time of day and no special word."""
 _CLOCKS: Final = frozenset(name for names in CLOCK.values() for name in names)
 CLOCK_WORDS: Final = frozenset(name.upper() for name in _CLOCKS) | {"UNIX_TIMESTAMP"}
 ROWS_MAX: Final = 50
@@ -385,7 +385,7 @@ _HANDING_ON: Final = frozenset(
     | {"RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
     | {"WithCTE"}
 )
-"""Operators whose output columns are those of their input."""
+"""Operators that pass the columns of their input on."""
 
 
 def inputs(node: Node | None) -> list[Node | None]:

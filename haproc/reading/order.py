@@ -11,7 +11,7 @@ from haproc.reading.tree import Node
 _PASSING: Final = frozenset(
     {"Distinct", "Filter", "PipeOperator", "ResolvedHint", "Sort", "SubqueryAlias", "View"}
 )
-"""Operators whose rows are rows of their input."""
+"""Operators that give rows of their input."""
 _CUTTING: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Project", "SubqueryAlias"})
 """Operators that keep the order of their input."""
 _LEAVES: Final = frozenset(
@@ -52,7 +52,7 @@ def columns_in(expression: Node) -> frozenset[int]:
 
 
 def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
-    """Return those columns among sort keys and similar whose equal values are the same value."""
+    """Return the columns among sort keys and similar for which equal values are the same."""
     found = set[int]()
     for each in expressions:
         key = each.node("child") if each.cls == "SortOrder" else each

@@ -220,7 +220,7 @@ _PLAIN: Final = frozenset(
 )
 """Expressions that give the same under all settings, if their trees are alike."""
 _ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract", "UnaryMinus"})
-"""The same for numbers: ANSI mode decides about them, and travels."""
+"""Classes with the same property for numbers: ANSI mode decides about them, and travels."""
 _FITTING: Final = frozenset({"Cast", "CheckOverflowInTableInsert", "CheckOverflowInTableWrite"})
 """Classes that fit values to a table's columns, in the place of the whole statement."""
 _NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(")

@@ -108,7 +108,7 @@ _LISTING: Final = frozenset(
 class Touches:
     """The tables that a reading shows. ``rests_on``: the names that decide which tables these are.
 
-    ``function``: a function's definition, whose body must be read (`haproc.reading.definitions`).
+    ``function``: a function's definition; its body must be read (`haproc.reading.definitions`).
     ``inner``: a query that must be read instead, because this reading has only its names.
     ``refusal``: the error of the statement, unless a rule allows it.
     """
@@ -174,7 +174,7 @@ LINES_MAX: Final = 200
 SHOWN_MAX: Final = 60
 """The most characters of the text that a line shows. Chosen."""
 _TABLES: Final = frozenset({"LogicalRelation", "ResolvedTable", "DataSourceV2Relation"})
-"""Classes whose columns are not shown."""
+"""Classes that are shown without their columns."""
 
 
 def outline(reading: Reading) -> list[str]:

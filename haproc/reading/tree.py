@@ -47,7 +47,7 @@ class Finding:
 class Facts:
     """The facts of the session that the trees lack.
 
-    ``legacy``: its time parser is the legacy one, some of whose formats depend on the clock.
+    ``legacy``: its time parser is the legacy one; some of its formats depend on the clock.
     ``vouched``: a rule of the operator vouches for classes that are in no list.
     """
 

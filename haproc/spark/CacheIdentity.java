@@ -223,7 +223,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
         return !CollectionConverters.asJava(outdated).isEmpty();
     }
 
-    /** Finds the relations of a plan whose present tag would be another one. */
+    /** Finds the relations of a plan that would get another tag now. */
     private final class Outdated extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
         @Override
         public boolean isDefinedAt(LogicalPlan node) {
@@ -234,7 +234,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
             if (!(logIndex(((Filter) node).child()) instanceof TahoeLogFileIndex in)) {
                 return false;
             }
-            // Delta drops its object of an unused table, whose version then stays the same.
+            // Delta drops its object of an unused table; its version then stays the same.
             DeltaLog log = DeltaLog.forTable(session, in.deltaLog().dataPath());
             return !tag.equals(deltaTag(log.unsafeVolatileSnapshot()));
         }

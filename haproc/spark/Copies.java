@@ -58,7 +58,7 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Reads a cluster's content for another cluster, and writes copies. A table is its files and the
- * newest state of its Delta log, so a copy is equal, whatever its columns and properties are.
+ * newest state of its Delta log, so a copy is equal in all columns and properties.
  *
  * <p>The request is JSON with {@code do}:
  *
@@ -78,7 +78,7 @@ import scala.jdk.javaapi.CollectionConverters;
  *       another, see {@link Transfer};
  *   <li>{@code define} ({@code schema}, {@code view} or {@code function}): makes it in the catalog;
  *   <li>{@code put} ({@code location}, {@code path}, {@code offset}, {@code last}): writes bytes of a
- *       file. They are behind the JSON, whose length in four bytes is before it.
+ *       file. They are behind the JSON; its length in four bytes is before it.
  * </ul>
  */
 final class Copies {

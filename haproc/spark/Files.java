@@ -58,7 +58,7 @@ final class Files extends Rule<LogicalPlan> {
     private static final Set<String> FORMATS = Set.of(
             "avro", "binaryfile", "csv", "delta", "iceberg", "image", "json", "libsvm", "orc",
             "parquet", "text", "xml");
-    /** Functions whose options, a map, may name files: schemas, or a descriptor. */
+    /** Functions with options, a map, that may name files: schemas, or a descriptor. */
     private static final Set<String> READING = Set.of(
             "from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro",
             "from_protobuf", "to_protobuf");

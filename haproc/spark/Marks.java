@@ -44,7 +44,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * <p>Spark applies this rule to each plan that it analyzes, before anything in it is resolved: to
  * that of a text or a DataFrame, and to the bodies of views and functions. During a plan reading,
  * each expression gets a mark. Spark passes a mark on to the replacement of the expression. So an
- * expression whose mark is not in the analyzed tree was computed or left out. A list of the
+ * expression was computed or left out if its mark is not in the analyzed tree. A list of the
  * functions that compute their arguments during analysis is not needed.
  */
 final class Marks extends Rule<LogicalPlan> {

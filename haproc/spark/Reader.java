@@ -49,8 +49,8 @@ import scala.runtime.AbstractPartialFunction;
  * Gives Spark's reading of a statement or DataFrame, which does not run, and the server's content.
  * Spark Connect loads it by {@code spark.connect.extensions.relation.classes}.
  *
- * <p>The question is a relation of its own, whose bytes are JSON: {@code plan} is a plan of Spark
- * Connect whose root is a SQL text (perhaps with the DataFrames that it reads) or a DataFrame;
+ * <p>The question is a relation of its own with JSON as its bytes: {@code plan} is a plan of Spark
+ * Connect with a SQL text (perhaps with the DataFrames that it reads) or a DataFrame as root;
  * {@code analyze} is false if a text is only to be parsed; {@code columns} is true if a plan's are
  * wanted. The type URL names the question:
  *

@@ -96,7 +96,7 @@ def _look(message: Any, found: PlanFindings) -> None:
         return
     name = name_in(message.table_name, "is asked about")
     found.names.add(name)
-    if len(name) == 2:  # Spark looks there first, whatever the session's catalog is
+    if len(name) == 2:  # Spark looks there first, not in the session's catalog
         found.names.add((_CATALOG, *name))
 
 

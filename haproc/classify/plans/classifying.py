@@ -94,7 +94,7 @@ def _classified(
 
 
 def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -> Iterator[str]:
-    """Yield the statements in a plan whose words do not show their kind.
+    """Yield the statements in a plan that their words do not classify.
 
     Raises RefusedError.
     """

@@ -143,7 +143,7 @@ def _save_elsewhere(message: Any, found: PlanFindings) -> PlanReading:
 # Requests beside plans: AnalyzePlan, which explains some.
 #
 # To explain a plan Spark has to analyse it, and a relation that writes does so while it is
-# analysed. So every plan to explain must only read, whatever the question is.
+# analysed. So every plan to explain must only read, for any question.
 
 
 EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {

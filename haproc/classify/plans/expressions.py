@@ -1,7 +1,7 @@
 """The expressions of a plan, searched only if something in them could matter.
 
-They are most of a plan, and for a query it mostly doesn't matter what they compute. So for a query
-a check of its bytes shows if it may contain a relevant part (`_suspicious`); only then its
+Expressions are most of a plan, and for a query it mostly doesn't matter what they compute. So for a
+query a check of its bytes shows if it may contain a relevant part (`_suspicious`); only then its
 expressions are searched. For a write they always are: they contain names of functions, SQL texts
 and the user's code, which decide if all clusters compute the same.
 """
@@ -37,7 +37,7 @@ _SUSPECT: Final = (
 _SUBQUERY: Final = re.compile(rb"\([^\w(]*+(?:select|with|from|table|values|map|reduce)\b")
 """A query in parentheses, with any spaces and comments between."""
 _LETTERS: Final = (("ſ".encode(), b"s"), ("ı".encode(), b"i"))
-"""All letters outside of ASCII whose upper case is in ASCII."""
+"""All letters outside of ASCII with an upper case in ASCII."""
 COMPUTING: Final = members(
     """
     literal unresolved_attribute unresolved_star alias cast unresolved_regex sort_order

@@ -119,7 +119,7 @@ USER_CODE: Final = members(
 READING_FUNCTIONS: Final = frozenset(
     ["cloud_files", "read_files", "read_statestore", "table_changes", "table_changes_by_path"]
 )
-"""Table functions whose first argument is a table's name, or a path."""
+"""Table functions with a table's name or a path as first argument."""
 _TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"})
 COMPUTED_RANGE: Final = "range of computed values"
 """A name of HAProc's own among a plan's relations; all others are the protocol's."""
