@@ -134,7 +134,7 @@ class CursorStore:
         )
 
     def cursors(self, groups: Sequence[str]) -> Mapping[str, Cursor]:
-        """Return the cursors of those of these groups that read the topic."""
+        """Return the cursors of the groups that read the topic."""
         prefix = self.group("")
         found = {
             group.removeprefix(prefix): self.load(group.removeprefix(prefix))

@@ -37,7 +37,7 @@ class Breaker:
         return Breaker(self.failures, now + _open_s(self.failures, first_s, longest_s), True)
 
     def failed(self, first_s: float, longest_s: float, now: float) -> Breaker:
-        """Return the circuit after a failure: open for ``first_s``, doubled with each further."""
+        """Return the circuit after a failure: open for ``first_s``, doubled by each further one."""
         if self.is_open(now) and not self.on_trial:
             return self
         failures = self.failures + 1

@@ -19,7 +19,7 @@ import grpc.aio
 from haproc.engine.tasks import Planned, Tasks
 
 FOLLOWED_S_MAX: Final = 60.0
-"""Longer than almost any planning. Chosen."""
+"""The time for following an answer: longer than almost any planning. Chosen."""
 AHEAD_MAX: Final = 8
 """The number of messages that are read ahead of the reader: a small result has as many (`select 1`:
 7). A large result's message is read on demand, because memory would hold two. Chosen."""

@@ -293,7 +293,7 @@ def holds_text(kind: str | None) -> bool:
 
 
 def is_text(kind: str | None) -> bool:
-    """True if a type is one of texts, of any collation."""
+    """True if values of a type are texts, of any collation."""
     return kind is not None and kind.startswith(("STRING", "CHAR", "VARCHAR"))
 
 
