@@ -75,7 +75,7 @@ class Plugin:
         self._seen_in: int | None = None
 
     async def check(self, remote: RemoteSession, timeout_s: float) -> None:
-        """Raise EngineError, of class ErrorClass.PLUGIN_MISSING, if the plugin is not right.
+        """Raise EngineError, of class ErrorClass.PLUGIN_MISSING, if the plugin is missing or wrong.
 
         ``remote``: always the same session.
         """
