@@ -1,9 +1,9 @@
 """DMQ: one ordered, durable log of records, from which every cluster reads its own queue.
 
-A *record* is an opaque payload of some kind; the log gives it an *offset*, its place in the one
-order. A reader's *cursor* is the offset below which it has applied the log. Beside it stands a
-key-value store (`dmq.key_value`): values under names, of which the newest counts. Nothing in this
-package knows what the records and the values mean.
+A *record* is a payload of some kind; the log gives it an *offset*, its place in the order. A
+reader's *cursor* is the offset below which it has applied the log. Beside the log is a key-value
+store (`dmq.key_value`): values under names, of which the newest counts. This package does not know
+the meaning of the records and the values.
 """
 
 from dmq.kafka_topic import KafkaOptions

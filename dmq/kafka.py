@@ -35,9 +35,9 @@ from dmq.log import (
 from dmq.waiting import Waiters
 
 COMMIT_ATTEMPTS_MAX: Final = 5
-"""The number of attempts for a commit that others push aside."""
+"""The number of attempts for a commit while other processes interrupt it."""
 STABLE_WITHIN_S: Final = 0.5
-"""A commit that is pending for so long counts as not made."""
+"""A commit that is pending for longer counts as not made."""
 
 _PUSHED_ASIDE: Final = (
     kafka_errors.ProducerFencedError,
@@ -56,7 +56,7 @@ def to_metadata(cursor: Cursor) -> str:
 def from_metadata(offset: int, metadata: str) -> Cursor:
     """Return the cursor that is stored with this metadata.
 
-    Without any it was set by another tool (kafka-consumer-groups.sh): an offset, nothing more.
+    Without metadata another tool has set it (kafka-consumer-groups.sh): it is only an offset.
     """
     if not metadata:
         return Cursor(offset)
@@ -73,21 +73,21 @@ def from_metadata(offset: int, metadata: str) -> Cursor:
 class CursorStore:
     """Readers' cursors as the committed offsets of consumer groups. Everything here blocks.
 
-    The cursor of reader ``a`` of topic ``ring`` is what group ``ring.a`` has committed, with its
-    epoch and its note in the commit's metadata: every tool for Kafka shows the reader's lag.
+    The cursor of reader ``a`` of topic ``ring`` is the committed offset of group ``ring.a``; its
+    epoch and its note are in the commit's metadata. So every tool for Kafka shows the reader's lag.
 
-    A commit of a lower epoch than the stored one must change nothing, whatever happens between
-    looking and writing. So each is a transaction under a transactional id of the reader's own. A
-    process first *initialises* that id, which ends the transactions of all processes that did so
-    earlier and refuses their later ones. Then it looks at the stored epoch, and then commits, as
-    often as it likes without looking again: a process that stored another epoch must have
-    initialised the id later, so this one's commits are refused. Then it initialises anew, looks
-    anew, and finds out whether it was replaced.
+    A commit of a lower epoch than the stored one must change nothing, even if another process
+    commits between the check and the commit. So each commit is a transaction under a transactional
+    id of the reader. A process first *initialises* that id, which ends the transactions of all
+    earlier processes and refuses their later ones. Then it checks the stored epoch. After that it
+    commits as often as it likes without a check: a process with another epoch must have initialised
+    the id later, so this one's commits are refused. Then it initialises and checks again, and
+    learns if it was replaced.
 
-    A transaction that was ended is not visible at once, and a broker that dies in between may
-    forget to make it visible (seen with 4.3: killed right after it acknowledged the end, it left
-    the commit pending for ever; the next transaction of the same id ends it). So a commit counts
-    only when it has been seen, and one that stays pending counts as not made.
+    An ended transaction is not visible at once, and a broker that dies in between may forget to
+    make it visible (seen with 4.3: killed right after it acknowledged the end, it left the commit
+    pending for ever; the next transaction of the same id ends it). So a commit counts only when it
+    has been seen, and one that stays pending counts as not made.
 
     Belongs to one thread.
     """
@@ -119,7 +119,7 @@ class CursorStore:
                     self._producer(reader)
                     check_epoch(reader, self._stored(reader), cursor)
                 self._write(self._producers[reader], reader, cursor)
-                # Seen as it is, or as somebody has overwritten it since.
+                # Seen as it is, or as another process has overwritten it since.
                 self._seen(reader, REQUEST_TIMEOUT_S)
                 return
             except _PUSHED_ASIDE:
@@ -134,7 +134,7 @@ class CursorStore:
         )
 
     def cursors(self, groups: Sequence[str]) -> Mapping[str, Cursor]:
-        """Return the cursors of those of these groups that read the topic."""
+        """Return the cursors of the groups that read the topic."""
         prefix = self.group("")
         found = {
             group.removeprefix(prefix): self.load(group.removeprefix(prefix))
@@ -148,7 +148,7 @@ class CursorStore:
             self._drop(reader)
 
     def _producer(self, reader: str) -> Any:
-        """Initialise the reader's transactional id: all earlier users of it are refused."""
+        """Initialise the reader's transactional id: earlier users of it are refused from now on."""
         self._drop_producer(reader)
         producer = self._clients.transactional_producer(self.group(reader), REQUEST_TIMEOUT_S)
         try:
@@ -177,7 +177,7 @@ class CursorStore:
                 close_quietly(consumer, autocommit=False, timeout_ms=0)
 
     def _seen(self, reader: str, timeout_s: float) -> Cursor | None:
-        """Return the commit once nothing is pending; else KafkaTimeoutError."""
+        """Return the commit once nothing is pending; otherwise KafkaTimeoutError."""
         if reader not in self._consumers:
             self._consumers[reader] = self._clients.consumer(
                 group_id=self.group(reader), isolation_level="read_committed", retry_backoff_ms=2
@@ -191,7 +191,7 @@ class CursorStore:
         return from_metadata(found.offset, found.metadata or "")
 
     def _drop(self, reader: str) -> None:
-        """Begin with new connections next time."""
+        """Close the reader's connections; the next call makes new ones."""
         self._drop_producer(reader)
         consumer = self._consumers.pop(reader, None)
         if consumer is not None:
@@ -208,26 +208,26 @@ class CursorStore:
 
 # A log in a Kafka topic of one partition.
 #
-# All state lives on the event loop; whatever may wait for a broker runs on threads of its own,
-# each with its own clients: appends (`kafka_producer`), reads and trims (`kafka_reader`), the end
-# of the log (`kafka_reader`, only while somebody waits), cursors, and a look every
-# second whether the topic is still the one that was opened (`kafka_handle`). A record is one
-# message, or several if it is large (`kafka_chunks`).
+# All state lives on the event loop. Every call that may wait for a broker runs on a thread with its
+# own clients: appends (`kafka_producer`), reads and trims (`kafka_reader`), following the end of
+# the log (`kafka_reader`, only while a task waits), cursors, and a check every second that the
+# topic is still the one that was opened (`kafka_handle`). A record is one message, or several if it
+# is large (`kafka_topic`).
 #
-# What a broker that is away means: appends end as LogUnavailableError within their deadline, reads
-# within a few seconds, and both work again when it is back.
+# While a broker is away, appends end as LogUnavailableError within their deadline, reads within a
+# few seconds. Both work again when the broker is back.
 
 
 CURSOR_TIMEOUT_S: Final = 2 * REQUEST_TIMEOUT_S
 SCAN_TIMEOUT_S: Final = 600.0
-"""A trim may have to read through what was appended since the last one."""
+"""A trim may have to read all records since the last one."""
 PLACED_AT_ONCE: Final = 5_000
 PLACED_BYTES_MAX: Final = 4 << 20
-"""What is appended in one call when a log is filled: it has to be stored within an append's time.
-Chosen."""
+"""The most records and bytes that one call appends when a log is filled: they must be stored within
+an append's time. Chosen."""
 STUCK_S: Final = 3.0
-"""A call for cursors that lasts so long while the broker answers others is given up, and its thread
-with it: kafka-python 3.0.12 may wait for ever for the end of a transaction whose broker died."""
+"""A call for cursors that lasts longer, while the broker answers others, is abandoned together with
+its thread: kafka-python 3.0.12 may wait for ever for a transaction if its broker died."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")
@@ -368,10 +368,10 @@ class KafkaLog:
         await self._handle.read(lambda: self._reader.trimmed(offset))
 
     async def refill(self, end: int, batches: Batches) -> None:
-        """See MovableLog.refill.
+        """Fill an empty log, as `MovableLog.refill` says.
 
-        A record that is too large for a message is a head at its offset. Its parts, which have no
-        place there, follow behind the last record.
+        A record that is too large for a message is a head at its offset. Its parts have no offset
+        of the original log, so they are behind the last record.
         """
         parts_end = end
         for first, encoded in batches():
@@ -398,7 +398,7 @@ class KafkaLog:
             raise LogError(f"topic {self._clients.topic} holds records: use a new one")
 
     async def _place(self, first: int, values: Sequence[bytes]) -> None:
-        """Append values, the first one at this offset."""
+        """Append values at the offsets from ``first`` on; raises LogError for any other offset."""
         self._handle.check_usable()
         while values:
             count = size = 0
@@ -413,7 +413,7 @@ class KafkaLog:
     # -- appends ---------------------------------------------------------------------------
 
     async def _store_parts(self, encoded: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Store the parts of what is too large; return what makes the records visible."""
+        """Store the parts of large records; return the values that make all records visible."""
         pieces = [
             cut(data, self._value_max) if len(data) > self._value_max else [] for data in encoded
         ]
@@ -458,7 +458,7 @@ class KafkaLog:
         if self._committing.busy_s > STUCK_S and self._handle.answered:
             _logger.warning("a commit of a cursor hangs; going on with a new connection")
             self._committing.stop()
-            # Closing what it waits on may end the call that hangs, and may hang as well.
+            # Closing these clients may end the call that hangs, and may hang as well.
             threading.Thread(
                 target=self._cursors.close, name="dmq-kafka-given-up", daemon=True
             ).start()

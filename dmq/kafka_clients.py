@@ -1,4 +1,4 @@
-"""The clients of a Kafka log, what their errors mean, and the threads on which they block."""
+"""The clients of a Kafka log, the meaning of their errors, and the threads for their calls."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from dmq.log import LogError, LogUnavailableError
 
 # Threads for calls that block.
 #
-# kafka-python has no asyncio, and nearly everything it does may wait for a broker: so each of its
-# clients lives on one `Worker`, a daemon thread that runs what it is given, one call after
-# another. The event loop waits for the answer with a deadline of its own: a call that hangs keeps
-# its thread, never the loop, and one whose caller gave up before it began is not run at all. The
-# threads are daemons because a call that waits for a dead broker must not keep the process from
-# ending.
+# kafka-python has no asyncio, and nearly all its calls may wait for a broker. So each of its
+# clients lives on one `Worker`, a daemon thread that runs one call after another. The event loop
+# waits for the result with its own deadline: a call that hangs blocks its thread, never the loop. A
+# call that its caller abandoned before it began is not run. The threads are daemons because a call
+# that waits for a dead broker must not keep the process from ending.
 
 
 T = TypeVar("T")
@@ -51,14 +50,14 @@ class Worker:
 
     @property
     def busy_s(self) -> float:
-        """The duration of the call under way; 0 if there is none."""
+        """The duration of the present call; 0 if there is none."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
     async def call(self, work: Callable[[], T], timeout_s: float, doing: str) -> T:
-        """Run this on the thread and return its result.
+        """Run a function on the thread and return its result; ``doing`` describes it in errors.
 
-        Raises LogUnavailableError if it takes longer; it may still be under way then.
+        Raises LogUnavailableError after ``timeout_s``; the function may still run then.
         """
         answer: asyncio.Future[T] = self._loop.create_future()
         self._start()
@@ -70,11 +69,11 @@ class Worker:
             raise LogUnavailableError(f"{doing}: no answer within {timeout_s:g} s") from error
 
     def stop(self) -> None:
-        """Let the thread end after what it was given so far."""
+        """Let the thread end after the calls that it has received so far."""
         self._calls.put(None)
 
     async def join(self, timeout_s: float) -> bool:
-        """Wait for the thread's end; False if it did not come in time."""
+        """Wait for the thread's end; return False if it still runs after ``timeout_s``."""
         deadline = self._loop.time() + timeout_s
         while self._thread is not None and self._thread.is_alive():
             if self._loop.time() >= deadline:
@@ -90,7 +89,7 @@ class Worker:
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             if call.answer.done():
-                continue  # Nobody waits for it any more.
+                continue  # The caller has abandoned it.
             self._busy_since = time.monotonic()
             try:
                 result = call.work()
@@ -106,7 +105,7 @@ class Worker:
 
 
 def deliver(loop: asyncio.AbstractEventLoop, how: Callable[..., None], *arguments: object) -> None:
-    """Call this on the loop, from any thread; a loop that is closed has nobody waiting."""
+    """Call a function on the loop, from any thread; for a closed loop nothing is done."""
     try:
         loop.call_soon_threadsafe(how, *arguments)
     except RuntimeError:
@@ -124,26 +123,26 @@ def _fail(answer: asyncio.Future[object], error: BaseException) -> None:
         answer.set_exception(error)
 
 
-# The clients of a Kafka log, all with the same way to the brokers, and what their errors mean.
+# The clients of a Kafka log, all with the same settings, and the meaning of their errors.
 #
-# Secrets among the settings appear nowhere: not in errors, not in the log. (kafka-python itself
-# writes its settings and its requests to the log at level DEBUG: it gets secrets that don't show
-# themselves, and the request that holds the password is left out.)
+# Secrets among the settings appear in no error and no log record. (At level DEBUG kafka-python
+# itself logs its settings and requests: so secrets are wrapped, and the request with the password
+# is filtered out.)
 #
-# A client that finds no broker when it is made leaves a thread and sockets behind (kafka-python
-# 3.0.12), and waits. So after a log was opened no client looks for a broker when it is made: the
-# brokers' version is known by then, and the one admin client, which always looks, is kept. What
-# fails before that is cleared away by `_made_admin`.
+# If kafka-python 3.0.12 finds no broker when a client is made, it waits, and leaves a thread and
+# sockets behind. So after a log was opened no client looks for a broker when it is made: the
+# brokers' version is known then, and the one admin client, which always looks, is kept.
+# `_made_admin` cleans up after failures before that.
 
 
 BOOTSTRAP_TIMEOUT_S: Final = 3.0
-"""A new client that finds no broker for so long gives up."""
+"""The time in which a new client must find a broker."""
 REQUEST_TIMEOUT_S: Final = 3.0
-"""A request without an answer for so long is given up, and its connection closed."""
+"""The time for the answer to a request; later the connection is closed."""
 RECONNECT_BACKOFF_MAX_MS: Final = 500
 RETRY_BACKOFF_MS: Final = 20
 FETCH_BYTES_MAX: Final = 8 << 20
-"""One fetch brings so much; chosen, not measured."""
+"""The most bytes of one fetch; chosen, not measured."""
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 _OWN: Final = frozenset(
@@ -178,13 +177,13 @@ _REFUSED: Final = (
     kafka_errors.PolicyViolationError,
     kafka_errors.KafkaConfigurationError,
 )
-"""Errors that another attempt will not mend."""
+"""Errors for which another attempt is useless."""
 _TOO_LATE: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 """Errors of the deadline, not of the broker."""
 
 
 class _Secret(str):
-    """A text that does not show itself among other settings."""
+    """A text that is hidden when settings are shown."""
 
     __slots__ = ()
 
@@ -199,24 +198,24 @@ class _NoCredentials(logging.Filter):
 
 
 class _NoPending(logging.Filter):
-    """A commit that is not visible yet is nothing to report: it is asked for again."""
+    """Filters out messages about commits that are not visible yet: they are read again."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "UnstableOffsetCommit" not in record.getMessage()
 
 
 class _NoBytes(logging.Filter):
-    """Leaves out the bytes on the wire: they contain the password."""
+    """Filters out the bytes of requests, which contain the password."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno > logging.DEBUG
 
 
 class BootstrapFailure(logging.Filter):
-    """Notes the reason why no broker could be reached, which kafka-python logs, but does not raise.
+    """Keeps the reason why no broker was reached, which kafka-python logs, but does not raise.
 
-    Of several attempts the one with the clearest error counts: a broker that refuses a password
-    often just hangs up, and the last attempt is cut short by the deadline.
+    Of several attempts the clearest error counts: a broker that refuses a password often just hangs
+    up, and the deadline cuts the last attempt short.
     """
 
     def __init__(self) -> None:
@@ -232,8 +231,8 @@ class BootstrapFailure(logging.Filter):
 
 
 def _weight(error: Exception | None) -> int:
-    """Return the weight of a failed attempt's error: how clearly it shows the fault."""
-    # A connection that the deadline cut short hides that as an error of its own.
+    """Return the weight of a failed attempt's error: a higher one shows the fault more clearly."""
+    # An error inside a connection may hide that the deadline cut it short.
     if error is None or isinstance(error, _TOO_LATE) or isinstance(error.__context__, _TOO_LATE):
         return 0
     return 2 if isinstance(error, _REFUSED) else 1
@@ -261,7 +260,7 @@ class Clients:
         return TopicPartition(self.topic, 0)
 
     def check(self) -> None:
-        """Raise ValueError for settings that cannot be passed on; names them, not their values."""
+        """Raise ValueError for wrong settings; the message has their names, not their values."""
         compression = self.options.compression
         if compression and not _CODECS[compression]():
             raise ValueError(
@@ -294,7 +293,7 @@ class Clients:
         return admin
 
     def consumer(self, **settings: object) -> Any:
-        """Return a new consumer that commits nothing by itself and never resets its place."""
+        """Return a new consumer that never commits or changes its position by itself."""
         shared = {
             "group_id": None,
             "auto_offset_reset": "none",
@@ -307,7 +306,7 @@ class Clients:
         return KafkaConsumer(**{**self._shared(), **shared, **settings})
 
     def producer(self) -> Any:
-        """Return a new idempotent producer, each of whose requests waits for all replicas."""
+        """Return a new idempotent producer; each of its requests waits for all replicas."""
         options = self.options
         timeout_ms = int(1000 * options.append_timeout_s)
         return KafkaProducer(
@@ -321,7 +320,7 @@ class Clients:
                 "compression_type": options.compression or None,
                 "max_block_ms": timeout_ms,
                 "delivery_timeout_ms": timeout_ms,
-                # Leaves time to try another broker where the leader hangs.
+                # Leaves time to try another broker if the leader hangs.
                 "request_timeout_ms": max(1, timeout_ms // 2),
                 "allow_auto_create_topics": False,
                 "metrics_enabled": False,
@@ -337,7 +336,7 @@ class Clients:
                 "transactional_id": transactional_id,
                 "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
                 "max_block_ms": int(1000 * timeout_s),
-                # A transaction waits so long when it meets the end of the one before it.
+                # The pause of a transaction that meets the end of the one before it.
                 "retry_backoff_ms": 5,
                 "allow_auto_create_topics": False,
                 "metrics_enabled": False,
@@ -348,7 +347,7 @@ class Clients:
     def error(self, error: BaseException, doing: str) -> LogError:
         """Return the log's error for a client's error, its cause included.
 
-        To be raised ``from`` its own ``__cause__``, which is None if that holds a secret.
+        The caller raises it ``from`` its own ``__cause__``, which is None if it holds a secret.
         """
         if isinstance(error, LogError):
             return error
@@ -391,13 +390,13 @@ class Clients:
 
 
 def _made_admin(settings: Mapping[str, object]) -> Any:
-    """Return a new admin client; one that fails to begin leaves nothing behind."""
+    """Return a new admin client; after a failure nothing of it is left."""
     admin = KafkaAdminClient.__new__(KafkaAdminClient)
     _bootstrap_failure.found = None
     try:
         admin.__init__(**settings)
     except BaseException as error:
-        # Its thread runs already, but ``close`` leaves alone what did not begin.
+        # Its thread runs already, but ``close`` does nothing for a client that did not begin.
         admin._closed = False
         close_quietly(admin)
         if isinstance(error, kafka_errors.KafkaTimeoutError) and _bootstrap_failure.found:
@@ -407,7 +406,7 @@ def _made_admin(settings: Mapping[str, object]) -> Any:
 
 
 def secrets(client: Mapping[str, object]) -> list[str]:
-    """Return the values among these settings that nobody may see."""
+    """Return the secret values among these settings."""
     return [
         value
         for name, value in client.items()
@@ -421,6 +420,6 @@ def close_quietly(client: Any, **how: object) -> None:
         client.close(**how)
     except Exception as error:
         logging.getLogger("dmq").debug("a Kafka client did not close: %r", error)
-        # A producer whose records can't be sent in time gives up before it has its thread end.
+        # If records cannot be sent in time, the producer does not end its thread itself.
         if isinstance(client, KafkaProducer):
             client._sender.force_close()

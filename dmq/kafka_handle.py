@@ -19,11 +19,11 @@ from dmq.kafka_reader import ShrunkError
 from dmq.kafka_topic import LOG, KafkaOptions, KafkaUrl, Purpose, check_options, faults, needed
 from dmq.log import LogError, LogRegressedError, LogUnavailableError
 
-# Makes a log's topic, checks it, and watches that it stays the same one.
+# Making and checking a log's topic, and the check that it is still the same one.
 
 
 GONE_AFTER_S: Final = 3.0
-"""A topic that no broker has known for so long is gone; one that starts may not know it."""
+"""A topic that no broker has known for so long is gone; a starting broker may not know it."""
 APPEARS_WITHIN_S: Final = 10.0
 CURSORS_KEPT_DAYS_MIN: Final = 30
 RETRY_PAUSE_S: Final = 0.1
@@ -34,9 +34,9 @@ _logger = logging.getLogger("dmq")
 
 
 def open_topic(clients: Clients, purpose: Purpose) -> TopicAdmin:
-    """Make the topic if there is none, and check it. Blocks.
+    """Open the topic; make it if there is none, and check it. Blocks.
 
-    Raises LogError for a topic that could lose records, with what mends it.
+    Raises LogError for a topic that could lose records, and says how to correct it.
     """
     topic, options = clients.topic, clients.options
     admin: Any = None
@@ -137,7 +137,7 @@ class TopicAdmin:
         self._missing_since: float | None = None
 
     def check(self) -> None:
-        """Return if the topic is the one that was opened; LogRegressedError if not."""
+        """Raise LogRegressedError if the topic was made anew, or is missing for GONE_AFTER_S."""
         topic = self._clients.topic
         found = self._requested(lambda: _describe(self._admin, topic))
         if found is not None and str(found["topic_id"]) == self.topic_id:
@@ -153,7 +153,7 @@ class TopicAdmin:
             raise LogRegressedError(f"topic {topic} is gone, and its records with it")
 
     def groups(self, prefix: str) -> list[str]:
-        """Return the consumer groups whose names begin so."""
+        """Return the names of the consumer groups that begin with ``prefix``."""
         found = self._requested(self._admin.list_groups)
         return [group["group_id"] for group in found if group["group_id"].startswith(prefix)]
 
@@ -184,16 +184,16 @@ CLOSE_TIMEOUT_S: Final = 2.0
 LOOK_S: Final = 1.0
 """The interval of checks that the topic is still the same one."""
 LOOKED_WITHIN_S: Final = 3.0
-"""Nothing is read if the last look was longer ago."""
+"""The largest age of that check at which records are read."""
 
 
 class TopicHandle:
-    """One process's handle to a topic: opened, appended to, watched, closed. The modules built on
-    it define its messages (`kafka`, `key_value_kafka`).
+    """One process's handle to a topic: opened, appended to, watched, closed.
 
-    Nothing but opening creates the topic: whether it is still the one that was opened is looked at
-    every second, and before anything is read if the last look is older than `LOOKED_WITHIN_S`. Once
-    it is lost, every call raises that error.
+    Modules built on it define the messages (`kafka`, `key_value_kafka`). Only opening creates the
+    topic. Every second, and before a read if the last check is older than `LOOKED_WITHIN_S`, the
+    handle checks that the topic is still the one that was opened. Once it is lost, every call
+    raises that error.
 
     Made by ``open``; ``on_lost`` is called once if the topic is lost.
     """
@@ -208,7 +208,7 @@ class TopicHandle:
         self._reading = Worker("dmq-kafka-read")
         self._administering = Worker("dmq-kafka-admin")
         self.answered = True
-        """True if the last look found a broker that answers."""
+        """True if a broker answered the last check."""
         self._looked_at = self._loop.time()
         self._lost: LogRegressedError | None = None
         self._looking = self._loop.create_task(self._keep_looking())
@@ -257,10 +257,10 @@ class TopicHandle:
         return cls(clients, admin, appender, purpose.what)
 
     async def read(self, call: Callable[[], T], timeout_s: float = READ_TIMEOUT_S) -> T:
-        """Run this on the reading thread, once it is known that the topic is the same one."""
+        """Run a function on the reading thread, once the topic is known to be the same one."""
         self.check_usable()
         if self._loop.time() - self._looked_at > LOOKED_WITHIN_S:
-            # This process was frozen, or the brokers were away: anything may have happened.
+            # This process was frozen, or the brokers were away: the topic may have changed.
             await self._look()
         doing = f"reading topic {self.clients.topic} at {', '.join(self.clients.servers)}"
         try:
@@ -270,15 +270,15 @@ class TopicHandle:
             raise
 
     async def administer(self, call: Callable[[], T]) -> T:
-        """Run this on the thread that asks Kafka's controller."""
+        """Run a function on the thread for requests to Kafka's controller."""
         self.check_usable()
         doing = f"topic {self.clients.topic} at {', '.join(self.clients.servers)}"
         return await self._administering.call(call, READ_TIMEOUT_S, doing)
 
     def check_appended(self, offset: int, known_end: int) -> None:
-        """Raise LogRegressedError if an append got a place that was taken before."""
+        """Raise LogRegressedError if an append got an offset that was used before."""
         if offset < known_end:
-            # Acknowledged, but not by the topic that has been read so far.
+            # Acknowledged, but not by the topic that was read so far.
             self.lose(
                 LogRegressedError(
                     f"topic {self.clients.topic} had {known_end} records, and gave the next one "
@@ -288,12 +288,12 @@ class TopicHandle:
             self.check_usable()
 
     def lose(self, error: LogRegressedError) -> None:
-        """From here on nothing works any more."""
+        """Make every later call raise this error."""
         self._lost = error
         self.on_lost(error)
 
     def check_usable(self) -> None:
-        """Raise what every call raises once it is closed or lost."""
+        """Raise the error of a closed or lost handle; do nothing for a usable one."""
         if self._closed:
             raise LogError(f"the {self._what} was closed")
         if self._lost is not None:
@@ -308,7 +308,7 @@ class TopicHandle:
     async def close(
         self, close_reader: Callable[[], None], others: Mapping[Worker, Callable[[], None]]
     ) -> None:
-        """Finish what is under way, and release all; ``others`` are threads of the caller's."""
+        """Finish running calls, and release everything; ``others``: threads of the caller."""
         await asyncio.wait([self._looking])
         await self.appender.finish()
         self.appender.stop()
@@ -331,7 +331,7 @@ class TopicHandle:
                 _logger.debug("%s", error)
 
     async def _look(self) -> None:
-        """Notice when the topic is gone or another one."""
+        """Check that the topic exists and is the same one; otherwise the handle is lost."""
         began = self._loop.time()
         try:
             await self.administer(self.admin.check)

@@ -1,12 +1,12 @@
 """Appends to a topic, in groups.
 
-An append alone is sent at once. While `GROUPS_IN_FLIGHT_MAX` groups are under way, further ones are
-queued, and all of them make up the next group. Between the event loop and the thread that feeds the
+A single append is sent at once. While `GROUPS_IN_FLIGHT_MAX` groups are being sent, further appends
+are queued, and all of them form the next group. Between the event loop and the thread of the
 producer there is one hand-over for each group and one back, not one for each record.
 
-Kafka's idempotent producer sees to it that what it sends again is stored once and in order. Only a
-timeout leaves it open whether a record is there. A group that fails or runs out of time takes its
-producer with it: kafka-python 3.0.12 never sends again after a request to a broker that hung.
+Kafka's idempotent producer stores a repeated message once and in order. Only after a timeout it is
+unknown if a record is stored. A group that fails or runs out of time ends its producer, too:
+kafka-python 3.0.12 never sends again after a request to a broker that hung.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUPS_IN_FLIGHT_MAX: Final = 2
 GROUP_BYTES_MAX: Final = 32 << 20
 _EXCEPTION: Final = attrgetter("exception")
 PENDING_BYTES_MAX: Final = 256 << 20
-"""Appends beyond this many bytes that wait for their turn are refused."""
+"""The most bytes of waiting appends; further ones are refused."""
 
 _logger = logging.getLogger("dmq")
 
@@ -50,11 +50,11 @@ class _Append:
 class _Group:
     appends: list[_Append]
     futures: list[Any] = field(default_factory=list)
-    """kafka-python's, one for each value that was sent, in order."""
+    """kafka-python's futures, one for each value that was sent, in order."""
     failure: Exception | None = None
     """The reason why the values after them were not sent."""
     over: bool = False
-    """It came to its end, or nobody waits for it any more."""
+    """True if it has ended, or no task waits for it any more."""
 
 
 class Appender:
@@ -69,7 +69,7 @@ class Appender:
         self._pending: deque[_Append] = deque()
         self._pending_bytes = 0
         self._unanswered: deque[_Append] = deque()
-        """In the order of their deadlines; those at its front may have been answered since."""
+        """In the order of their deadlines; the first ones may have been answered since."""
         self._timer: asyncio.TimerHandle | None = None
         self._in_flight = 0
         self._flush_due = False
@@ -90,7 +90,7 @@ class Appender:
     ) -> list[int]:
         """Store these values one after another and return their offsets.
 
-        With keys an empty value deletes what is under its key.
+        With keys an empty value deletes the value under its key.
         """
         if self._pending_bytes > PENDING_BYTES_MAX:
             raise LogUnavailableError(
@@ -110,7 +110,7 @@ class Appender:
         return await answer
 
     async def finish(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no append is waiting or being sent."""
         await self._idle.wait()
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class Appender:
         self._groups.put(None)
 
     def _expire(self) -> None:
-        """Answer the appends whose time is over, and come back for the next one's."""
+        """Fail the appends after their time is over, and set the timer for the next one."""
         self._timer = None
         now = self._loop.time()
         while self._unanswered:
@@ -161,7 +161,7 @@ class Appender:
             self._idle.set()
 
     def _take_group(self) -> _Group | None:
-        """Take what waits, up to a limit; what nobody waits for any more is left out."""
+        """Take the waiting appends that are not abandoned, up to a limit; None if none is left."""
         taken: list[_Append] = []
         size = 0
         while self._pending:
@@ -252,10 +252,10 @@ class Appender:
         deliver(self._loop, self._finished, group)
 
     def _replace(self) -> None:
-        """Go on with a new producer: the old one met something that it cannot get over."""
+        """Continue with a new producer: the old one cannot recover from its error."""
         old, self._producer = self._producer, None
         if old is not None:
-            # What else it has under way may still come to its end.
+            # Its other messages may still be sent.
             wait_s = self._clients.options.append_timeout_s + 1
             closing = threading.Thread(
                 target=close_quietly, args=(old,), kwargs={"timeout": wait_s}, daemon=True

@@ -1,4 +1,4 @@
-"""Reads a Kafka topic at any offset, follows its end, and keeps the newest stretch in memory."""
+"""The reader of a Kafka topic: at any offset, at its end, and from memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from dmq.log import (
     decode_at,
 )
 
-# The newest stretch of a log, kept in memory, so that what was just written or fetched for one
-# reader need not be fetched for the next. Safe for several threads.
+# The newest records of a log, kept in memory: records that were just written, or fetched for one
+# reader, need not be fetched for the next. Safe for several threads.
 
 
 RECENT_RECORDS_MAX: Final = 8192
@@ -48,7 +48,7 @@ class Recent:
         self._size = 0
 
     def extend(self, stored: Sequence[tuple[int, bytes]]) -> None:
-        """Take in values in the order of their offsets; a gap drops all that is before it."""
+        """Add values in the order of their offsets; a gap drops all values before it."""
         with self._lock:
             end = self._first + len(self._values)
             if stored and stored[0][0] == end and stored[-1][0] == end + len(stored) - 1:
@@ -71,7 +71,7 @@ class Recent:
             self._shrink()
 
     def run(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return the kept records from this offset on; none if it is not kept."""
+        """Return the kept records from ``start`` on; none if that one is not kept."""
         with self._lock:
             index = start - self._first
             if not 0 <= index < len(self._values):
@@ -79,13 +79,13 @@ class Recent:
             return list(enumerate(self._values[index : index + max(1, records_max)], start))
 
     def get(self, offset: int) -> bytes | None:
-        """Return one value, if it is kept."""
+        """Return the value at an offset; None if it is not kept."""
         with self._lock:
             index = offset - self._first
             return self._values[index] if 0 <= index < len(self._values) else None
 
     def forget(self, below: int) -> None:
-        """Drop what is below this offset."""
+        """Drop the values below an offset."""
         with self._lock:
             self._drop(below - self._first)
 
@@ -111,20 +111,20 @@ class Recent:
 
 
 LONG_POLL_MS: Final = 1000
-"""The time for which the broker may keep a request that it has no record for."""
+"""The time for which the broker may hold a request if there is no new record."""
 RETRY_S: Final = 0.2
 
 _logger = logging.getLogger("dmq")
 
 
 class Tail:
-    """Follows the end of a topic while somebody waits for it.
+    """Follows the end of a topic while a task waits for it.
 
-    A consumer of its own asks for what comes after the newest known record; the broker answers
-    as soon as there is something. While nobody waits the thread sleeps.
+    Its own consumer asks for records behind the newest known one; the broker answers when there are
+    some. While no task waits the thread sleeps.
 
-    ``on_end`` receives each new end, ``on_lost`` is called if its place is gone; both on the event
-    loop. ``wanted`` returns True while anybody waits.
+    ``on_end`` receives each new end, ``on_lost`` is called if its position is gone; both on the
+    event loop. ``wanted`` returns True while a task waits.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Tail:
             self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end within a long poll."""
+        """Let the thread end; that takes at most one long poll."""
         self._closed.set()
         self._go.set()
 
@@ -173,7 +173,7 @@ class Tail:
                 self._go.clear()
                 if not self._wanted():
                     continue
-                # Somebody came while it was cleared.
+                # A task began to wait while it was cleared.
                 self._go.set()
             try:
                 self._poll()
@@ -209,11 +209,11 @@ class Tail:
 
 
 LONE_PARTS_KEPT_S: Final = 300.0
-"""Parts without a head are spared by a trim while the newest record is not so much younger: an
-append gives up long before."""
+"""A trim keeps parts without a head that are not older than the newest record by so much: an append
+gives up long before."""
 SCAN_RECORDS_MAX: Final = 4096
 PARTS_BYTES_MAX: Final = 64 << 20
-"""Parts that were passed are kept so far, since their head comes next."""
+"""The most bytes of parts that are kept in memory, because their head follows."""
 
 T = TypeVar("T")
 _FILLER: Final = Record(FILLER)
@@ -221,16 +221,15 @@ _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
 
 class ShrunkError(LogRegressedError):
-    """The log ends before a record that it once gave out."""
+    """The log ends before a record that it gave out before."""
 
 
 class TopicReader:
-    """Reads a topic at any offset, puts large records together, and trims. Everything here blocks.
+    """Reads a topic at any offset, joins the parts of large records, trims. Everything here blocks.
 
-    One consumer serves all readers of the handle. Each read that the newest records in memory
-    cannot answer is one fetch, or two requests at the end of the log; only a jump to another
-    place costs a seek. A fetch does not wait at the broker for more, so nothing queues behind
-    it.
+    One consumer serves all readers of the handle. A read that the newest records in memory cannot
+    answer is one fetch, or two requests at the end of the log; only a jump to another place costs a
+    seek. A fetch does not wait at the broker for more, so nothing queues behind it.
 
     Belongs to one thread.
     """
@@ -259,11 +258,11 @@ class TopicReader:
         return self._requested(lambda: self._read(start, max(1, records_max), bytes_max))
 
     def trim_point(self, before: int) -> int:
-        """Return up to where may be deleted: no record from ``before`` on needs what is below."""
+        """Return the highest offset below which nothing is needed by records from ``before`` on."""
         return self._requested(lambda: self._trim_point(before))
 
     def trimmed(self, point: int) -> None:
-        """Wait until the deletion below this offset shows, which is at once with one broker."""
+        """Wait until the deletion below this offset is visible; with one broker that is at once."""
         self._requested(lambda: self._trimmed(point))
 
     def close(self) -> None:
@@ -368,7 +367,7 @@ class TopicReader:
         return entries
 
     def _whole(self, offset: int, data: bytes, room: int | None) -> bytes | None:
-        """Return a record's bytes, its parts put together; None if they don't fit into the room."""
+        """Return a record's bytes with its parts joined; None if they are larger than ``room``."""
         try:
             head = read_head(data)
             if head is None:

@@ -1,4 +1,4 @@
-"""The topics of a log and of the store: their options, and how large records lie in them."""
+"""The topics of a log and of the store: their options, and the form of large records in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from dmq.log import FORMAT_VERSION, LogCorruptError
 
-# What a Kafka log needs to know beside its URL.
+# The options of a Kafka log beside its URL.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,11 @@ class KafkaOptions:
     client: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
-# The topics of a log and of the store: what they must be like, and what is wrong with one
-# that is not.
+# The topics of a log and of the store: their required settings, and the faults of a topic.
 #
-# Decisions only, no Kafka: `needed` is what a new topic is made with, `faults` compares what a
-# broker reports with it. Anything that could lose a record, or refuse one, is a fault, and each
-# names the command that repairs it.
+# Decisions only, no Kafka: `needed` gives the settings of a new topic, `faults` compares a broker's
+# report with them. Anything that could lose or refuse a record is a fault, and each fault names the
+# command that repairs it.
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -60,7 +59,7 @@ class KafkaUrl:
 
 
 def parse_url(url: str) -> KafkaUrl:
-    """Return the parts of a Kafka log's URL; ValueError names the fault."""
+    """Return the parts of a Kafka log's URL; raises ValueError with the fault."""
     rest = url.removeprefix("kafka:")
     addresses, slash, topic = rest.removeprefix("//").partition("/")
     example = "write kafka://host:9092,other:9092/topic"
@@ -84,7 +83,7 @@ def parse_url(url: str) -> KafkaUrl:
 
 
 def _shown(url: str) -> str:
-    """Return the URL without what may be a password."""
+    """Return the URL without a possible password."""
     return repr(re.sub(r"//[^/]*@", "//***@", url))
 
 
@@ -117,7 +116,7 @@ class Purpose:
     partitions: int
     why_partitions: str
     settings: Mapping[str, str]
-    """Other values of these could lose something."""
+    """Settings that could lose records with other values."""
     tuning: Mapping[str, str]
     """Further settings of a new topic; an operator may change them."""
 
@@ -134,8 +133,8 @@ STORE: Final = Purpose(
     2,
     "one has the keys, the other one large values",
     {"cleanup.policy": "compact", "delete.retention.ms": str(24 * 3600 * 1000)},
-    # Compaction spares the segment that is written: what opening reads, and the disk, are bounded
-    # by small ones.
+    # Compaction skips the segment that is being written. Small segments bound the data that opening
+    # reads, and the disk.
     {"segment.bytes": str(64 << 20), "segment.ms": str(3600 * 1000)},
 )
 
@@ -220,15 +219,15 @@ def _fulfils(name: str, found: str, wanted: str) -> bool:
     return found == wanted
 
 
-# Records that are larger than a message: cut into parts, and put together again. Pure.
+# Records that are larger than a message: cut into parts, and joined again. No side effects.
 #
-# A large record is stored as *parts*, and then, once they are durable, as a *head* at its place,
+# A large record is stored as *parts*, and then, once they are durable, as a *head* at its offset,
 # which names the offsets of its parts. So a record becomes visible only when it is whole, and the
-# parts of a writer that died before its head mean nothing to anybody. Both have the form of a
-# record (see `dmq.log`) with a flag set, so that a version that does not know them refuses them.
+# parts of a writer that died before its head have no effect. Both have the form of a record (see
+# `dmq.log`) with a flag set, so that a version that does not know them refuses them.
 #
-# Trimming must spare the parts of every record that stays, the ones whose head is not there yet
-# included: `Parts` is what a look through the log has found of them.
+# Trimming must keep the parts of every record that stays, also of one without its head yet: `Parts`
+# holds the parts that a scan of the log has found.
 
 
 MESSAGE_OVERHEAD_BYTES: Final = 256
@@ -243,7 +242,7 @@ _HEAD_START: Final = b"DQ" + bytes((FORMAT_VERSION, _HEAD_FLAG))
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The places of a record's parts, and what they make up."""
+    """The offsets of a record's parts, and the size and checksum of the whole record."""
 
     parts: tuple[int, ...]
     size_bytes: int
@@ -256,7 +255,7 @@ def value_bytes_max(message_bytes_max: int) -> int:
 
 
 def cut(encoded: bytes, value_max: int) -> list[bytes]:
-    """Return the values that store this record's bytes, each at most so large."""
+    """Return the values that store this record's bytes, each of at most ``value_max`` bytes."""
     step = value_max - len(_PART_PREFIX)
     return [_PART_PREFIX + encoded[start : start + step] for start in range(0, len(encoded), step)]
 
@@ -276,7 +275,7 @@ def is_part(stored: bytes) -> bool:
 
 
 def read_head(stored: bytes) -> Head | None:
-    """Return the head that these stored bytes are, or None if they are something else."""
+    """Return the head in these stored bytes; None if they are something else."""
     if not stored.startswith(_HEAD_START):
         return None
     try:
@@ -305,7 +304,7 @@ def join(head: Head, stored: Mapping[int, bytes]) -> bytes:
 
 @dataclass(slots=True)
 class Parts:
-    """The known parts in a stretch of the log: offsets from ``first`` to ``end``."""
+    """The known parts in a range of the log: offsets from ``first`` to ``end``."""
 
     first: int = 0
     end: int = 0
@@ -315,7 +314,7 @@ class Parts:
     """(offset of a head, offset of its first part)."""
 
     def look_from(self, offset: int) -> int:
-        """Return the offset to read on from, so that all from this offset on is known."""
+        """Return the offset to read on from, so that all from ``offset`` on is known."""
         if not self.first <= offset <= self.end:
             self.first = self.end = offset
             self._lone.clear()
@@ -323,7 +322,7 @@ class Parts:
         return self.end
 
     def see(self, offset: int, stored: bytes) -> None:
-        """Take in the next stored bytes."""
+        """Add the next stored bytes."""
         self.end = offset + 1
         if is_part(stored):
             self._lone.append(offset)
@@ -331,16 +330,16 @@ class Parts:
         try:
             head = read_head(stored)
         except LogCorruptError:
-            return  # Readers will stop there; what it named is unknown.
+            return  # Readers will stop there; the parts that it named are unknown.
         if head is not None:
             self._heads.append((offset, head.parts[0]))
             named = set(head.parts)
             self._lone = [part for part in self._lone if part not in named]
 
     def trim_point(self, before: int, lone_from: int) -> int:
-        """Return the highest offset up to which may be deleted when ``before`` is asked for.
+        """Return the highest offset below which all can be deleted, at most ``before``.
 
-        Spares the parts of records at or above it, and lone parts from ``lone_from`` on.
+        Keeps the parts of records at or above it, and parts without a head from ``lone_from`` on.
         """
         point = before
         for offset, first_part in self._heads:
@@ -349,7 +348,7 @@ class Parts:
         return min([point, *(part for part in self._lone if part >= lone_from)])
 
     def forget(self, below: int) -> None:
-        """Drop what is known below this offset."""
+        """Drop the parts and heads below this offset."""
         self.first = max(self.first, min(below, self.end))
         self._heads = [pair for pair in self._heads if pair[0] >= below]
         self._lone = [part for part in self._lone if part >= below]

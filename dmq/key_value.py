@@ -1,28 +1,28 @@
-"""The key-value store as its users see it: small things by name, beside the log.
+"""The interface of the key-value store: small values by name, beside the log.
 
-One of them is where the log came from, if it was moved.
+One of them is the origin of a log that was moved.
 
 Contract (the suite in tests/contract runs it against every backend):
 
 - All processes that open it share one store. Its changes have one order, and each change has a
   *revision*, its place in that order: revisions rise strictly, and need not be dense.
 - ``put`` and ``delete`` return once the change would survive a kill of every process that holds
-  the store. If they raise LogUnavailableError the change may be there, or still come, even after
-  a later change of the same key: what must never be taken back by its own past is put under a key
-  of its own. If they raise anything else nothing was changed.
+  the store. If they raise LogUnavailableError the change may be there, or may come later, even
+  after a later change of the same key. So a value that must never return to an older state has a
+  key of its own. If they raise any other error nothing was changed.
 - ``get``, ``scan``, ``keys`` and ``revision`` see every change, of any process, that had returned
-  before they were called: they ask the backend each time, which costs about a millisecond.
-  What one of them returns was in the store at one moment, between its call and its answer.
-- A process that put something, and must know which process was first, reads the others' keys after
+  before they were called: they ask the backend each time, which costs about a millisecond. Their
+  result was in the store at one moment, between the call and the answer.
+- A process that put a value, and must know which process was first, reads the others' keys after
   its own ``put`` returned, and compares revisions: all processes see the same ones.
-- ``wait`` misses no change below its prefix after the revision it was given, but may return for
-  nothing. So: take the ``revision``, look, wait after that revision, and begin anew.
+- ``wait`` misses no change below its prefix after the given revision, but may return without one.
+  So: take the ``revision``, read, wait after that revision, and begin again.
 - A store that lost changes or was made anew under an open handle raises LogRegressedError, as the
   log does.
 
 A key is text of 1 to KEY_BYTES_MAX bytes of UTF-8; keys are in the order of those bytes, which is
-the order of their code points. A value is at most VALUE_BYTES_MAX bytes. How much lies below a
-prefix is its users' to bound: ``scan`` holds all of it in memory at once.
+the order of their code points. A value is at most VALUE_BYTES_MAX bytes. The users of a prefix must
+bound the data below it: ``scan`` holds all of it in memory at once.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class KeyValueStore(Protocol):
     """A durable map of small values. Safe for many tasks of one event loop."""
 
     async def put(self, key: str, value: bytes) -> int:
-        """Make this the key's value, durably; return the change's revision.
+        """Store a value under the key, durably; return the change's revision.
 
-        Raises ValueTooLargeError, and ValueError for what is no key.
+        Raises ValueTooLargeError, and ValueError for an invalid key.
         """
         ...
 
@@ -62,15 +62,15 @@ class KeyValueStore(Protocol):
         ...
 
     async def delete(self, key: str) -> None:
-        """Keep nothing under this key any more, durably; harmless if nothing is."""
+        """Delete the key and its value, durably; harmless if there is none."""
         ...
 
     async def scan(self, prefix: str) -> dict[str, Kept]:
-        """Return all whose keys begin so, in the keys' order."""
+        """Return the values of all keys that begin with ``prefix``, in the keys' order."""
         ...
 
     async def keys(self, prefix: str) -> list[str]:
-        """Return the keys that begin so, in order, without touching their values."""
+        """Return the keys that begin with ``prefix``, in order, without reading their values."""
         ...
 
     async def revision(self) -> int:
@@ -78,16 +78,16 @@ class KeyValueStore(Protocol):
         ...
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """Wait for a change below this prefix after this revision (True), or the time (False)."""
+        """Wait for a change below this prefix after this revision; False if time is over first."""
         ...
 
     async def close(self) -> None:
-        """Release what the store holds; changes under way finish first."""
+        """Release the store's resources; unfinished changes finish first."""
         ...
 
 
 def check_key(key: str) -> None:
-    """Raise ValueError for what no backend takes as a key."""
+    """Raise ValueError for a key that no backend takes."""
     size = len(key.encode())
     if not 1 <= size <= KEY_BYTES_MAX or "\0" in key:
         raise ValueError(
@@ -105,31 +105,31 @@ def check_value(key: str, value: bytes) -> None:
         )
 
 
-# Where a log came from, if it was moved: what its store remembers under the log's own id.
+# The origin of a log that was moved, stored under the log's own id.
 #
-# A log that was moved has a new file or topic, with an id of its own, but its readers know it by
-# the id that it had before: `Origin.identity`. What is under way or over is remembered, too, so
-# that nobody uses a log of which only a part has arrived, or one whose records go on elsewhere. A
-# log that was made anew has another id: what is remembered of the one before it says nothing of it.
+# A log that was moved has a new file or topic with a new id, but its readers know it by its earlier
+# id: `Origin.identity`. An unfinished or finished move is stored, too, so that no process uses a
+# log that is only partly filled, or one with records that continue elsewhere. A log that was made
+# anew has another id, so the entry of the old one does not apply to it.
 
 
 KEY_PREFIX: Final = "dmq/log/"
-"""Keys of the store that say something of its own log; they are not moved with it."""
+"""The prefix of keys about the store's own log; they are not moved with it."""
 
 
 class Standing(StrEnum):
-    """What a log is good for."""
+    """The state of a log with respect to moves."""
 
     WHOLE = "whole"
     HALF = "half"
-    """Somebody fills it, or was killed doing so."""
+    """A process fills it, or was killed while it did."""
     LEFT = "left"
-    """It was exported: its records go on elsewhere."""
+    """It was exported: its records continue elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """See the module. ``by``: what has filled or left the log, for people."""
+    """The origin and state of a log. ``by``: the command that filled or left it, for people."""
 
     standing: Standing = Standing.WHOLE
     identity: str = ""
@@ -141,7 +141,7 @@ _decode: Final = msgspec.json.Decoder(Origin).decode
 
 
 async def origin_of(log: MovableLog, store: KeyValueStore) -> Origin:
-    """Return what the store remembers of the log; the handle is not renamed yet."""
+    """Return the stored origin of the log; the handle keeps its own id."""
     kept = await store.get(await _key(log))
     if kept is None:
         return Origin()
@@ -152,12 +152,12 @@ async def origin_of(log: MovableLog, store: KeyValueStore) -> Origin:
 
 
 async def remember(log: MovableLog, store: KeyValueStore, origin: Origin) -> None:
-    """Remember this of the log."""
+    """Store the origin of the log."""
     await store.put(await _key(log), _encode(origin))
 
 
 def check_usable(url: str, origin: Origin) -> None:
-    """Raise LogError for a log that nobody may go on with."""
+    """Raise LogError for a log that must not be used."""
     if origin.standing is Standing.HALF:
         raise LogError(
             f"the log {url} is not whole: {origin.by} was cut off. Repeat that command; it says "

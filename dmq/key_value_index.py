@@ -1,4 +1,4 @@
-"""A store's topic in Kafka: what its messages hold, and the index that a process keeps of them."""
+"""A store's topic in Kafka: the form of its messages, and each process's index of them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from typing import Final, TypeAlias
 
 from dmq.log import LogCorruptError, UnknownVersionError
 
-# What the messages of a key-value store in Kafka hold. Pure.
+# The messages of a key-value store in Kafka. No side effects.
 #
-# The topic has two partitions. In the first, under each key, stands what is kept there: a small
-# value itself, or the *head* of a large one. The pieces of large values stand in the second, so
-# that a process that opens the store reads the keys, not the bytes of every blob. A large value is
-# written as:
+# The topic has two partitions. The first has a message for each key: a small value itself, or the
+# *head* of a large one. The second has the pieces of large values, so that a process that opens the
+# store reads the keys, not the bytes of every large value. A large value is written as:
 #
-# 1. a *manifest* in the first partition, which names the value's id, its key, and how many pieces;
+# 1. a *manifest* in the first partition: the value's id, its key, and the number of pieces;
 # 2. the pieces, each under a key of its own, made of the id and its number;
 # 3. the head under the value's key, which makes it visible, as a whole.
 #
-# So whatever a writer leaves behind when it dies, or when its value is replaced, is named by a
-# manifest; and a manifest that no head goes with may be cleared away with all of its pieces.
+# So all pieces that a dead writer or a replaced value left behind are named by a manifest. A
+# manifest without a head may be deleted with all of its pieces.
 #
 # The first byte of a message is its kind; an unknown one is refused, never guessed.
 
@@ -33,7 +32,7 @@ KEYS_PARTITION: Final = 0
 PIECES_PARTITION: Final = 1
 ID_BYTES: Final = 16
 MANIFEST_MARK: Final = b"\0"
-"""Begins the key of a manifest; no key of the store's users has it."""
+"""The first byte of a manifest's key; no key of the store's users begins with it."""
 
 _SMALL: Final = b"\x01"
 _HEAD: Final = b"\x02"
@@ -44,7 +43,7 @@ _COUNT: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A large value: its id, between which offsets its pieces are, and what they make up."""
+    """A large value: its id, the offsets of its first and last piece, their number, size, sum."""
 
     id: bytes
     first: int
@@ -56,7 +55,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A large value that is there, or was to be."""
+    """A large value that exists, or was being written."""
 
     id: bytes
     key: str
@@ -64,11 +63,11 @@ class Manifest:
 
 
 Stored: TypeAlias = bytes | Head
-"""A key's value, or where it is."""
+"""A key's value, or the head of a large one."""
 
 
 def small_message(value: bytes) -> bytes:
-    """Return the message of a value that stands under its key."""
+    """Return the message of a small value."""
     return _SMALL + value
 
 
@@ -104,7 +103,7 @@ def read_stored(message: bytes) -> Stored:
 
 
 def read_manifest(key: bytes, message: bytes) -> Manifest | None:
-    """Return the manifest that a message under such a key is; None for a newer version's."""
+    """Return the manifest in a message under such a key; None for a newer version's."""
     if message[:1] != _MANIFEST or len(message) < 1 + _COUNT.size:
         return None
     (pieces,) = _COUNT.unpack_from(message, 1)
@@ -129,21 +128,21 @@ def joined(head: Head, pieces: Mapping[bytes, bytes]) -> bytes:
     return value
 
 
-# What a process keeps in memory of a store in Kafka: the keys, and where their values are.
+# A process's memory of a store in Kafka: the keys, and the offsets of their values.
 #
-# Values are not kept here, but for the newest and those last used, up to a limit. Decisions only.
+# Values are not kept here, except the newest and those last used, up to a limit. Decisions only.
 
 
 CACHE_BYTES_MAX: Final = 32 << 20
 CACHED_VALUE_BYTES_MAX: Final = 8 << 20
 """A larger value is fetched whenever it is asked for."""
 UNOWNED_KEPT_S: Final = 300.0
-"""Pieces that no head goes with are spared for so long: their head may be to come, or somebody may
-be reading them. A put gives up long before."""
+"""The time for which pieces without a head are kept: their head may come later, or a reader may
+still read them. A put gives up long before."""
 
 
 class Cache:
-    """Values by the offset of what put them there; those not used for longest are dropped."""
+    """Values by the offsets of their messages; the least recently used are dropped."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -151,14 +150,14 @@ class Cache:
         self._size = 0
 
     def get(self, offset: int) -> bytes | None:
-        """Return a value, if it is kept."""
+        """Return the value at an offset; None if it is not kept."""
         value = self._values.get(offset)
         if value is not None:
             self._values.move_to_end(offset)
         return value
 
     def add(self, offset: int, value: bytes) -> None:
-        """Keep a value, if it is not too large."""
+        """Keep a value, unless it is too large."""
         if len(value) > CACHED_VALUE_BYTES_MAX or offset in self._values:
             return
         self._values[offset] = value
@@ -167,7 +166,7 @@ class Cache:
             self._size -= len(self._values.popitem(last=False)[1])
 
     def drop(self, offset: int) -> None:
-        """Forget a value that is no more."""
+        """Drop a value that does not exist any more."""
         self._size -= len(self._values.pop(offset, b""))
 
 
@@ -180,14 +179,14 @@ class Index:
         self._offsets: dict[str, int] = {}
         self._keys: list[str] = []
         self._heads: dict[int, Head] = {}
-        """By the offset that they are at, as are values."""
+        """Heads by their offsets."""
         self._manifests: dict[bytes, tuple[Manifest, float]] = {}
-        """By the value's id, with the time at which it was last seen to be owned."""
+        """By the value's id, with the time at which it last had a head."""
 
     def take(self, offset: int, key: bytes, message: bytes | None, now_s: float) -> str | None:
-        """Take in the next message; return the key that it changes, if it is one of the users'.
+        """Add the next message; return the user's key that it changes, if there is one.
 
-        Raises UnknownVersionError for what a newer version wrote.
+        Raises UnknownVersionError for a newer version's message.
         """
         name: str | None = None
         if key.startswith(MANIFEST_MARK):
@@ -202,7 +201,7 @@ class Index:
         return name
 
     def offset(self, key: str) -> int | None:
-        """Return the offset of what a key keeps, or None."""
+        """Return the offset of a key's message, or None."""
         return self._offsets.get(key)
 
     def head(self, offset: int) -> Head | None:
@@ -210,7 +209,7 @@ class Index:
         return self._heads.get(offset)
 
     def below(self, prefix: str) -> list[str]:
-        """Return the keys that begin so, in order."""
+        """Return the keys that begin with ``prefix``, in order."""
         found: list[str] = []
         for index in range(bisect_left(self._keys, prefix), len(self._keys)):
             if not self._keys[index].startswith(prefix):
@@ -219,7 +218,7 @@ class Index:
         return found
 
     def unowned(self, now_s: float) -> Iterator[Manifest]:
-        """Yield the manifests whose values have been without a head for long enough."""
+        """Yield the manifests of values that were without a head for UNOWNED_KEPT_S."""
         owned = {head.id for head in self._heads.values()}
         for value_id, (manifest, since_s) in list(self._manifests.items()):
             if value_id in owned:

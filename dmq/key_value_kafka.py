@@ -1,9 +1,9 @@
 """A key-value store in a compacted Kafka topic, named as the log's with ``.store`` behind it.
 
 `key_value_index` describes its messages. Each process reads the keys when it opens the store and
-keeps them in memory, but only some of the values; whatever may wait for a broker runs on threads of
-its own, as for the log (`kafka_handle`). A change's revision is its offset in the first partition
-plus one.
+keeps them in memory, but only some of the values. Calls that may wait for a broker run on threads
+of their own, as for the log (`kafka_handle`). A change's revision is its offset in the first
+partition plus one.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from dmq.waiting import Changes
 SMALL_BYTES_MAX: Final = 64 << 10
 """A larger value is written in pieces, which are not read when the store is opened."""
 SLICE_BYTES_MAX: Final = 8 << 20
-"""So much of a large value is under way at once."""
+"""The most bytes of a large value that are sent at once."""
 LARGE_PUT_S: Final = 120.0
-"""The pieces of a value must be there by then; see UNOWNED_KEPT_S of `key_value_index`."""
+"""The time for storing all pieces of a value; see UNOWNED_KEPT_S of `key_value_index`."""
 LOAD_TIMEOUT_S: Final = 120.0
 VALUES_TIMEOUT_S: Final = 60.0
-"""Large values take their time; that no broker answers is known within a few seconds."""
+"""Large values need time; brokers that do not answer are noticed within a few seconds."""
 CLEAR_EVERY_S: Final = 60.0
 _FRAMING_BYTES: Final = 64
-"""The size of a key and of a message's fields beside the value."""
+"""The largest size of a message's fields beside the value."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")
@@ -145,7 +145,7 @@ class KafkaKeyValueStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Let closing wait for what is under way."""
+        """Count a change as unfinished, so that closing waits for it."""
         self._handle.check_usable()
         self._under_way += 1
         self._idle.clear()
@@ -163,7 +163,7 @@ class KafkaKeyValueStore:
         return offset + 1
 
     async def _put_pieces(self, key: str, value: bytes) -> Head:
-        """Store the pieces of a large value; it is not visible yet."""
+        """Store the pieces of a large value and return its head; the value is not visible yet."""
         deadline = time.monotonic() + LARGE_PUT_S
         append = self._handle.appender.append
         manifest = Manifest(uuid.uuid4().bytes, key, pieces_in(len(value), self._piece_max))
@@ -185,7 +185,7 @@ class KafkaKeyValueStore:
         return Head(manifest.id, ends[0], ends[-1], manifest.pieces, len(value), crc32)
 
     async def _keep_clearing(self) -> None:
-        """Clear away, now and then, what replaced values and dead writers left behind."""
+        """Delete, now and then, the pieces that replaced values and dead writers left behind."""
         while True:
             await asyncio.sleep(CLEAR_EVERY_S)
             try:
@@ -216,7 +216,7 @@ class KafkaKeyValueStore:
             self._tail.follow(self._changes.revision)
 
     def _came(self, end: int) -> None:
-        """The topic has a new end, or it is not known any more: take in what is there."""
+        """Read the topic after a new end, or after the position was lost."""
         self._end_come = max(end, self._end_come)
         if self._taking is None and self._closing is None:
             self._taking = self._loop.create_task(self._take_in())

@@ -1,9 +1,9 @@
-"""Reads the topic of a key-value store. Everything here blocks, on one thread.
+"""The reader of a key-value store's topic. Everything here blocks, on one thread.
 
-Every look first asks the brokers where the topic ends, and takes in what came since: so it sees
-whatever was put before. Looks that wait for the thread together share that. Values that are not in
-memory are fetched by their offset; one that compaction has taken meanwhile was replaced, so the
-look begins anew. Likewise they share it if no broker answers.
+Every read first asks the brokers for the topic's end, and reads the new messages: so it sees all
+earlier changes. Reads that wait for the thread together share that, also its error. Values that are
+not in memory are fetched by their offset. If compaction has deleted one meanwhile, it was replaced,
+so the read begins again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from dmq.key_value_index import (
 from dmq.log import LogCorruptError, LogError, LogUnavailableError
 
 REBUILT_AFTER_S: Final = 6 * 3600.0
-"""A reader that paused for so long begins anew: compaction forgets deletions after a day."""
+"""A reader that paused for longer begins again: compaction forgets deletions after a day."""
 LOOKS_MAX: Final = 5
-"""The number of times a look begins anew because a value was replaced meanwhile."""
+"""The number of times a read begins because a value was replaced meanwhile."""
 POLL_RECORDS_MAX: Final = 8192
 _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
@@ -40,12 +40,14 @@ T = TypeVar("T")
 
 
 class _ReplacedError(Exception):
-    """The wanted record is not there any more."""
+    """The wanted record does not exist any more."""
 
 
 class StoreReader:
-    """Reads the store's topic, on one thread. ``on_begin`` receives the first revision reached,
-    ``on_changes`` the changes after it, in order."""
+    """Reads the store's topic, on one thread. ``on_begin`` receives the first revision reached.
+
+    ``on_changes`` receives the later changes, in order.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class StoreReader:
         self._away = ""
 
     def revision(self, called_s: float) -> int:
-        """Return the newest revision; like all looks, as of ``called_s`` (monotonic) or later."""
+        """Return the newest revision; as all reads, as of ``called_s`` (monotonic) or later."""
         return self._looking(called_s, lambda: self._index.end)
 
     def keys(self, called_s: float, prefix: str) -> list[str]:
@@ -85,7 +87,7 @@ class StoreReader:
         return self._looking(called_s, lambda: self._kept(self._index.below(prefix)))
 
     def unowned(self, called_s: float) -> list[Manifest]:
-        """Return the manifests of values that are gone, or were never completed."""
+        """Return the manifests of values that were replaced, or never completed."""
         return self._looking(called_s, lambda: list(self._index.unowned(time.monotonic())))
 
     def close(self) -> None:
@@ -101,7 +103,7 @@ class StoreReader:
 
     def _looking(self, called_s: float, look: Callable[[], T]) -> T:
         if called_s <= self._away_s:
-            # Asked before that was found out: it need not be found out again for each.
+            # Called before the brokers were found to be away: not tried again for each call.
             raise LogUnavailableError(self._away)
         try:
             for _ in range(LOOKS_MAX):
@@ -124,13 +126,13 @@ class StoreReader:
             raise failure from failure.__cause__
 
     def _failed(self, error: LogError) -> None:
-        """Let the next call begin with new connections, where the index ends."""
+        """Close the connections; the next call makes new ones, and continues from the index."""
         self.close()
         if isinstance(error, LogUnavailableError):
             self._away_s, self._away = time.monotonic(), str(error)
 
     def _catch_up(self) -> None:
-        """Take in all that is in the topic now."""
+        """Read all messages that are in the topic now."""
         began_s = time.monotonic()
         anew = began_s - self._caught_up_s > REBUILT_AFTER_S
         if anew:
@@ -141,7 +143,7 @@ class StoreReader:
             follower = self._following()
             found = follower.poll(timeout_ms=_TIMEOUT_MS, max_records=POLL_RECORDS_MAX)
             changes = self._take(found.get(self._keys, ()))
-            # Compaction leaves gaps, at the end, too.
+            # Compaction leaves gaps, also at the end.
             position = int(follower.position(self._keys))
             if not found and position <= self._index.end:
                 raise self._nothing_came(self._keys, self._index.end)
@@ -208,7 +210,7 @@ class StoreReader:
         return found
 
     def _large(self, offset: int, head: Head) -> bytes:
-        """Return the large value whose head is at this offset."""
+        """Return the large value with its head at this offset."""
         known = self._index.cache.get(offset)
         if known is not None:
             return known
@@ -228,7 +230,7 @@ class StoreReader:
         return value
 
     def _check_replaced(self, offset: int) -> None:
-        """Pieces are gone: then the value is, too, or else the store is damaged."""
+        """Raise after pieces were missing: the value was replaced, or the store is damaged."""
         self._catch_up()
         if self._index.head(offset) is not None:
             raise LogCorruptError(
@@ -237,7 +239,7 @@ class StoreReader:
         raise _ReplacedError
 
     def _fetch(self, partition: TopicPartition, offset: int) -> Any:
-        """Return the messages that one fetch brings from this offset on, or behind a gap there."""
+        """Return the messages of one fetch from this offset on; if it is a gap, from behind it."""
         if partition not in self._fetchers:
             self._fetchers[partition] = self._consumer(partition)
         fetcher = self._fetchers[partition]
@@ -245,7 +247,7 @@ class StoreReader:
             fetcher.seek(partition, offset)
         found = fetcher.poll(timeout_ms=_TIMEOUT_MS, max_records=POLL_RECORDS_MAX)
         if not found:
-            # Nothing is left from there on, not even what was put last.
+            # There is nothing from there on, so the newest message was replaced, too.
             if self._end_of(partition) <= offset:
                 raise _ReplacedError
             raise self._nothing_came(partition, offset)

@@ -16,17 +16,17 @@ from dmq.sqlite_file import FileReader, FileWriter, Format, Outcome, translated
 from dmq.sqlite_handle import CHECK_S, FileHandle
 from dmq.waiting import CHANGES_MAX, Changes
 
-# The key-value store's SQLite file: blocking calls; see `sqlite_file`.
+# The key-value store's SQLite file: blocking calls on top of `sqlite_file`.
 #
-# The format (schema version 1): ``kept(key, revision, value)``, and ``changes(revision, key)``,
-# the newest changes, deletions among them. The newest change stays whatever else goes, so no
-# revision is given out twice. A file of its own beside the log's: values are large now and then,
-# and an append must not wait for the transaction that stores one.
+# The format (schema version 1): ``kept(key, revision, value)``, and ``changes(revision, key)``, the
+# newest changes, deletions among them. The newest change is never deleted, so no revision is given
+# out twice. The file is not the log's: some values are large, and an append must not wait for the
+# transaction that stores one.
 
 
 _COLUMNS: Final = 64
 _LARGE_BYTES: Final = 64 << 10
-"""A put of so much may replace as much, so that there may be space to give back."""
+"""A put of this size may replace a value of this size, so there may be space to give back."""
 
 _FORMAT: Final = Format(
     what="keyed store",
@@ -40,8 +40,8 @@ _FORMAT: Final = Format(
 _REVISION: Final = "SELECT ifnull(max(revision), 0) FROM changes"
 _BELOW: Final = "key >= ?1 AND (?2 IS NULL OR key < ?2)"
 _IN_ONE_ROW: Final = "group_concat(hex(key) || ' ' || revision)"
-"""Keys and revisions: after every row the thread has to get the interpreter's lock back, which
-takes long beside an event loop that is busy."""
+"""Keys and revisions in one row: after every row the thread must get the interpreter's lock back,
+which takes long beside a busy event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Put:
 
     @property
     def frees(self) -> bool:
-        """True if it may leave space behind."""
+        """True if it may leave free space in the file."""
         return len(self.value) >= _LARGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A key that is to be no more."""
+    """A key to delete."""
 
     key: bytes
     rows = 1
@@ -146,7 +146,7 @@ class StoreReader(FileReader):
             return self._revision()
 
     def changes(self, after: int) -> tuple[int, list[tuple[int, str]]]:
-        """Return from which revision on changes are known, and those after this one."""
+        """Return the oldest known revision, and the changes after ``after``."""
         with translated(self._path):
             self._check_in_place()
             oldest, texts = self._db.execute(
@@ -157,7 +157,7 @@ class StoreReader(FileReader):
         return oldest or 0, [(revision, key.decode()) for key, revision in _read(texts)]
 
     def _revision(self) -> int:
-        """Return the newest revision, once it is known that this is still the same store."""
+        """Return the newest revision, after a check that this is still the same store."""
         self._check_in_place()
         revision = _revision(self._db)
         if revision < self._announced:
@@ -169,7 +169,7 @@ class StoreReader(FileReader):
         return revision
 
     def _keys(self, prefix: bytes) -> list[tuple[bytes, int]]:
-        """Return the keys that begin so and their revisions, in order."""
+        """Return the keys that begin with ``prefix`` and their revisions, in order."""
         (texts,) = self._db.execute(
             f"SELECT {_IN_ONE_ROW}"
             f" FROM (SELECT key, revision FROM kept WHERE {_BELOW} ORDER BY key)",
@@ -183,27 +183,27 @@ def _revision(db: sqlite3.Connection) -> int:
 
 
 def _read(texts: str | None) -> list[tuple[bytes, int]]:
-    """Return the keys and revisions in such a row."""
+    """Return the keys and revisions in the text that `_IN_ONE_ROW` makes."""
     pairs = [text.split(" ") for text in texts.split(",")] if texts else []
     return [(bytes.fromhex(key), int(revision)) for key, revision in pairs]
 
 
 def _end_of(prefix: bytes) -> bytes | None:
-    """Return the first key behind all that begin so; UTF-8 has no byte 255, so there is one."""
+    """Return the first key behind all that begin with ``prefix``: UTF-8 has no byte 255."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
 
 
 @functools.cache
 def _select_sql(keys: int) -> str:
-    """Return a query for the values of so many keys, each in a column."""
+    """Return a query for the values of ``keys`` keys, each in a column."""
     return "SELECT " + ",".join(["(SELECT value FROM kept WHERE key = ?)"] * keys)
 
 
-# A key-value store in a SQLite file, shared by the processes of one host; see `sqlite_handle`.
+# A key-value store in a SQLite file, shared by the processes of one host, by a `sqlite_handle`.
 #
-# The file is all there is, and every look sees all that was put. Repeated requests for the same
-# keys, while no process writes, are answered from memory: every writer rings the bell before its
-# change counts as made (see `dmq.sqlite_file`), and checking the bell costs a thousandth of a look.
+# All state is in the file, and every read sees all changes. A repeated call of ``keys`` with the
+# same prefix, while no process writes, is answered from memory: writers ring the bell before their
+# change counts as made (see `dmq.sqlite_file`), and reading the bell costs a thousandth of a read.
 
 
 LOOKS_MAX: Final = 4096
@@ -295,7 +295,7 @@ class SqliteKeyValueStore:
         return self._waiting > 0
 
     def written(self, end: int) -> bool:
-        """See Listener.written: changes of others may stand between its own, so it looks."""
+        """Return False: changes of others may be between its own, so the file must be read."""
         return False
 
     async def look(self) -> None:

@@ -1,4 +1,4 @@
-"""The log as its users see it: records, errors, and what every backend does with them alike."""
+"""The log's interface: records, errors, and the checks that all backends share."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class LogUnavailableError(LogError):
 
 
 class TrimmedError(LogError):
-    """The records asked for were trimmed away: reading on would skip some silently."""
+    """The requested records were trimmed: reading on would silently skip some."""
 
 
 class LogRegressedError(LogError):
-    """The log ends before an offset that it once gave out: it lost its newest records."""
+    """The log ends before an offset that it gave out before: it lost its newest records."""
 
 
 class FencedError(LogError):
@@ -65,7 +65,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 FORMAT_VERSION: Final = 1
 FILLER: Final = "dmq.filler"
-"""The kind of what only holds a place in the log and means nothing: readers pass over it."""
+"""The kind of a record that only fills an offset and has no meaning: readers skip it."""
 _PREFIX: Final = struct.Struct("<2sBBI")
 _MAGIC: Final = b"DQ"
 _encode_header: Final = msgspec.json.Encoder().encode
@@ -76,9 +76,10 @@ _decode_header: Final = msgspec.json.Decoder(tuple[str, str]).decode
 class Record:
     """One message of the log.
 
-    ``kind`` belongs to the writer; ``key`` is an id that may repeat when a writer retries (the log
-    stores every copy, readers decide); ``payload`` is up to the log's limit. That of a record that
-    was read is a view of the stored bytes: it may be large, and a reader makes its own copy.
+    ``kind`` is chosen by the writer. ``key`` is an id that may repeat when a writer retries (the
+    log stores every copy, readers decide). ``payload`` may be as large as the log's limit; of a
+    read record it is a view of the stored bytes, because it may be large: a reader makes its own
+    copy.
     """
 
     kind: str
@@ -95,8 +96,8 @@ def encode(record: Record) -> bytes:
 def decode(data: bytes) -> Record:
     """Return the record that ``encode`` wrote.
 
-    Raises UnknownVersionError for a version of the future and LogCorruptError for anything else
-    that is not a record.
+    Raises UnknownVersionError for a newer version and LogCorruptError for any other bytes that are
+    not a record.
     """
     if len(data) < _PREFIX.size or data[:2] != _MAGIC:
         raise LogCorruptError("not a record: the magic bytes are missing")
@@ -119,28 +120,28 @@ def decode(data: bytes) -> Record:
     return Record(kind, key, memoryview(data)[end:])
 
 
-# The log as its users see it.
+# The interface of a log.
 #
 # Contract (the suite in tests/contract runs it against every backend):
 #
 # - Offsets rise strictly; they need not be dense. One append's records are in order. On some
-#   backends (Kafka) records of other writers may stand between them, and a writer that dies in an
+#   backends (Kafka) records of other writers may be between them, and a writer that dies in an
 #   append of several may leave the first ones.
 # - ``append`` returns once the records would survive a kill of every process that holds the log.
-#   If it raises LogUnavailableError the records may or may not be there; if it raises anything
-#   else they are not.
-# - A record is seen by all readers in the same order; no reader sees a record before all that
-#   precede it are visible.
+#   If it raises LogUnavailableError the records may or may not be there; if it raises any other
+#   error they are not.
+# - All readers see the records in the same order; no reader sees a record before all earlier ones
+#   are visible.
 # - ``read`` below the log's start raises TrimmedError and never skips; above the end it raises
 #   LogRegressedError. A log that lost records or was made anew under an open handle raises
-#   LogRegressedError, too; nothing makes it anew but opening it.
-# - An entry whose record is of kind `dmq.log.FILLER` only holds a place (a part of a larger
-# record, say): it belongs to no append, and readers pass over it. Cursors may stand on it.
+#   LogRegressedError, too; only opening makes a log anew.
+# - An entry with a record of kind `dmq.log.FILLER` only fills an offset (for example a part of a
+#   larger record): it belongs to no append, and readers skip it. A cursor may have its offset.
 # - A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts, but one
 #   of a lower epoch than the stored one is refused and changes nothing.
 #
-# Not in the contract: exactly one copy of a record whose append was retried. Readers drop copies
-# by ``Record.key``.
+# Not in the contract: exactly one copy of a record after a retried append. Readers drop copies by
+# ``Record.key``.
 
 
 CURSOR_NOTE_BYTES_MAX: Final = 3900
@@ -149,7 +150,7 @@ CURSOR_NOTE_BYTES_MAX: Final = 3900
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record at its place."""
+    """A record and its offset."""
 
     offset: int
     record: Record
@@ -157,11 +158,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A reader's progress: every record below ``offset`` is dealt with.
+    """A reader's progress: every record below ``offset`` has been handled.
 
-    ``note`` is the reader's own (ASCII, at most CURSOR_NOTE_BYTES_MAX bytes), stored with it
-    atomically. ``epoch`` distinguishes the processes that commit for one reader: a later one has a
-    higher epoch, and its commits are final for all earlier ones.
+    ``note`` is the reader's own (ASCII, at most CURSOR_NOTE_BYTES_MAX bytes), stored with the
+    offset atomically. ``epoch`` distinguishes the processes that commit for one reader: a later one
+    has a higher epoch, and after its commit the earlier ones cannot commit any more.
     """
 
     offset: int = 0
@@ -181,7 +182,7 @@ class Log(Protocol):
     ) -> list[Entry]:
         """Return the entries at or after ``start`` in order; empty at the end of the log.
 
-        Stops at either limit, but always returns at least one entry where there is one.
+        Stops at either limit, but returns at least one entry if there is one.
         """
         ...
 
@@ -210,18 +211,18 @@ class Log(Protocol):
         ...
 
     async def trim(self, before: int) -> None:
-        """Delete the records below ``before``; asking again or for less is harmless.
+        """Delete the records below ``before``; repeating it, or a lower ``before``, is harmless.
 
-        Some of them may stay for a while where the backend still needs them.
+        Some of them may stay for a while if the backend still needs them.
         """
         ...
 
     async def identity(self) -> str:
-        """Return an id that no other log has, nor this one after it was made anew."""
+        """Return an id that no other log has; a log that is made anew gets another one."""
         ...
 
     async def close(self) -> None:
-        """Release what the log holds; appends under way finish first."""
+        """Release the log's resources; unfinished appends finish first."""
         ...
 
 
@@ -230,40 +231,40 @@ Batches: TypeAlias = Callable[[], Iterator[tuple[int, Sequence[bytes]]]]
 
 
 class MovableLog(Log, Protocol):
-    """A backend's handle as whoever moves a log or begins one uses it, alone (`dmq.moving`)."""
+    """A backend's handle for moving or beginning a log (`dmq.moving`), without other users."""
 
     known_as: str
-    """What `identity` returns: the id that it had before it was moved; empty: its own."""
+    """The result of `identity`: the id from before the log was moved; empty: its own."""
 
     async def begin_at(self, offset: int) -> None:
-        """Have a log that has had no records begin, and end, at this offset.
+        """Make a log without records begin, and end, at this offset.
 
-        Repeatable, also if it was cut off. Raises LogError for a log that goes beyond it.
+        Repeatable, also if it was interrupted. Raises LogError for a log that has a higher end.
         """
         ...
 
     async def refill(self, end: int, batches: Batches) -> None:
         """Append records, each at its offset; the first one's is the log's present end.
 
-        ``end``: the offset after the last one. The log may end later afterwards, with fillers.
+        ``end``: the offset after the last one. The log may have fillers behind it afterwards.
         """
         ...
 
 
-# What every backend does alike with records on their way in and out. Pure.
+# The handling of written and read records that all backends share. No side effects.
 #
-# On the way in a record is encoded and checked against the log's limit before anything is
-# appended. On the way out stored bytes become entries. A record that cannot be read ends the
-# answer in front of it, and is an error only when it is the first: so all that precedes it can
-# still be had, and reading on after it is possible, but nobody skips it by accident.
+# A written record is encoded and checked against the log's limit before anything is appended. Read
+# bytes become entries. A record that cannot be read ends the result before it; it raises an error
+# only if it is the first one. So all records before it can be read, and no reader skips it by
+# accident.
 
 
 RECORD_BYTES_MAX: Final = (8 << 20) + (64 << 10)
-"""Default limit of an encoded record: 8 MiB of rows or text, and what stands beside them."""
+"""Default limit of an encoded record: 8 MiB of rows or text, and the other fields."""
 
 
 def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes, ...]:
-    """Return the records' bytes, or raise RecordTooLargeError if any is over the limit."""
+    """Return the records' bytes; raises RecordTooLargeError if any is over the limit."""
     encoded = tuple(map(encode, records))
     for index, data in enumerate(encoded):
         if records[index].kind == FILLER:
@@ -291,7 +292,7 @@ def check_begins(offset: int, start: int, end: int) -> None:
 
 
 def check_placed(wanted: int, offsets: Sequence[int]) -> None:
-    """Raise LogError unless records got the offsets from ``wanted`` on."""
+    """Raise LogError unless the records have the offsets from ``wanted`` on."""
     if list(offsets) != list(range(wanted, wanted + len(offsets))):
         raise LogError(
             f"the records for offset {wanted} got offset {offsets[0]}: another process writes to "
@@ -327,7 +328,7 @@ def decode_run(first: int, stored: Iterable[tuple[int, bytes]]) -> list[Entry]:
 
 
 def check_readable(offset: int, start: int, end: int) -> None:
-    """Raise unless reading at ``offset`` is within the log, its end included."""
+    """Raise an error unless ``offset`` is within the log, its end included."""
     if offset < start:
         raise TrimmedError(
             f"offset {offset} was asked for, but the log starts at {start}: the records before it "
@@ -362,22 +363,21 @@ def check_cursor(cursor: Cursor) -> None:
         raise ValueError(f"a cursor's note must be ASCII, {CURSOR_NOTE_BYTES_MAX} bytes at most")
 
 
-# Records whose content is declared: each kind has a type, and its fields are the payload.
+# Records with declared content: each kind has a type; its fields are the payload.
 #
-# The payload is MessagePack: a map by field name, so that bytes stay as they are and a change stays
-# readable. **The rule for changes**:
+# The payload is MessagePack: a map by field name, so bytes stay unchanged, and older and newer
+# versions can read it. **The rule for changes**:
 #
 # - A reader ignores fields that it does not know. So a new field has a default, and is only for
-#   what an older reader may ignore.
-# - What changes how a record must be treated is a new kind, ``kind.2``, beside the old one, or a
-#   new tag of a union. An older reader stops in front of it, and goes on from there once it is
-#   upgraded.
+#   information that an older reader may ignore.
+# - A change of how a record must be treated is a new kind, ``kind.2``, beside the old one, or a new
+#   tag of a union. An older reader stops before it, and goes on from there once it is upgraded.
 
 
 M = TypeVar("M")
 
 _encode: Final = Encoder(order="deterministic").encode
-"""Sets and maps sorted: equal messages have equal bytes."""
+"""Sets and maps are sorted: equal messages have equal bytes."""
 
 
 class Kinds(Generic[M]):
@@ -399,7 +399,7 @@ class Kinds(Generic[M]):
     def message(self, record: Record) -> M:
         """Return the message of a record.
 
-        Raises UnknownVersionError for another kind, LogCorruptError for what is not of its type.
+        Raises UnknownVersionError for another kind, LogCorruptError for content of another type.
         """
         decoder = self._decoders.get(record.kind)
         if decoder is None:

@@ -26,9 +26,9 @@ from dmq.waiting import Changes, Waiters
 
 # A key-value store in memory, for tests, simulations and a ring of one cluster.
 #
-# `MemoryKeys` is what would be on disk; `MemoryKeyValueStore` is one process's handle to it, so
-# that a simulated process can die and come back to the same store. Like the log in memory it
-# starts no thread, reads no clock, and yields to the loop in ``wait`` alone.
+# `MemoryKeys` has the data that would be on disk; `MemoryKeyValueStore` is one process's handle to
+# it, so that a simulated process can die and come back to the same store. Like the log in memory it
+# starts no thread, reads no clock, and yields to the loop only in ``wait``.
 
 
 class MemoryKeys:
@@ -40,7 +40,7 @@ class MemoryKeys:
         self._listeners: list[Changes] = []
 
     def change(self, key: str, value: bytes | None) -> int:
-        """Put a value, or with None nothing, in the key's place; return the revision."""
+        """Store a value under the key, or delete the key for None; return the revision."""
         self.revision += 1
         if value is None:
             self.kept.pop(key, None)
@@ -51,12 +51,12 @@ class MemoryKeys:
         return self.revision
 
     def listen(self, changes: Changes) -> None:
-        """Pass on every change from now on."""
+        """Send every later change to ``changes``."""
         self._listeners.append(changes)
         changes.begin(self.revision)
 
     def leave(self, changes: Changes) -> None:
-        """Stop passing changes on."""
+        """Send no more changes to ``changes``."""
         self._listeners.remove(changes)
 
 
@@ -122,12 +122,12 @@ class MemoryKeyValueStore:
 
 # A log in memory, for tests and simulations.
 #
-# `MemoryStore` is what would be on disk; `MemoryLog` is one process's handle to it, so that a
-# simulated process can die (its handle is dropped) and come back to the same log. Nothing here
-# starts a thread, reads a clock or yields to the loop except in ``wait``, whose timer is the
-# running loop's: under a virtual clock every run with the same inputs is the same.
+# `MemoryStore` has the data that would be on disk; `MemoryLog` is one process's handle to it, so
+# that a simulated process can die (its handle is dropped) and come back to the same log. Nothing
+# here starts a thread, reads a clock or yields to the loop except in ``wait``, with a timer of the
+# running loop: under a virtual clock every run with the same inputs is the same.
 #
-# Records are kept as their bytes, so what is read went through the format.
+# Records are kept as their bytes, so every read record has been encoded and decoded.
 
 
 class MemoryStore:
@@ -149,7 +149,7 @@ class MemoryStore:
         return self.start + len(self._stored)
 
     def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
-        """Append records' bytes as they are, and wake the readers that wait for them."""
+        """Append records' bytes unchanged, and wake the readers that wait for them."""
         first = self.end
         self._stored.extend(encoded)
         for waiters in tuple(self._listeners):
@@ -169,18 +169,18 @@ class MemoryStore:
         return taken
 
     def trim(self, before: int) -> None:
-        """Forget the records below ``before``."""
+        """Delete the records below ``before``."""
         count = max(0, before - self.start)
         del self._stored[:count]
         self.start += count
 
     def listen(self, waiters: Waiters) -> None:
-        """Pass every new end to these waiters, beginning with the present one."""
+        """Send every new end to these waiters, beginning with the present one."""
         self._listeners.append(waiters)
         waiters.advance(self.end)
 
     def leave(self, waiters: Waiters) -> None:
-        """Stop passing ends to these waiters."""
+        """Send no more ends to these waiters."""
         self._listeners.remove(waiters)
 
 

@@ -1,18 +1,18 @@
-"""Writes a whole log into a file, and makes an empty log what such a file says.
+"""The export of a whole log into a file, and the import of such a file into an empty log.
 
-Everything is moved: records at their offsets, cursors, the store's keys, and the log's id. Nobody
-else may use the log meanwhile. The file:
+Everything is moved: records at their offsets, cursors, the store's keys, and the log's id. No other
+process may use the log meanwhile. The file:
 
 - `MAGIC`, with the format's version;
 - frames, each its length (4 bytes, little-endian) and a MessagePack array: one `Head`, `Records`,
   `Reader` for each cursor, `Value` for each key;
-- `TRAILER`, and the BLAKE2b sum of all that precedes it.
+- `TRAILER`, and the BLAKE2b sum of all bytes before the sum.
 
-So a file that was cut off has no trailer, and one that was damaged has another sum: both are
-refused before anything is changed. A file is written under another name first.
+So a file that was cut off has no trailer, and a damaged one has another sum: both are refused
+before anything is changed. A file is written under another name first.
 
-A log is filled in this order: that it is not whole yet, records, keys, cursors, that it is whole
-(`dmq.key_value`). Memory holds one batch of records or one value at a time.
+A log is filled in this order: the note that it is not whole yet, records, keys, cursors, the note
+that it is whole (`dmq.key_value`). Memory holds one batch of records or one value at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BATCH_BYTES_MAX: Final = 4 << 20
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, tag="log"):
-    """Which log it is: its id, and the offsets that it begins and ends at."""
+    """The log's id, and its first and end offset."""
 
     identity: str
     start: int
@@ -78,7 +78,7 @@ _decode: Final = msgspec.msgpack.Decoder(Head | Records | Reader | Value).decode
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file holds. ``records`` has no fillers."""
+    """The contents of a file. ``records`` does not count fillers."""
 
     identity: str
     start: int
@@ -111,7 +111,7 @@ class _Writer:
         self._write(data)
 
     def finish(self) -> None:
-        """Make it durable under its own name."""
+        """Make the file durable under its own name."""
         self._write(TRAILER)
         self._file.write(self._sum.digest())
         self._file.flush()
@@ -124,7 +124,7 @@ class _Writer:
             close(folder)
 
     def close(self) -> None:
-        """Leave nothing behind but a finished file."""
+        """Close the file; delete it unless it was finished."""
         self._file.close()
         self._part.unlink(missing_ok=True)
 
@@ -134,9 +134,9 @@ class _Writer:
 
 
 def read_contents(path: Path) -> Contents:
-    """Read the whole file, and return what it holds.
+    """Read the whole file, and return its contents.
 
-    Raises LogCorruptError for one that was cut off or damaged.
+    Raises LogCorruptError for a file that was cut off or damaged.
     """
     _check_sum(path)
     found = frames(path)
@@ -161,7 +161,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """Return the frames of a file whose sum is right, in order."""
+    """Yield the frames of a file with a right sum, in order."""
     with path.open("rb") as file:
         left = path.stat().st_size - len(MAGIC) - len(TRAILER) - _SUM_BYTES
         file.seek(len(MAGIC))
@@ -203,9 +203,9 @@ def _check_sum(path: Path) -> None:
 
 
 async def export_log(log: MovableLog, store: KeyValueStore, path: Path) -> Contents:
-    """Write all that is kept of a log into a new file.
+    """Write a log, its cursors and its store into a new file.
 
-    Raises LogError if there is a file, if the log has had no records, and if it was written to
+    Raises LogError if the file exists, if the log has had no records, or if it was written to
     meanwhile; no file is left then.
     """
     before = await _state(log, store)
@@ -253,10 +253,10 @@ async def _write_records(log: MovableLog, writer: _Writer, start: int, end: int)
 
 
 async def import_log(path: Path, log: MovableLog, store: KeyValueStore) -> Contents:
-    """Make a new log what the file says; the log goes by the id that it had before.
+    """Fill a new log from a file; the log then has the id of the exported log.
 
     Raises LogCorruptError for a file that is not whole, and LogError for a log that is not new:
-    nothing is changed then. Whatever else it raises leaves a log that is not whole.
+    nothing is changed then. After any other error the log is not whole.
     """
     contents = read_contents(path)
     by = f"haproc log import of {path.name}"
@@ -277,7 +277,7 @@ async def import_log(path: Path, log: MovableLog, store: KeyValueStore) -> Conte
 async def check_new(log: MovableLog, store: KeyValueStore, *, resumed: str = "") -> None:
     """Raise LogError unless log and store have never been used.
 
-    ``resumed``: what may have been cut off in this log before, and can be repeated.
+    ``resumed``: a command that may have been interrupted in this log before, and can be repeated.
     """
     origin = await origin_of(log, store)
     if resumed and origin.standing is Standing.HALF and origin.by == resumed:

@@ -1,8 +1,8 @@
 """Opening a log, and the key-value store beside it, by the log's URL.
 
 ``memory:`` is a new, empty log in this process. ``sqlite:///var/lib/ring.db`` is a file by its
-absolute path, ``sqlite:ring.db`` one relative to the working directory. Paths are taken as they
-are written; nothing in them is unescaped. ``kafka://host:9092,other:9092/ring`` is a Kafka topic.
+absolute path, ``sqlite:ring.db`` one relative to the working directory. Paths are not unescaped.
+``kafka://host:9092,other:9092/ring`` is a Kafka topic.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NO_KAFKA: Final = KafkaOptions()
 async def open_log(
     url: str, *, record_bytes_max: int = RECORD_BYTES_MAX, kafka: KafkaOptions = _NO_KAFKA
 ) -> MovableLog:
-    """Open the log at this URL; ``kafka`` matters for a Kafka topic alone.
+    """Open the log at this URL; ``kafka``: options for a Kafka topic only.
 
-    ``record_bytes_max`` bounds an encoded record. Raises ValueError for
-    a URL that names no log, LogError for a log that cannot be used, and LogUnavailableError (a
-    LogError, too) if trying again may help.
+    ``record_bytes_max`` bounds an encoded record. Raises ValueError for a URL that names no log,
+    LogError for a log that cannot be used, and LogUnavailableError (a LogError, too) if trying
+    again may help.
     """
     scheme, rest = _parts(url)
     if scheme == "memory":
@@ -46,7 +46,7 @@ async def open_log(
 
 
 async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> KeyValueStore:
-    """Open the key-value store beside the log at this URL, creating it if need be.
+    """Open the key-value store beside the log at this URL; create it if necessary.
 
     For a log in a file it is a file beside it, for one in Kafka a topic of its own, for one in
     memory a new, empty store of this process. Raises as `open_log` does.
@@ -67,8 +67,8 @@ async def open_both(
 ) -> tuple[MovableLog, KeyValueStore]:
     """Open the log and the store beside it, both or none.
 
-    A log that was moved here goes by the id that it had before. Raises as `open_log` does, and
-    LogError for one that is not whole or was moved elsewhere (`dmq.key_value`).
+    A log that was moved here has the id from before the move. Raises as `open_log` does, and
+    LogError for a log that is not whole or was moved elsewhere (`dmq.key_value`).
     """
     log = await open_log(url, record_bytes_max=record_bytes_max, kafka=kafka)
     try:
@@ -100,7 +100,7 @@ def _extra(url: str) -> Iterator[None]:
 
 
 def _parts(url: str) -> tuple[str, str]:
-    """Return the scheme, one of those that are known, and what follows it."""
+    """Return the known scheme of a URL, and the text behind it; ValueError for other URLs."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in {"memory", "sqlite", "kafka"}:
         raise ValueError(f"{url!r} is not the URL of a log; known are {_KNOWN}")

@@ -29,15 +29,14 @@ from dmq.sqlite_file import FileReader, FileWriter, Format, Outcome, translated
 from dmq.sqlite_handle import FileHandle
 from dmq.waiting import Waiters
 
-# The log's SQLite file: its records and cursors, blocking calls; see `sqlite_file`.
+# The log's SQLite file: records and cursors, blocking calls on top of `sqlite_file`.
 #
-# The format (schema version 1): ``records(offset, data)`` in the order of the log, ``cursors``,
-# and ``meta`` with the schema version, the log's id and ``start``, the trim point. Offsets are
-# dense: the next one is the newest record's plus one, or ``start`` if there is no record, since
-# nothing can be trimmed beyond the end; so none is given out twice, whatever was trimmed or
-# restarted.
+# The format (schema version 1): ``records(offset, data)`` in the order of the log, ``cursors``, and
+# ``meta`` with the schema version, the log's id and ``start``, the trim point. Offsets are dense:
+# the next one is the newest record's plus one, or ``start`` if there is no record, because nothing
+# can be trimmed beyond the end. So no offset is given out twice, even after trims and restarts.
 #
-# Trimming moves ``start`` at once; the space comes back afterwards.
+# Trimming moves ``start`` at once; the space is freed afterwards.
 
 
 _ROWS_PER_INSERT_MAX: Final = 64
@@ -104,7 +103,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where a log without records begins."""
+    """The offset at which a log without records begins."""
 
     at: int
     rows = 1
@@ -182,18 +181,18 @@ class LogWriter(FileWriter[Write]):
         self._insert_many(values)
 
     def _insert_many(self, values: Sequence[int | bytes]) -> None:
-        # In one statement: the interpreter's lock changes hands once, not once a row.
+        # In one statement: the interpreter's lock changes hands once, not once per row.
         if values:
             self._db.execute(_insert_sql(len(values) // 2), values)
 
     def _insert_large(self, offset: int, data: bytes) -> None:
-        # Alone: SQLite makes two copies of what a statement is given. The statement stays, and
-        # keeps what it was given last.
+        # Alone: SQLite makes two copies of a statement's values. The statement is cached, and keeps
+        # its last values: so small ones follow.
         self._db.execute(_INSERT_LARGE, (offset, data))
         self._db.execute(_INSERT_LARGE, (-1, b""))
 
     def _delete_some(self) -> bool:
-        """Delete a step's worth of records below the trim point; return whether any was left."""
+        """Delete some records below the trim point; return False if there were none."""
         last, size = None, 0
         for offset, length in self._db.execute(
             f"SELECT offset, length(data) FROM records WHERE offset < {_START}"
@@ -222,7 +221,7 @@ class LogReader(FileReader):
             return decode_run(start, rows)
 
     def span(self) -> tuple[int, int]:
-        """Return the lowest offset that can be read and the end."""
+        """Return the lowest readable offset and the end."""
         with translated(self._path):
             self._check_in_place()
             return _span(self._db)
@@ -235,11 +234,11 @@ class LogReader(FileReader):
     def _rows(self, start: int, records_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
         """Return the stored bytes from ``start`` on, up to a limit or a missing record.
 
-        Records come as the columns of a few wide rows, not as rows: after every row the thread has
-        to get the interpreter's lock back. Beside an event loop that is busy all the time, 1,024
-        rows took up to 37 s (measured), as wide rows 0.05 s.
+        Records come as the columns of a few wide rows: after every row the thread must get the
+        interpreter's lock back. Beside an event loop that is always busy, 1,024 rows took up to 37
+        s (measured), as wide rows 0.05 s.
         """
-        # Records below the trim point may still be there, but nobody may see them.
+        # Records below the trim point may still be there, but no reader may see them.
         (sizes,) = self._db.execute(
             "SELECT group_concat(size) FROM (SELECT length(data) AS size FROM records"
             f" WHERE offset >= ?1 AND offset < ?1 + ?2 AND ?1 >= {_START} ORDER BY offset)",
@@ -296,7 +295,7 @@ def _insert_sql(rows: int) -> str:
     return "INSERT INTO records VALUES " + ",".join(["(?,?)"] * rows)
 
 
-# A log in a SQLite file, shared by the processes of one host; see `sqlite_handle`.
+# A log in a SQLite file, shared by the processes of one host, by a `sqlite_handle`.
 #
 # A waiting reader is woken at once by appends of its own handle, and within milliseconds by those
 # of other processes.
@@ -320,7 +319,7 @@ class SqliteLog:
     async def append(self, records: Sequence[Record]) -> list[int]:
         """See Log.append. If the caller is cancelled the records may or may not be there."""
         encoded = encode_all(records, self._record_bytes_max)
-        del records  # large ones would be in memory once more until they are written
+        del records  # large records would stay in memory twice until they are written
         if not encoded:
             self._file.check_open()
             return []

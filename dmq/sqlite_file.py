@@ -20,16 +20,15 @@ from dmq.log import LogCorruptError, LogError, LogRegressedError, LogUnavailable
 
 # One writer at a time on this host, and a bell for the readers.
 #
-# A small file beside the log. Its lock (flock, gone with the process that held it) is taken around
-# every transaction and checkpoint, for two reasons. SQLite's own lock is waited for in sleeps of
-# up to 100 ms; this one in sleeps of at most 1 ms. And SQLite before 3.51.3 can corrupt a log when
-# one process checkpoints while another one writes (sqlite.org/wal.html#walresetbug), which this
-# rules out.
+# The lock file lies beside the log. Its lock (flock, gone with the process that held it) is taken
+# around every transaction and checkpoint, for two reasons. SQLite's own lock is waited for in
+# sleeps of up to 100 ms; this one in sleeps of at most 1 ms. And SQLite before 3.51.3 can corrupt a
+# log when one process checkpoints while another one writes (sqlite.org/wal.html#walresetbug).
 #
-# The file's first 8 bytes are the bell: the log's end after the newest transaction. Waiting
-# readers of other processes look at it every few milliseconds, which costs one pread. It is a
-# hint, not the truth: a writer killed between its commit and the bell leaves the bell silent. The
-# next 8 bytes name the process that holds the lock, for error messages.
+# The file's first 8 bytes are the bell: the log's end after the newest transaction. Waiting readers
+# of other processes read it every few milliseconds, which costs one pread. It is a hint, not the
+# truth: a writer killed between its commit and the bell leaves the bell silent. The next 8 bytes
+# name the process that holds the lock, for error messages.
 
 
 LOCK_TIMEOUT_S: Final = 5.0
@@ -50,7 +49,7 @@ class WriterLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock; raises LogUnavailableError if it cannot be had in time."""
+        """Hold the lock; raises LogUnavailableError if another process holds it for too long."""
         self._acquire()
         try:
             os.pwrite(self._fd, _NUMBER.pack(os.getpid()), _NUMBER.size)
@@ -61,7 +60,7 @@ class WriterLock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def ring(self, end: int) -> None:
-        """Ring the bell: the waiting readers of all processes learn that the log now ends here."""
+        """Ring the bell: write the log's new end for the waiting readers of all processes."""
         os.pwrite(self._fd, _NUMBER.pack(end), 0)
 
     def announced(self) -> int:
@@ -70,7 +69,7 @@ class WriterLock:
         return int(_NUMBER.unpack(data)[0]) if len(data) == _NUMBER.size else 0
 
     def close(self) -> None:
-        """Close the file; it stays where it is, since other processes may hold it."""
+        """Close the file; it is not deleted, because other processes may use it."""
         os.close(self._fd)
 
     def _acquire(self) -> None:
@@ -98,14 +97,13 @@ class WriterLock:
 # A SQLite file that several processes of one host write: blocking calls, each side for one thread.
 #
 # The modules built on it define its content (`sqlite`, `key_value_sqlite`); this one makes it
-# durable and keeps its size bounded. Everything that changes the file runs within the WriterLock,
-# checkpoints included. Write-ahead log with synchronous=FULL: a commit is on the disk when it
-# returns. Space comes back afterwards in small steps (``housekeep``), so that no write waits for
-# long.
+# durable and keeps its size bounded. All changes of the file, checkpoints included, run within the
+# WriterLock. Write-ahead log with synchronous=FULL: a commit is on the disk when it returns. Space
+# is freed afterwards in small steps (``housekeep``), so that no write waits for long.
 
 
 WAL_BYTES_MAX: Final = 64 << 20
-"""From this size on a write-ahead log that readers kept from being reused is emptied by force."""
+"""The size from which on a write-ahead log, which readers keep from reuse, is emptied by force."""
 _WAL_BYTES_KEPT: Final = 16 << 20
 _CHECKPOINT_WAIT_MS: Final = 100
 _VACUUM_PAGES: Final = 1024
@@ -117,14 +115,14 @@ _MISUSED: Final = frozenset(
 _META: Final = "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
 Outcome: TypeAlias = "list[int] | LogError | None"
-"""The result of one write of a group: its places, nothing, or its own refusal (others stand)."""
+"""The result of one write of a group: its offsets, None, or its own error (others are stored)."""
 WriteT = TypeVar("WriteT")
 _logger = logging.getLogger("dmq")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The marks that tell such a file from any other SQLite file, and the content of a new one."""
+    """The application id and version of such a file, and the statements that make a new one."""
 
     what: str
     application_id: int
@@ -149,7 +147,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def _make(path: Path) -> None:
-    """Make the file, for its user alone; SQLite gives those beside it the same mode."""
+    """Make the file, for its user alone; SQLite gives the files beside it the same mode."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
@@ -168,7 +166,7 @@ class Side:
         self._inode = _inode(path)
 
     def _check_in_place(self) -> None:
-        """Refuse to go on in a file that others no longer see."""
+        """Raise LogUnavailableError if the file at the path is another one."""
         if _inode(self._path) != self._inode:
             raise LogUnavailableError(
                 f"{self._path} was removed or replaced while it was in use: restart this process"
@@ -176,7 +174,7 @@ class Side:
 
 
 class FileWriter(Side, Generic[WriteT]):
-    """The side that changes the file; creates it if need be."""
+    """The side that changes the file; creates it if necessary."""
 
     format: Format
 
@@ -214,36 +212,36 @@ class FileWriter(Side, Generic[WriteT]):
         return outcomes, end
 
     def housekeep(self) -> bool:
-        """Give back a little of the space of what was deleted; return whether there is more."""
+        """Free a little space of deleted data; return True if there may be more."""
         with translated(self._path), self._lock.held():
             self._check_in_place()
             if self._delete_some() or self._shrink():
                 self._space_freed = True
             elif self._space_freed:
-                # The file itself gets smaller when the write-ahead log is carried over to it.
+                # The file itself shrinks when the write-ahead log is copied into it.
                 self._space_freed = False
                 self._empty_wal()
             return self._space_freed
 
     def close(self) -> None:
-        """Close the connection; the last one of all tidies the write-ahead log up."""
+        """Close the connection; the last one of all processes removes the write-ahead log."""
         try:
             with self._lock.held():
                 self._db.close()
         except LogUnavailableError:
-            # Another process sits on the lock: nothing of ours is at stake, so don't insist.
+            # Another process holds the lock: closing without it loses nothing.
             self._db.close()
 
     def _write(self, group: Sequence[WriteT]) -> tuple[list[Outcome], int]:
-        """Do it, within the transaction; return the outcomes and the new end."""
+        """Run the writes, within the transaction; return the outcomes and the new end."""
         raise NotImplementedError
 
     def _delete_some(self) -> bool:
-        """Delete a step's worth of what nobody sees; return whether there was any."""
+        """Delete some data that no reader sees; return False if there was none."""
         raise NotImplementedError
 
     def _check_end(self, end: int) -> None:
-        """Refuse to go on behind what was given out before."""
+        """Raise LogRegressedError if the file ends before an offset that was given out."""
         if end < self._end_given:
             raise LogRegressedError(
                 f"{self._path} ends at {end}, but gave out {self._end_given - 1} before: "
@@ -304,7 +302,7 @@ class FileWriter(Side, Generic[WriteT]):
             _logger.warning("%s: a long read keeps it from shrinking", self._wal)
 
     def _empty_wal(self) -> bool:
-        """Carry the write-ahead log over and cut it to nothing; False if a read is in the way."""
+        """Copy the write-ahead log into the file and empty it; False if a read prevents it."""
         self._pragma(f"busy_timeout={_CHECKPOINT_WAIT_MS}")
         try:
             return self._pragma("wal_checkpoint(TRUNCATE)") == 0
@@ -312,20 +310,20 @@ class FileWriter(Side, Generic[WriteT]):
             self._pragma(f"busy_timeout={int(LOCK_TIMEOUT_S * 1000)}")
 
     def _shrink(self) -> bool:
-        """Return free pages to the file system, but for some that the next appends will use."""
+        """Return free pages to the file system, except some for the next appends."""
         free, pages = self._pragma("freelist_count"), self._pragma("page_count")
         if not isinstance(free, int) or not isinstance(pages, int):
             return False
         surplus = free - max(_FREE_PAGES_KEPT, pages // 4)
         if surplus <= 0:
             return False
-        # As a script, since ``execute`` would stop after the first page.
+        # As a script, because ``execute`` would stop after the first page.
         self._db.executescript(f"PRAGMA incremental_vacuum({min(surplus, _VACUUM_PAGES)})")
         return True
 
 
 class FileReader(Side):
-    """The side that reads; never waits for a writer, and its snapshots are short."""
+    """The side that reads; it never waits for a writer, and its snapshots are short."""
 
     def __init__(self, path: Path) -> None:
         with translated(path):

@@ -1,13 +1,13 @@
-"""One process's way to a SQLite file that several processes write.
+"""One process's handle to a SQLite file that several processes write.
 
-Two threads, each with a connection of its own: one writes, one reads, so a read never waits for a
-commit. Writes are committed in groups: whatever is asked for within one turn of the event loop, or
-while a transaction is under way, shares the next transaction and its one sync of the disk. All
-state lives on the event loop; the threads only run blocking calls.
+Two threads have a connection each: one writes, one reads, so a read never waits for a commit.
+Writes are committed in groups: all writes of one turn of the event loop, or of the time of one
+transaction, share the next transaction and its one sync of the disk. All state lives on the event
+loop; the threads only run blocking calls.
 
-What other processes write is noticed while somebody waits for it: by a look at the bell (see
-`dmq.sqlite_file`) every few milliseconds, more often while there is traffic, and at the file itself
-twice a second in case a writer died before it rang.
+Writes of other processes are noticed while a task waits for them. The bell (see `dmq.sqlite_file`)
+is read every few milliseconds, more often while there is traffic. The file itself is read twice a
+second, because a writer may die before it rings.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from dmq.sqlite_file import FileReader, FileWriter, Outcome, WriterLock
 
 GROUP_ROWS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 32 << 20
-"""One transaction takes no more writes than this, but always one."""
+"""The most writes of one transaction; a single larger write is allowed."""
 PENDING_BYTES_MAX: Final = 256 << 20
-"""Writes beyond this many bytes that wait for their transaction are refused."""
+"""The most bytes of waiting writes; further ones are refused."""
 HOUSEKEEP_EVERY_GROUPS: Final = 8
-"""Under a load that never pauses, every so many transactions a step of housekeeping is done."""
+"""The number of transactions after which housekeeping does a step, under a load without pauses."""
 POLL_IDLE_S: Final = 0.01
 POLL_BUSY_S: Final = 0.001
 POLL_BUSY_FOR_S: Final = 0.1
 CHECK_S: Final = 0.5
-"""The delay until a record is noticed whose writer died between its commit and the bell."""
+"""The delay until a record is noticed if its writer died between its commit and the bell."""
 
 _TRY_AGAIN: Final = frozenset(
     {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
@@ -54,7 +54,7 @@ class FileWrite(Protocol):
 
     @property
     def frees(self) -> bool:
-        """True if it leaves something behind that housekeeping frees."""
+        """True if it leaves data behind that housekeeping deletes."""
         ...
 
 
@@ -62,19 +62,19 @@ class Listener(Protocol):
     """Receives notice of written records."""
 
     def wanted(self) -> bool:
-        """True if anybody waits for other processes' writes."""
+        """True if a task waits for other processes' writes."""
         ...
 
     def written(self, end: int) -> bool:
-        """Take in a group of own writes; return whether it needs no look at the file."""
+        """Note a group of own writes; return True if the file need not be read."""
         ...
 
     async def look(self) -> None:
-        """Ask the file for what is new."""
+        """Read the new data from the file."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """Wake the waiting calls."""
+        """Make the waiting calls raise this error."""
         ...
 
 
@@ -119,10 +119,10 @@ class FileHandle(Generic[WriteT, ReaderT]):
         writer_kind: type[FileWriter[WriteT]],
         reader_kind: type[ReaderT],
     ) -> FileHandle[WriteT, ReaderT]:
-        """Open this file, creating it if need be.
+        """Open this file; create it if necessary.
 
-        Raises LogError if the file is of another kind, was written by a newer version, or cannot
-        be made, and LogUnavailableError if trying again may help.
+        Raises LogError if the file is of another kind, was written by a newer version, or cannot be
+        made, and LogUnavailableError if trying again may help.
         """
         loop = asyncio.get_running_loop()
         threads = (ThreadPoolExecutor(1, "dmq-write"), ThreadPoolExecutor(1, "dmq-read"))
@@ -149,12 +149,12 @@ class FileHandle(Generic[WriteT, ReaderT]):
         return self._writer.file_id
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Run this on the reading thread."""
+        """Run a function on the reading thread."""
         self.check_open()
         return await self._loop.run_in_executor(self._reading, call)
 
     def submit(self, write: WriteT) -> asyncio.Future[Outcome]:
-        """Write this with the next group."""
+        """Write this with the next group; the future gives its outcome."""
         self.check_open()
         if self._pending_bytes > PENDING_BYTES_MAX:
             raise LogUnavailableError(
@@ -168,21 +168,21 @@ class FileHandle(Generic[WriteT, ReaderT]):
         return outcome
 
     def announced(self) -> int:
-        """Return the bell's value: it has changed if any process has written since."""
+        """Return the bell's value: it changes whenever a process writes."""
         return self._lock.announced()
 
     def listen(self) -> None:
-        """Look for what others write, from the loop's next turn on, while it is wanted."""
+        """Check for writes of other processes, from the loop's next turn on, while a task waits."""
         if self._poll_timer is None:
             self._poll_timer = self._loop.call_later(0, self._poll)
 
     def check_open(self) -> None:
-        """Raise LogError if it was closed."""
+        """Raise LogError if the handle was closed."""
         if self._closing is not None:
             raise LogError(f"the {self._what} was closed")
 
     async def close(self) -> None:
-        """Finish what is under way, and release all."""
+        """Finish running calls, and release everything."""
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -233,7 +233,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
             self._announced = end
 
     def _take_group(self) -> list[tuple[WriteT, asyncio.Future[Outcome]]]:
-        """Take the next group off the queue; what was cancelled meanwhile is left out."""
+        """Take the next group off the queue, without cancelled writes."""
         group: list[tuple[WriteT, asyncio.Future[Outcome]]] = []
         rows = size = 0
         while self._pending:
@@ -261,16 +261,16 @@ class FileHandle(Generic[WriteT, ReaderT]):
             _logger.warning("the %s keeps its space until later: %s", self._what, error)
 
     def _fail_pending(self) -> None:
-        """Leave nobody waiting if the flusher was stopped from outside."""
+        """Fail the waiting writes if the flusher was stopped from outside."""
         left = list(self._pending)
         self._pending.clear()
         self._pending_bytes = 0
         _fail(left, LogUnavailableError("the event loop stopped before the file was written"))
 
-    # -- what others write -----------------------------------------------------------------
+    # -- writes of other processes ---------------------------------------------------------
 
     def _poll(self) -> None:
-        """Look whether another process wrote; runs only while somebody waits."""
+        """Check the bell for writes of another process; runs only while a task waits."""
         self._poll_timer = None
         if not self.listener.wanted() or self._closing is not None:
             return

@@ -10,7 +10,7 @@ from typing import Final
 # Tasks that wait for the log's end to pass an offset.
 #
 # A wait is one future and one timer of the running loop; nothing here polls, and nothing runs while
-# nobody waits. The code that learns of a new end calls ``advance``.
+# no task waits. The code that learns of a new end calls ``advance``.
 
 
 class Waiters:
@@ -69,21 +69,21 @@ def _time_over(woken: asyncio.Future[bool]) -> None:
 
 # The newest changes of a key-value store, and the tasks that wait for one below a prefix.
 #
-# Only so many are remembered: a wait after an older revision returns at once, as if there were a
-# change, so that none is ever missed.
+# Only CHANGES_MAX are kept: a wait after an older revision returns at once, as if there were a
+# change, so that no change is missed.
 
 
 CHANGES_MAX: Final = 4096
 
 
 class Changes:
-    """The changes that one handle knows of; belongs to one event loop."""
+    """The changes that one handle knows; belongs to one event loop."""
 
     def __init__(self) -> None:
         self._waiters = Waiters()
         self._recent: deque[tuple[int, str]] = deque()
         self._forgotten = 0
-        """Changes up to this revision are not remembered one by one."""
+        """Changes up to this revision are not known one by one."""
 
     @property
     def revision(self) -> int:
@@ -91,17 +91,17 @@ class Changes:
         return max(0, self._waiters.end - 1)
 
     def __bool__(self) -> bool:
-        """True if anybody waits."""
+        """True if a task waits."""
         return bool(self._waiters)
 
     def begin(self, revision: int) -> None:
-        """Go on from here: what was changed up to this revision is not known one by one."""
+        """Continue from this revision: the changes up to it are not known one by one."""
         self._recent.clear()
         self._forgotten = revision
         self._waiters.advance(revision + 1)
 
     def note(self, revision: int, key: str) -> None:
-        """Take in the next change; one at a known revision is left out."""
+        """Add the next change; a change at a known revision is ignored."""
         if revision <= self.revision:
             return
         self._recent.append((revision, key))
@@ -121,7 +121,7 @@ class Changes:
         return False
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
-        """As KeyValueStore.wait, for changes that are noted meanwhile."""
+        """Wait as KeyValueStore.wait does, for changes that are noted meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not self.changed(prefix, after):

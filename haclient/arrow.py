@@ -1,4 +1,4 @@
-"""Arrow IPC streams: rows to send, batches cut from an answer, results that others can read."""
+"""Arrow IPC streams: rows to send, batches of an answer, results for other libraries."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import pyarrow as pa
 
 from haclient.exceptions import DataError, InterfaceError
 
-# Year-month intervals, which Arrow has and pyarrow has no class for, in a form that it can show.
+# Year-month intervals, for which Arrow has a type and pyarrow no class, in a readable form.
 #
-# Their bytes are those of int32, as which only Arrow's C interface gives them (`_Retyped`); from
-# there they become intervals of months, days and nanoseconds, whose values are
-# `pyarrow.MonthDayNano`.
+# Their bytes are those of int32. Only Arrow's C interface can give them that type (`_Retyped`).
+# Then they become intervals of months, days and nanoseconds, with values `pyarrow.MonthDayNano`.
 
 
 def readable_schema(schema: Any) -> Any:
-    """Return the schema that `readable` gives batches of this one."""
+    """Return the schema of batches that `readable` makes of batches with this schema."""
     return _with_types(schema, pa.month_day_nano_interval())
 
 
 def readable(batch: Any) -> Any:
-    """Return the batch with its year-month intervals, nested ones too, in the other form."""
+    """Return the batch with its year-month intervals, nested ones too, as MonthDayNano."""
     target = readable_schema(batch.schema)
     if target == batch.schema:
         return batch
@@ -56,7 +55,7 @@ def _is_months(kind: Any) -> bool:
 
 
 def _with_types(schema: Any, months: Any) -> Any:
-    """Return the schema with this type in place of year-month intervals."""
+    """Return the schema with the type ``months`` in place of year-month intervals."""
     fields = [field.with_type(_with_type(field.type, months)) for field in schema]
     return pa.schema(fields, metadata=schema.metadata)
 
@@ -66,7 +65,7 @@ def _with_type(kind: Any, months: Any) -> Any:
         return months
     inner = [kind.field(at).type for at in range(kind.num_fields)]
     if all(_with_type(each, months) == each for each in inner):
-        return kind  # a map's key of type void is one that pyarrow reads, and does not make
+        return kind  # pyarrow can read a map with a key of type void, but cannot make one
     if pa.types.is_map(kind):
         return pa.map_(_with_type(kind.key_type, months), _with_type(kind.item_type, months))
     if pa.types.is_list(kind):
@@ -77,7 +76,7 @@ def _with_type(kind: Any, months: Any) -> Any:
 
 
 def _value(value: Any, kind: Any) -> Any:
-    """Return a value of numbers as one with intervals; ``kind`` is its type before."""
+    """Return a value with intervals in place of numbers; ``kind`` is its type before."""
     if value is None:
         return None
     if _is_months(kind):
@@ -91,13 +90,12 @@ def _value(value: Any, kind: Any) -> Any:
     return value
 
 
-# Cut an Arrow IPC stream into record batches while it arrives.
+# Cutting an Arrow IPC stream into record batches while it arrives.
 #
-# pyarrow reads a stream by pulling from a file, which suits neither asyncio nor a connection that
-# has to be watched. So the bytes are pushed in here. A message is framed as: 0xFFFFFFFF, the
-# length of its metadata (int32), the metadata (a flatbuffer that knows the length of the body),
-# the body. Length 0 ends the stream. Only these lengths are read here; whole messages go to
-# pyarrow.
+# pyarrow pulls a stream from a file, which suits neither asyncio nor a connection with checks of
+# its liveness. So the bytes are pushed in here. A message is framed as: 0xFFFFFFFF, the length of
+# its metadata (int32), the metadata (a flatbuffer with the length of the body), the body. Length 0
+# ends the stream. Only these lengths are read here; whole messages go to pyarrow.
 
 
 _CONTINUATION = 0xFFFFFFFF
@@ -110,7 +108,7 @@ class BrokenStream(Exception):
 
 
 class Frames:
-    """Takes bytes as they come, gives the batches that are complete."""
+    """Takes bytes as they arrive, gives the complete batches."""
 
     def __init__(self) -> None:
         self.schema: Any = None
@@ -144,7 +142,7 @@ class Frames:
             raise BrokenStream(f"the answer cannot be read: {error}") from error
 
     def finish(self) -> None:
-        """The answer is at its end; raises BrokenStream if the stream is not."""
+        """Raise BrokenStream if the answer has ended inside a batch."""
         if self._data and not self._ended:
             raise BrokenStream("the answer ends in the middle of a batch")
 
@@ -166,7 +164,7 @@ class Frames:
         return self._field(start, 1, "<B")
 
     def _field(self, start: int, slot: int, form: str) -> int:
-        """Read one scalar of the message's flatbuffer table; 0 where it is left out."""
+        """Return one scalar of the message's flatbuffer table; 0 if it is left out."""
         try:
             table = start + 8 + struct.unpack_from("<I", self._data, start + 8)[0]
             vtable = table - struct.unpack_from("<i", self._data, table)[0]
@@ -193,21 +191,21 @@ def read_whole(stream: bytes) -> tuple[Any, list[Any]]:
 
 # Rows to append, as one Arrow IPC stream: whole if they are few, else in pieces as they are sent.
 #
-# A request may have to be sent again, with the same bytes. What can be read again is encoded anew
-# for each attempt; what cannot, an iterator or a reader, is kept as far as it is small.
+# A request may have to be sent again, with the same bytes. Data that can be read again is encoded
+# again for each attempt; an iterator or a reader is kept if it is small.
 
 
 BATCH_BYTES: Final = 4 << 20
-"""A larger batch is cut: neither side has more than a few of them in memory."""
+"""A larger batch is cut, so that neither side has more than a few of them in memory."""
 WHOLE_BYTES_MAX: Final = 8 << 20
-"""Up to here the rows are sent as they are, with their length."""
+"""Rows up to this size are sent as one body, with its length."""
 
 
 class Rows:
-    """Anything that gives an Arrow stream, an iterable of pyarrow batches, or a function.
+    """Rows from an object with an Arrow stream, an iterable of pyarrow batches, or a function.
 
-    A function returns any of the others, with the same rows each time. Raises InterfaceError,
-    DataError; what reading the rows raises is in ``error``, too.
+    The function returns one of the others, with the same rows each time. Raises InterfaceError and
+    DataError; an error of reading the rows is in ``error``, too.
     """
 
     def __init__(self, data: Any) -> None:
@@ -218,7 +216,7 @@ class Rows:
         self._whole: bytes | None = None
 
     def body(self) -> bytes | Iterator[bytes]:
-        """Return the bytes if they are few, else their pieces, each time from the beginning."""
+        """Return the bytes if they are few, else an iterator of pieces from the beginning."""
         if self._whole is not None:
             return self._whole
         if self._once and self._consumed:
@@ -253,7 +251,7 @@ def _chained(first: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _encoded(schema: Any, batches: Iterable[Any]) -> Iterator[bytes]:
     """Yield the stream in pieces."""
-    # pandas' own description of its index means nothing to a table.
+    # A table has no use for pandas' description of its index.
     schema = schema.remove_metadata()
     sink = _Sink()
     with pa.ipc.new_stream(pa.PythonFile(sink, "w"), schema) as writer:
@@ -267,7 +265,7 @@ def _encoded(schema: Any, batches: Iterable[Any]) -> Iterator[bytes]:
 
 
 class _Sink:
-    """Collects what Arrow writes."""
+    """Collects the bytes that Arrow writes."""
 
     closed = False
 
@@ -279,10 +277,10 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is behind it."""
+        """Do nothing: no file is behind it."""
 
     def close(self) -> None:
-        """Nothing to close: what was written is still to be taken."""
+        """Do nothing: the bytes are still to be taken."""
 
     def taken(self) -> bytes:
         """Return the batches received since the last call."""
@@ -291,10 +289,10 @@ class _Sink:
 
 
 def _is_read_once(data: Any) -> bool:
-    """Return whether a second reading may give other rows than the first, or none.
+    """True if a second reading may give other rows than the first, or none.
 
-    What gives an Arrow stream and has a length is a collection (a table, a DataFrame); without one
-    it may be a stream that is gone once it was read.
+    An object with an Arrow stream and a length is a collection (a table, a DataFrame). One without
+    a length may be a stream that can be read only once.
     """
     if hasattr(data, "__arrow_c_stream__"):
         return not hasattr(type(data), "__len__")
@@ -302,7 +300,7 @@ def _is_read_once(data: Any) -> bool:
 
 
 def _opener(data: Any) -> Callable[[], tuple[Any, Iterable[Any]]]:
-    """Return the reader of the schema and the batches from the beginning."""
+    """Return a function that reads the schema and the batches from the beginning."""
     if callable(data) and not isinstance(data, Iterable):
         return lambda: _opener(data())()
     if type(data).__module__.partition(".")[0] == "pandas":
@@ -328,7 +326,7 @@ def _streamed(data: Any) -> tuple[Any, Iterable[Any]]:
 
 
 def _opened(batches: Iterator[Any], schema: Any) -> tuple[Any, Iterator[Any]]:
-    """Return the schema, taken from the first batch if need be, and all batches."""
+    """Return the schema, if necessary that of the first batch, and all batches."""
     if schema is not None:
         return schema, batches
     first = next(batches, None)
@@ -342,18 +340,18 @@ def _opened(batches: Iterator[Any], schema: Any) -> tuple[Any, Iterator[Any]]:
     return first.schema, all_batches()
 
 
-# A result as an Arrow stream: what pyarrow, pandas, polars and DuckDB read without us.
+# A result as an Arrow stream, which pyarrow, pandas, polars and DuckDB read directly.
 
 
 class AsyncArrowResult:
-    """A result that is awaited: such a stream, which blocks, is not offered."""
+    """A result that is awaited; it offers no Arrow stream, because reading that blocks."""
 
 
 class ArrowResult:
-    """A result whose remaining rows any library can take that knows Arrow's PyCapsule interface."""
+    """A result that gives its remaining rows by Arrow's PyCapsule interface."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the remaining rows as a stream; it reads from the connection as it is read."""
+        """Return the remaining rows as a stream, which reads from the connection."""
         schema = self._held().schema
         reader = pa.RecordBatchReader.from_batches(schema, self.fetch_arrow_batches())
         return reader.__arrow_c_stream__(requested_schema)

@@ -1,4 +1,4 @@
-"""The choice of a server: the order, the second one when the first is slow, the ones left alone."""
+"""The choice of a server: the preference order, the circuit breakers, and hedging."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from enum import StrEnum
 
 from haclient.statements import reads_only
 
-# A circuit breaker: a server that failed lately is left alone, longer each time, then tried by one
-# request.
+# A circuit breaker: a server that failed is avoided, longer each time, then tried by one request.
 #
-# Closed: nothing is known against the server. Open: it failed, and until ``open_until`` others are
-# asked before it. After that one request, the *trial*, may go to it as if it were closed, while the
-# rest still stay away; its end closes the circuit or opens it for twice as long. An open circuit
-# never forbids a server: if there is no other, it is tried all the same (`haclient.failover`).
+# Closed: no failure is known. Open: the server failed, and until ``open_until`` others are asked
+# before it. After that one request, the *trial*, may use it as if it were closed, while all others
+# still avoid it. The trial closes the circuit or opens it for twice as long. An open circuit never
+# forbids a server: if there is no other, it is tried (`haclient.failover`).
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """One server's circuit; closed as made. Times are seconds on a monotonic clock."""
+    """One server's circuit; closed at first. Times are seconds on a monotonic clock."""
 
     failures: int = 0
-    """In a row, those while it was open anyway not counted."""
+    """Failures in a row, except those while it was open."""
     open_until: float | None = None
     on_trial: bool = False
 
@@ -31,14 +30,14 @@ class Breaker:
         return self.open_until is not None and now < self.open_until
 
     def tried(self, first_s: float, longest_s: float, now: float) -> Breaker:
-        """Return the circuit when a request goes to the server now, on trial if it was open."""
+        """Return the circuit when a request goes to the server now; on trial if it was open."""
         if self.open_until is None or now < self.open_until:
             return self
-        # Other requests find it open meanwhile; a trial that never ends blocks none for ever.
+        # Other requests find it open meanwhile; a trial that never ends does not block for ever.
         return Breaker(self.failures, now + _open_s(self.failures, first_s, longest_s), True)
 
     def failed(self, first_s: float, longest_s: float, now: float) -> Breaker:
-        """Return the circuit after a failure: open for ``first_s``, doubled with each further."""
+        """Return the circuit after a failure: open for ``first_s``, doubled by each further one."""
         if self.is_open(now) and not self.on_trial:
             return self
         failures = self.failures + 1
@@ -53,19 +52,19 @@ def _open_s(failures: int, first_s: float, longest_s: float) -> float:
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 30))
 
 
-# In which order a client asks its servers; numbers in, places in its list out.
+# The order in which a client asks its servers, computed with indexes of its list.
 #
-# ``ordered``: as listed. ``spread``: each client's order is a permutation of its own, so that all
-# servers have as many clients, and those of a lost server go to the others evenly. ``nearest``: by
-# the round trip of a small request, smoothed, and the first place is kept until another server is
-# clearly nearer, so that two alike do not take turns.
+# ``ordered``: as listed. ``spread``: each client has its own permutation, so that all servers have
+# as many clients, and those of a lost server are spread evenly over the others. ``nearest``: by the
+# round trip of a small request, smoothed. The first server stays first until another one is clearly
+# nearer, so that two similar servers do not take turns.
 
 
 SMOOTHING = 0.3
-"""A new sample's share in the average; chosen, not measured."""
+"""The weight of a new sample in the average; chosen, not measured."""
 NEARER_SHARE = 0.3
 NEARER_S = 0.001
-"""A server takes the first place if it is nearer by both; chosen, not measured."""
+"""A server becomes the first if it is nearer by both; chosen, not measured."""
 
 
 class Order(StrEnum):
@@ -79,11 +78,11 @@ class Order(StrEnum):
 def spread(count: int, number: int) -> tuple[int, ...]:
     """Return the order of the client with this number: ``(i + j + k) mod n`` for its j-th server.
 
-    ``i = number mod n`` is its start; each further digit k of the number, to the bases n-1, n-2, …,
-    is the number of remaining servers that it passes over, counting on from the one before. The n!
-    first numbers give each permutation once, and so do the next. Hence the clients whose first
-    servers are lost, whichever and however many these are, go to the rest in equal parts; for one
-    lost server n * (n - 1) clients with numbers in a row are enough.
+    ``i = number mod n`` is its start. Each further digit k of the number, to the bases n-1, n-2, …,
+    is the number of remaining servers that it skips, counted from the one before. The first n!
+    numbers give each permutation once, and so do the next. So the clients of any lost servers are
+    spread equally over the others; for one lost server n * (n - 1) clients with numbers in a row
+    are enough.
     """
     left = list(range(count))
     found: list[int] = []
@@ -101,9 +100,9 @@ def smoothed(before_s: float | None, sample_s: float) -> float:
 
 
 def nearest(round_trips_s: Sequence[float | None], first: int | None) -> tuple[int, ...]:
-    """Return the places by round trip, those never measured last.
+    """Return the indexes by round trip, unmeasured servers last.
 
-    ``first`` has the first place until now, if anybody: it stays there unless another is clearly
+    ``first`` is the present first server, if any: it stays first unless another one is clearly
     nearer.
     """
 
@@ -127,7 +126,7 @@ def _clearly_nearer(took_s: float | None, than_s: float | None) -> bool:
 def arrange(
     order: Order, number: int, round_trips_s: Sequence[float | None], first: int | None
 ) -> tuple[int, ...]:
-    """Return the places of a list in the order of this policy."""
+    """Return the indexes of a list in the order of this policy."""
     if order is Order.SPREAD:
         return spread(len(round_trips_s), number)
     if order is Order.NEAREST:
@@ -135,23 +134,23 @@ def arrange(
     return tuple(range(len(round_trips_s)))
 
 
-# When to ask a second server the same: never for writes, and only if the first one is slow.
+# Hedging: asking a second server for the same query if the first one is slow; never for writes.
 #
-# A hedged read goes to the next server too if no answer has come after a while: a fixed time, or
-# the 95th percentile of the recent queries' times (then at most one query in twenty is sent
-# twice). The first answer counts, the other attempt is cancelled.
+# A hedged query goes to the next server, too, if there is no answer after a fixed time, or after
+# the 95th percentile of the recent queries' times (then at most one query in twenty is sent twice).
+# The first answer counts, the other attempt is cancelled.
 
 
 RECENT = 100
-"""So many queries' times are kept; chosen, not measured."""
+"""The number of query times that are kept; chosen, not measured."""
 RECENT_MIN = 20
-"""Fewer do not show what is slow."""
+"""The number of times below which nothing counts as slow."""
 P95 = "p95"
 
 
 @dataclass(frozen=True, slots=True)
 class Hedging:
-    """The setting, and the recent times it needs."""
+    """The setting, and the times of recent queries."""
 
     after: float | str | None = None
     """Seconds, `P95`, or None: never."""
@@ -164,7 +163,7 @@ class Hedging:
         return Hedging(self.after, (*self.recent_s, seconds)[-RECENT:])
 
     def after_s(self) -> float | None:
-        """The time to wait for the first server; None: no limit."""
+        """Return the time to wait for the first server; None: no limit."""
         if not isinstance(self.after, str):
             return self.after
         if len(self.recent_s) < RECENT_MIN:
@@ -173,10 +172,10 @@ class Hedging:
 
 
 def is_hedgeable(statement: str, options: Mapping[str, str]) -> bool:
-    """True if sending this statement twice can do no more than cost time.
+    """True if sending this statement twice has no effect besides the cost.
 
-    A statement that the caller declares as a query is one (servers refuse others); one that the
-    caller gave another class is not. Otherwise the text decides.
+    A statement that the caller declares as a query is one (servers refuse others); a statement of
+    another declared class is not. Otherwise the text decides.
     """
     named = options.get("operation_class")
     return reads_only(statement) if named is None else named == "query"

@@ -44,7 +44,7 @@ from haclient.statements import Split, split
 
 DEFAULT_SERVERS = "http://127.0.0.1:8080"
 TABLE_ROWS_MAX = 1000
-"""Rows that the table format shows by default: a table is drawn in memory."""
+"""The number of rows that the table format shows by default: a table is drawn in memory."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class PrintCompletion(argparse.Action):
-    """Prints the script for a shell, and ends."""
+    """Prints the completion script for a shell, and exits."""
 
     def __call__(
         self,
@@ -119,7 +119,7 @@ class PrintCompletion(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> NoReturn:
-        """See argparse."""
+        """Print the script and exit; see argparse."""
         try:
             import shtab
         except ImportError:
@@ -132,7 +132,7 @@ class PrintCompletion(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the arguments of a command and of those below it."""
+    """Yield the arguments of a command and of its subcommands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -164,7 +164,7 @@ _BECAME = {
 
 
 class Runner:
-    """Runs statements on one connection and shows what comes of them."""
+    """Runs statements on one connection and shows their results."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.form: str = "json" if options.json else options.format or "table"
@@ -177,7 +177,7 @@ class Runner:
         self.full_errors: bool = options.errors == "full"
         self.last_error: Error | None = None
         self.muted = False
-        """True while the prompt asks for names: nothing is shown beside what is typed."""
+        """True while the prompt asks for names: nothing else may be shown then."""
         self.code = 0
         self._waiting: Waiting | None = None
         self._shown: set[str] = set()
@@ -205,7 +205,7 @@ class Runner:
 
     @contextmanager
     def _wait(self) -> Iterator[None]:
-        """Show that something runs, and for how long."""
+        """Show that a statement runs, and for how long."""
         with Waiting(sys.stderr, not self.quiet and sys.stderr.isatty()) as self._waiting:
             try:
                 yield
@@ -216,12 +216,12 @@ class Runner:
         same = event.failed == event.next
         onward = "asked again" if same else f"→ {event.next}"
         line = f"failover: {event.failed} {onward} ({event.message})"
-        if line not in self._shown:  # a request goes round until it gives up
+        if line not in self._shown:  # a request may go to the same servers again and again
             self._shown.add(line)
             self.show(line)
 
     def run(self, statement: str, *, vertical: bool = False) -> bool:
-        """Run one statement; return whether it succeeded. ``vertical``: it ended with ``\\G``."""
+        """Run one statement; return True if it succeeded. ``vertical``: it ended with ``\\G``."""
         cursor = self.connection.cursor()
         begun = time.monotonic()
         self._shown.clear()
@@ -250,7 +250,7 @@ class Runner:
         return False
 
     def _write(self, cursor: haclient.Cursor, form: str) -> int:
-        """Write the result; what is for people and longer than the terminal goes to the pager."""
+        """Write the result; for people, one that is longer than the terminal goes to the pager."""
         out = sys.stdout
         if form not in output.FOR_PEOPLE or not out.isatty():
             shown = output.write_result(cursor, form, out, self.rows_max)
@@ -279,7 +279,7 @@ class Runner:
             self.show(f"{_BECAME.get(became, 'cancelled')} · request {cursor.request_id}")
 
     def run_all(self, parts: Split) -> int:
-        """Run statements up to the first that fails; return the exit code."""
+        """Run statements until one fails; return the exit code."""
         statements = [*parts.statements, *([parts.rest] if parts.rest else [])]
         for place, statement in enumerate(statements):
             done = self.run(statement, vertical=place in parts.vertical)
@@ -306,9 +306,9 @@ def _rows(count: int) -> str:
 
 
 def _servers(options: argparse.Namespace, report: Callable[[str], None]) -> str:
-    """Return the servers' URLs; reports what was taken for a port or a scheme that is not stated.
+    """Return the servers' URLs; reports each port or scheme that is assumed.
 
-    A scheme that is stated holds for the servers behind it, too.
+    A given scheme holds for the servers behind it, too.
     """
     given = str(options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS)
     texts = [text.strip() for text in given.split(",") if text.strip()]
@@ -338,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(options)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader, such as head, has had enough
+    except BrokenPipeError:  # the reader, such as head, has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_REJECTED
     except KeyboardInterrupt:
@@ -406,7 +406,7 @@ def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: An
 
 
 def _given_text(options: argparse.Namespace) -> str | None:
-    """Return the text to run; None if it is to be asked for."""
+    """Return the text to run; None if the user must be prompted for it."""
     if options.statement is not None and options.file is not None:
         raise InterfaceError("give a statement or --file, not both")
     if options.statement is not None:

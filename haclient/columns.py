@@ -1,4 +1,4 @@
-"""Results as Python values, far dates too, with Arrow's types named as Spark names them."""
+"""Results as Python values, with far dates, and Arrow's types under their Spark names."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from haclient.exceptions import Failure, FailureKind, NotSupportedError
 
-# Values for which pyarrow has no Python form, one by one: far dates, maps with keys that nest.
+# Single values for which pyarrow has no Python form: far dates, maps with nested keys.
 #
 # Spark has the years from -290,308 to 294,247, Python those from 1 to 9999. Dates and times beyond
-# are text, as HTTP's JSON has them (``+12024-01-02``, ``+12024-01-02T03:04:05.000Z``).
+# are text, as in HTTP's JSON (``+12024-01-02``, ``+12024-01-02T03:04:05.000Z``).
 
 
 _DAYS_OF_400_YEARS: Final = 146_097
@@ -23,7 +23,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
 def value(scalar: Any) -> Any:
-    """Return a value; raises what pyarrow does where there is none."""
+    """Return a value; raises pyarrow's error if there is no form for it."""
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -46,7 +46,7 @@ def value(scalar: Any) -> Any:
 
 
 def date_text(days: int) -> str:
-    """Return the date that is so many days after 1970-01-01."""
+    """Return the date that is ``days`` days after 1970-01-01, as text."""
     cycles, rest = divmod(days + _EPOCH_DAY - 1, _DAYS_OF_400_YEARS)
     found = datetime.date.fromordinal(rest + 1)  # in the first 400 years
     year = found.year + 400 * cycles
@@ -55,7 +55,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int) -> str:
-    """Return the time that is so many microseconds after 1970."""
+    """Return the time that is ``micros`` microseconds after 1970, as text."""
     days, rest = divmod(micros, _DAY_US)
     unit = "microseconds" if micros % 1000 else "milliseconds"
     time = (_MIDNIGHT + datetime.timedelta(microseconds=rest)).time()
@@ -67,7 +67,7 @@ def _entries(scalar: Any) -> list[tuple[Any, Any]]:
     return list(zip(entries.field(0), entries.field(1), strict=True))
 
 
-# Results as Python values: Arrow's types named as Spark names them, batches turned into rows.
+# Results as Python values: Spark's names of Arrow's types, batches turned into rows.
 
 
 _SIMPLE = {
@@ -107,7 +107,7 @@ class Column(NamedTuple):
 
 
 def type_name(kind: Any) -> str:
-    """Return the Spark name of an Arrow type, without parameters but for what is inside it."""
+    """Return the Spark name of an Arrow type; only inner types have parameters."""
     if pa.types.is_map(kind):
         return f"MAP<{_inner(kind.key_type)}, {_inner(kind.item_type)}>"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -131,7 +131,7 @@ def describe(schema: Any) -> list[Column] | None:
 
 
 def is_variant(field: Any) -> bool:
-    """Return whether a column's values are the JSON texts of VARIANTs."""
+    """True if a column's values are the JSON texts of VARIANTs."""
     return bool((field.metadata or {}).get(_NOTE) == b"variant")
 
 

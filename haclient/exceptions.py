@@ -1,6 +1,6 @@
 """The exceptions of PEP 249, each with the server's facts about the failure.
 
-Which class is raised follows from the failure's kind and its SQLSTATE, never from its text.
+The class follows from the failure's kind and its SQLSTATE, never from its text.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class FailureKind(StrEnum):
     AVAILABILITY = "availability"
     """No server could answer in time."""
     REFUSED = "refused"
-    """The server will not run the request as it stands; nothing was changed."""
+    """The server refuses the request in this form; nothing was changed."""
     CLIENT = "client"
-    """Found wrong here, before anything was sent."""
+    """The client found the fault before anything was sent."""
 
 
 class Outcome(StrEnum):
@@ -30,7 +30,7 @@ class Outcome(StrEnum):
     REJECTED = "REJECTED"
     """It has no effect on any cluster, now or later."""
     UNKNOWN = "UNKNOWN"
-    """It may have been or may yet be applied; a repetition with the same request id shows it."""
+    """It may have been applied, or may be applied later; repeating its request id shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Failure:
     cluster: str = ""
     log_offset: int | None = None
     status: int | None = None
-    """The HTTP status, where there was an answer."""
+    """The HTTP status, if there was an answer."""
     retry_after_s: float = 0.0
-    """The server asks to be left alone for so long."""
+    """The pause that the server asks for."""
     final: bool = False
-    """Of a rejected write of which a server was asked: no cluster applies it, now or later."""
+    """Of a rejected write, after a server was asked: no cluster applies it, now or later."""
 
 
 class Warning(Exception):
@@ -108,7 +108,7 @@ class IntegrityError(DatabaseError):
 
 
 class InternalError(DatabaseError):
-    """The server failed in a way it does not explain."""
+    """The server failed without an explanation."""
 
 
 class ProgrammingError(DatabaseError):
@@ -116,7 +116,7 @@ class ProgrammingError(DatabaseError):
 
 
 class NotSupportedError(DatabaseError):
-    """The server will not do this, such as replicating what differs from cluster to cluster."""
+    """The server refuses this, such as a statement with different results on different clusters."""
 
 
 # The first two characters of a SQLSTATE name its class.

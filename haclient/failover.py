@@ -1,21 +1,21 @@
 """The choice of a server, and the end of attempts: the policy alone, as plain values.
 
 A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
-until that one fails for availability or announces that it is leaving. Then it tries the others at
-once, each once: first those without a known fault, then those whose circuit is open
-(`haclient.choosing`), last those that are leaving. After such a *round* has failed wholly, it
-pauses (exponential backoff with jitter) and starts a new round, until the request's deadline passes
-or no server has been available for ``outage_s``. An answer, be it a result or an application error,
-ends the request; so does the second error without an explanation. While the client is not with its
-first server, it probes those that it prefers to the current one and goes back to one that has been
+until that one fails for availability or announces that it is leaving. Then it tries each of the
+others once: first those without a known fault, then those with an open circuit
+(`haclient.choosing`), last those that are leaving. After a *round* without success, it pauses
+(exponential backoff with jitter) and starts a new round, until the request's deadline passes or no
+server has been available for ``outage_s``. An answer, be it a result or an application error, ends
+the request; so does the second error without an explanation. While the client is not with its first
+server, it probes the servers that it prefers to the current one and goes back to one that has been
 ready for ``failback_after_s``.
 
 Two values: `Memory` is a connection's knowledge of its servers, shared by its requests; `Progress`
-is one request's own. Time (seconds on a monotonic clock) and randomness are arguments. Invariants:
-no attempt starts at or after the deadline; nothing is repeated after an answer; every server is
-tried before the client gives up, unless the deadline passes; a request that is not repeatable (has
-no request id) is never sent again once a server may have seen it; a server that is leaving comes
-last until it has reported that it is ready.
+is that of one request. Time (seconds on a monotonic clock) and randomness are arguments.
+Invariants: no attempt starts at or after the deadline; nothing is repeated after an answer; every
+server is tried before the client gives up, unless the deadline passes; a request that is not
+repeatable (has no request id) is never sent again once a server may have seen it; a server that is
+leaving comes last until it has reported that it is ready.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from haclient.choosing import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
 UNEXPLAINED_MAX = 2
-"""After errors without an explanation from so many clusters, the request itself is at fault: it
-would go from one to the next for ever, with the same effect on each."""
+"""After unexplained errors of so many clusters the request is at fault: otherwise it would go to
+one cluster after another for ever, with the same effect."""
 PATIENCE_PROBES_MAX = 20
-"""Probes by which a client's patience grows at most; chosen, not measured."""
+"""The most probes that can be added to a client's patience; chosen, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class Policy:
     """The settings; chosen, not measured, unless stated."""
 
     connect_timeout_s: float = 0.5
-    """A server that does not take a connection within this is passed over."""
+    """A server that does not accept a connection within this time is skipped."""
     outage_s: float = 30.0
-    """Give up when for so long every server was unavailable."""
+    """A request gives up when every server was unavailable for this long."""
     busy_s: float = 600.0
-    """Likewise when they are well and busy, a request that has no deadline of its own."""
+    """A request without a deadline gives up when every server was busy for this long."""
     backoff_first_s: float = 0.05
     backoff_max_s: float = 2.0
     circuit_s: float = 2.0
-    """A server that failed is asked after the others for this long, and for twice as long with
-    each further failure in a row …"""
+    """A server that failed is asked after the others for this long, and for twice as long with each
+    further failure in a row …"""
     circuit_max_s: float = 60.0
     """… up to this."""
     failback_after_s: float = 10.0
@@ -57,19 +57,19 @@ class Policy:
     refresh_s: float = 10.0
     """The age at which the knowledge of the ring's servers is refreshed."""
     silence_s: float = 0.25
-    """After this long without a byte of the answer the server's liveness is probed, and again
-    this long after each sign of life. However long an answer takes, it is waited for."""
+    """The time without a byte of the answer after which the server's liveness is probed, and again
+    after each sign of life. While the server lives, the client waits for the answer."""
     probe_timeout_s: float = 0.25
     probes_missed: int = 2
-    """Unanswered probes in a row that make a server hung: with the above, after 0.75 s, so that
-    the next server's answer is there within a second."""
+    """The number of unanswered probes in a row after which a server counts as hung: with the values
+    above after 0.75 s, so that the next server answers within a second."""
     probes_refused: int = 9
-    """Refused probes in a row that make it so, after 2.5 s: the door of a HAProc that went out of
-    service is closed while it still finishes what it has under way."""
+    """The number of refused probes in a row after which it counts as hung, after 2.5 s: a HAProc
+    that leaves service closes its door while it still finishes its requests."""
 
     @property
     def hung_after_s(self) -> float:
-        """The longest time until a request that awaits a frozen server notices it."""
+        """Return the longest time until a request that waits for a frozen server notices it."""
         return self.silence_s + self.probes_missed * self.probe_timeout_s
 
 
@@ -77,17 +77,18 @@ class AttemptEnd(StrEnum):
     """The end of one attempt at one server."""
 
     ANSWERED = "answered"
-    """With a result, or an error that every server would give."""
+    """A result, or an error that every server would give."""
     NOT_REACHED = "not reached"
     """No connection: the server cannot have seen the request."""
     NOT_TAKEN = "not taken"
-    """The server reports that it cannot now, and that it has done nothing."""
+    """The server reports that it cannot run the request now, and has done nothing."""
     BUSY = "busy"
-    """The same, because it has as much to do as it takes: it is well, and asked again later."""
+    """The server reports the same, because it is at its limit: it works, and is asked again
+    later."""
     LEAVING = "leaving"
-    """The same, because it is going out of service."""
+    """The server reports the same, because it is leaving service."""
     UNEXPLAINED = "unexplained"
-    """The server's cluster failed with an error without an explanation, and lives on."""
+    """The server's cluster failed with an error without an explanation, and lives."""
     IN_DOUBT = "in doubt"
     """The connection broke, the server hung, or it reports an unknown outcome."""
     TIMED_OUT = "timed out"
@@ -105,7 +106,7 @@ class Reason(StrEnum):
     """Every server was well, and busy for ``busy_s``, with a request that has no deadline (those of
     ``haclient.spark``)."""
     NOT_REPEATABLE = "it may have been carried out and has no request id to repeat it with"
-    """It may have been carried out and has no request id: look before you repeat it."""
+    """It may have been carried out and has no request id: check before you repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,9 @@ class ServerState:
 
     breaker: Breaker = CLOSED
     leaving: bool = False
-    """It takes nothing new; only its own word that it is ready ends this."""
+    """It accepts no new requests, until it reports that it is ready."""
     ready_since: float | None = None
-    """It has reported so at each probe since."""
+    """The time since which each probe found it ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +131,18 @@ class Memory:
 
     @staticmethod
     def of(preferred: tuple[int, ...]) -> Memory:
-        """Return the memory of a connection that has asked nobody yet."""
+        """Return the memory of a connection that has asked no server yet."""
         if not preferred:
             raise ValueError("at least one server is needed")
         return Memory(preferred[0], preferred, (ServerState(),) * (max(preferred) + 1))
 
     def with_standing(self, server: int, standing: ServerState) -> Memory:
-        """Return the memory with this server's standing."""
+        """Return the memory with this server's state."""
         servers = (*self.servers[:server], standing, *self.servers[server + 1 :])
         return replace(self, servers=servers)
 
     def place(self, server: int) -> int:
-        """Return its place in the list; behind all others if it is not in use any more."""
+        """Return the server's index in the list; one that is not in use is behind all others."""
         return self.preferred.index(server) if server in self.preferred else len(self.preferred)
 
 
@@ -155,13 +156,13 @@ class Progress:
     """The servers left in this round."""
     round: int = 0
     in_doubt: bool = False
-    """A server may have carried it out."""
+    """True if a server may have carried it out."""
     outage_since: float | None = None
     busy_since: float | None = None
     unexplained: int = 0
-    """The number of errors of clusters that explained nothing."""
+    """The number of unexplained errors of clusters."""
     wait_s: float | None = None
-    """The least that a busy server of this round asked to be left alone for; None: none did."""
+    """The shortest pause that a busy server of this round asked for; None: none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Raise it to the caller."""
+    """Raise the failure to the caller."""
 
     outcome: Outcome
     reason: Reason
@@ -188,14 +189,14 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer stands."""
+    """Return the answer."""
 
 
 Action = Try | Pause | GiveUp | Done
 
 
 def rank(memory: Memory, server: int, now: float) -> tuple[bool, bool, bool, int]:
-    """Return the sort key of servers: the current one first, those best left alone last."""
+    """Return the sort key of servers: the current one first, leaving and failed ones last."""
     known = memory.servers[server]
     return (
         known.leaving,
@@ -213,7 +214,7 @@ def begin(
     repeatable: bool,
     in_doubt: bool = False,
 ) -> tuple[Memory, Progress, Action]:
-    """Start a request; ``in_doubt``: it was sent before, by whomever."""
+    """Start a request; ``in_doubt``: it may have been sent before."""
     progress = Progress(now + timeout_s, repeatable, memory.preferred, in_doubt=in_doubt)
     return _next(policy, memory, progress, now)
 
@@ -228,9 +229,9 @@ def after(
     jitter: float,
     wait_s: float = 0.0,
 ) -> tuple[Memory, Progress, Action]:
-    """Take an attempt's end into account; ``jitter`` is random in [0, 1).
+    """Return the next action after an attempt's end; ``jitter`` is random in [0, 1).
 
-    ``wait_s``: what a busy server asked for.
+    ``wait_s``: the pause that a busy server asked for.
     """
     if end is AttemptEnd.ANSWERED:
         return _answered(memory, server), progress, Done()
@@ -255,12 +256,12 @@ def noted(
     now: float,
     wait_s: float = 0.0,
 ) -> tuple[Memory, Progress]:
-    """Take a failure into account while another server is still being asked the same."""
+    """Note a failure while another server is still being asked the same."""
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress
-    if end is AttemptEnd.UNEXPLAINED:  # nothing that is known against the server
+    if end is AttemptEnd.UNEXPLAINED:  # this is not known to be the server's fault
         return memory, replace(progress, unexplained=progress.unexplained + 1)
-    if end is AttemptEnd.BUSY:  # a server that answers so is no outage
+    if end is AttemptEnd.BUSY:  # a busy server is no outage
         least_s = wait_s if progress.wait_s is None else min(progress.wait_s, wait_s)
         busy_since = now if progress.busy_since is None else progress.busy_since
         progress = replace(progress, outage_since=None, busy_since=busy_since, wait_s=least_s)
@@ -282,7 +283,7 @@ def resume(
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
-    """Return the server that may be tried beside the present one; none of doubtful health."""
+    """Return the server to ask beside the present one, of known health; None if there is none."""
     for server in sorted(progress.untried, key=lambda each: rank(memory, each, now)):
         known = memory.servers[server]
         if not known.leaving and known.breaker == CLOSED:
@@ -291,15 +292,15 @@ def second(memory: Memory, progress: Progress, now: float) -> int | None:
 
 
 def tried(progress: Progress, server: int) -> Progress:
-    """Return the progress when this server has been asked, too."""
+    """Return the progress after this server was asked, too."""
     return replace(progress, untried=tuple(s for s in progress.untried if s != server))
 
 
 def final_outcome(progress: Progress, reported: Outcome, log_offset: int | None) -> Outcome:
     """Return the outcome of a request that was answered with an error.
 
-    If an earlier attempt is in doubt, only an answer that comes from the request's own record in
-    the log (it has an offset) settles what became of it.
+    If an earlier attempt is in doubt, only an answer from the request's own record in the log (it
+    has an offset) decides it.
     """
     return Outcome.UNKNOWN if progress.in_doubt and log_offset is None else reported
 
@@ -309,7 +310,7 @@ def _next(
 ) -> tuple[Memory, Progress, Action]:
     if now >= progress.deadline:
         return memory, progress, GiveUp(_outcome(progress), Reason.DEADLINE)
-    # Chosen only now: other requests may have met a failure meanwhile.
+    # Chosen only now, because other requests may have met failures meanwhile.
     server = min(progress.untried, key=lambda each: rank(memory, each, now))
     known = memory.servers[server]
     breaker = known.breaker.tried(policy.circuit_s, policy.circuit_max_s, now)
@@ -319,7 +320,7 @@ def _next(
 
 
 def failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
-    """Take into account that a server failed, in an attempt or in the middle of its answer."""
+    """Note that a server failed, in an attempt or in the middle of its answer."""
     known = memory.servers[server]
     breaker = known.breaker.failed(policy.circuit_s, policy.circuit_max_s, now)
     return memory.with_standing(server, replace(known, breaker=breaker, ready_since=None))
@@ -369,7 +370,7 @@ def _answered(memory: Memory, server: int) -> Memory:
 
 
 def left(memory: Memory, server: int) -> Memory:
-    """Take into account that a server is going out of service."""
+    """Note that a server is leaving service."""
     known = memory.servers[server]
     return memory.with_standing(server, replace(known, leaving=True, ready_since=None))
 
@@ -382,7 +383,7 @@ def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
 
 
 def to_probe(memory: Memory) -> tuple[int, ...]:
-    """Return the servers to probe: those preferred to the current one, those leaving."""
+    """Return the servers to probe: those preferred to the current one, and leaving ones."""
     better = memory.preferred[: memory.place(memory.current)]
     return tuple(s for s in memory.preferred if s in better or memory.servers[s].leaving)
 
@@ -390,7 +391,7 @@ def to_probe(memory: Memory) -> tuple[int, ...]:
 def probed(
     policy: Policy, memory: Memory, server: int, ready: bool, now: float, stays: bool = False
 ) -> Memory:
-    """Take in a server's readiness; go back to it unless the client must stay."""
+    """Note a server's readiness; go back to it unless the client must stay."""
     known = memory.servers[server]
     if not ready:
         return memory.with_standing(server, replace(known, ready_since=None))
@@ -418,7 +419,7 @@ class Pulse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """Judges a server that has not answered for ``silence_s``, probe by probe."""
+    """The judgement on a server that has not answered for ``silence_s``, probe by probe."""
 
     silent: int = 0
     refused: int = 0
@@ -434,9 +435,9 @@ class Liveness:
     def hung(self, policy: Policy, hung_before: int = 0) -> bool:
         """True if the request should stop waiting for the answer.
 
-        ``hung_before``: the number of attempts in a row that had ended so when this one began. If
-        one server after another seems to be hung, the machine or the network is slow. Each such
-        attempt adds a probe, so that the request waits long enough at last.
+        ``hung_before``: the number of attempts in a row that had ended as hung when this one began.
+        If server after server seems to be hung, the machine or the network is slow. Each such
+        attempt adds a probe, so that the request finally waits long enough.
         """
         missed = policy.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
         return self.silent >= missed or self.refused >= policy.probes_refused

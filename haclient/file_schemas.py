@@ -1,8 +1,8 @@
 """The table that a file's rows fit in: its columns and their types, as SQL has them.
 
-Parquet and Arrow state their types. Texts do not: all of them are read, and a column gets the type
-that fits every value. For CSV that is what the ring's reader takes for the type, else STRING. JSON
-has no dates, so its texts are STRING.
+Parquet and Arrow state their types. Text files do not: all texts are read, and a column gets the
+type that fits every value. For CSV it is the type that the ring's reader would take, else STRING.
+JSON has no dates, so its texts are STRING.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN_TYPES: Final = frozenset(
     | {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}
 )
 _LIKE_A_CODE: Final = re.compile(rb"(?<![\w.:-])(?:\+|-?0)[0-9]")
-"""Digits with a zero or a plus in front, wherever they stand."""
+"""Digits with a zero or a plus before them, at any place of the text."""
 _UNSIGNED: Final = {8: "SMALLINT", 16: "INT", 32: "BIGINT", 64: "DECIMAL(20,0)"}
 
 
@@ -46,7 +46,7 @@ class TableColumn:
 def table_of(file: LoadFile, stated: Mapping[str, str]) -> list[TableColumn]:
     """Return the columns of a table for this file. Raises OSError, DataError, InterfaceError.
 
-    ``stated``: types by column, in place of the file's own or of what its texts look like.
+    ``stated``: types by column, instead of the file's own or inferred ones.
     """
     form = file.form
     is_text = form.kind in (FileKind.CSV, FileKind.JSON_LINES)
@@ -70,7 +70,7 @@ def _column(field: Any, form: FileForm, stated: str | None) -> TableColumn:
     if form.kind is FileKind.CSV and pa.types.is_time(kind):
         kind = pa.string()
     if form.time_zone is not None and pa.types.is_timestamp(kind):
-        kind = pa.timestamp("us", "UTC")  # its texts are moments of that zone
+        kind = pa.timestamp("us", "UTC")  # its texts are times in that zone
     try:
         return TableColumn(field.name, sql_type(kind))
     except DataError as error:
@@ -131,7 +131,7 @@ def _both(name: str, one: Any, other: Any, is_csv: bool) -> Any:
         schemas = [pa.schema({name: kind}) for kind in (one, other)]
         return pa.unify_schemas(schemas, promote_options="permissive").field(name).type
     except pa.ArrowException:
-        if is_csv:  # any field is a text
+        if is_csv:  # each field is a text
             return pa.string()
         raise _mixed(name, f"{one} and {other}") from None
 
@@ -141,7 +141,7 @@ def _mixed(name: str, what: str) -> DataError:
 
 
 def _csv_types(data: bytes, query: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of some records, read as the ring reads them."""
+    """Yield names and types of the columns of some records, read as the ring reads them."""
     names = next(csv.reader([query["columns"]], strict=True))
     if len({name.lower() for name in names}) < len(names):
         raise ValueError(f"a column comes twice: {query['columns']}")
@@ -163,7 +163,7 @@ def _csv_types(data: bytes, query: Mapping[str, str]) -> Iterator[tuple[str, Any
 
 
 def _has_codes(texts: Any) -> bool:
-    """Return whether a text begins with a zero or a plus, which a number would lose."""
+    """True if any text begins with a zero or a plus, which a number would lose."""
     return bool(pc.any(pc.match_substring_regex(texts, r"^\s*(\+|-?0)\d")).as_py())
 
 
@@ -188,7 +188,7 @@ def _csv_table(
 
 
 def _json_types(data: bytes, stated: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of some lines."""
+    """Yield names and types of the columns of some lines."""
     values: dict[str, list[Any]] = {}
     for line in filter(bytes.strip, data.split(b"\n")):
         row = json.loads(line)
@@ -212,12 +212,12 @@ def create_statement(table: str, columns: Iterable[TableColumn]) -> str:
 
 
 def table_name(table: str) -> str:
-    """Return a table's name as SQL has it: each part in backquotes, unless that was done."""
+    """Return a table's name as SQL has it: parts in backquotes, unless it has some already."""
     return table if "`" in table else ".".join(map(quoted, table.split(".")))
 
 
 def stated_types(text: str | None) -> dict[str, str]:
-    """Read ``id INT, price DECIMAL(10,2)``: types by column. Raises InterfaceError."""
+    """Return types by column, of ``id INT, price DECIMAL(10,2)``; raises InterfaceError."""
     given = text or ""
     parts, begin, depth = [], 0, 0
     for _, start, end in pieces(given):
@@ -238,7 +238,7 @@ def stated_types(text: str | None) -> dict[str, str]:
 
 
 def of_result(schema: Any) -> list[TableColumn]:
-    """Return the columns of a result, which are those of the table that was read."""
+    """Return the columns of a result, which are those of the queried table."""
     return [TableColumn(field.name, _type_there(field)) for field in schema]
 
 
@@ -247,12 +247,12 @@ def _type_there(field: Any) -> str:
         return "VARIANT"
     try:
         return sql_type(field.type)
-    except DataError:  # of no file's: the names of both types differ
+    except DataError:  # a type that files do not have: shown under its own name
         return type_name(field.type)
 
 
 def differences(wanted: Sequence[TableColumn], there: Sequence[TableColumn]) -> list[str]:
-    """Return in words how a table's columns differ from those that a file needs; empty: not."""
+    """Return the differences of a table's columns from those of a file, as texts."""
     ours, theirs = ({c.name.lower(): c for c in columns} for columns in (wanted, there))
     lacking = [f"it has no {each}" for name, each in ours.items() if name not in theirs]
     more = [f"the file has no {each}" for name, each in theirs.items() if name not in ours]

@@ -1,4 +1,4 @@
-"""A file to load: what it holds, where its records end, and the pieces in which it is sent."""
+"""A file to load: its form, the ends of its records, and the pieces in which it is sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from haclient.arrow import Rows
 from haclient.exceptions import DataError, InterfaceError
 from haclient.protocol import Body, columns_text
 
-# Where the records of a text file end, so that it can be cut between two of them.
+# The ends of records in a text file, so that it can be cut between two of them.
 
 
 RECORD_BYTES_MAX: Final = 4 << 20
@@ -30,7 +30,7 @@ RECORD_BYTES_MAX: Final = 4 << 20
 BOM: Final = b"\xef\xbb\xbf"
 
 Cut = Callable[[bytes], int]
-"""Returns where the last whole record of some bytes ends, 0 if there is none."""
+"""Returns the end of the last whole record of some bytes, 0 if there is none."""
 
 
 class Readable(Protocol):
@@ -42,16 +42,16 @@ class Readable(Protocol):
 
 
 def line_end(data: bytes) -> int:
-    """Cut JSON lines."""
+    """Return the end of the last line, 0 if there is none."""
     return data.rfind(b"\n") + 1
 
 
 class CsvRecords:
-    """Cuts CSV: in quotes, which begin a field, line ends are text."""
+    """Cuts CSV: inside quotes, which begin a field, line ends are text."""
 
     def __init__(self, delimiter: str) -> None:
         within = rb"[^\r\n" + re.escape(delimiter.encode()) + rb"]"
-        # Atomic groups: Python before 3.11.5 gets possessive ones wrong.
+        # Atomic groups, because Python before 3.11.5 has a bug in possessive ones.
         quoted = rb'"(?>[^"]*(?:""[^"]*)*)"'
         field = rb'[^"\n]++|(?<!' + within + rb")" + quoted + rb"|(?<=" + within + rb')"'
         self._first = re.compile(rb"(?>(?:" + field + rb")*)\n")
@@ -65,15 +65,15 @@ class CsvRecords:
         return found.end() if found is not None else 0
 
     def first(self, data: bytes) -> bytes:
-        """Return the first record with its end; all if none ends."""
+        """Return the first record with its line end; all bytes if none ends."""
         found = self._first.match(data)
         return found.group() if found is not None else data
 
 
 def pieces(source: Readable, cut: Cut, piece_bytes: int) -> Iterator[bytes]:
-    """Yield whole records, about so many bytes at a time; the same each time. Raises DataError.
+    """Yield whole records in pieces of about ``piece_bytes``, the same each time. Raises DataError.
 
-    A mark of the byte order stays in front of the first one, for the server to leave out.
+    A byte order mark stays before the first one; the server removes it.
     """
     rest = source.read(piece_bytes)
     mark = BOM if rest.startswith(BOM) else b""
@@ -92,14 +92,14 @@ def pieces(source: Readable, cut: Cut, piece_bytes: int) -> Iterator[bytes]:
         yield mark + rest
 
 
-# A file to load: what it holds, and the pieces in which it is sent, the same each time.
+# A file to load: its form, and the pieces in which it is sent, the same each time.
 #
-# Texts are cut between two records and sent as they are, since the server knows the columns'
-# types; Parquet and Arrow are read here, and go as Arrow.
+# Text files are cut between two records and sent unchanged, because the server knows the columns'
+# types; Parquet and Arrow files are read here, and sent as Arrow.
 
 
 PIECE_BYTES: Final = 12 << 20
-"""Three or four make a statement of a cluster's, by its `limits.batch_arrow_bytes_max`. Measured:
+"""Three or four pieces make one statement of a cluster (`limits.batch_arrow_bytes_max`). Measured:
 smaller ones cost more, larger ones more memory."""
 _READ_BYTES: Final = 1 << 20
 _CONTINUES: Final = b"\xff\xff\xff\xff"
@@ -108,7 +108,7 @@ _ENDS: Final = _CONTINUES + bytes(4)
 
 
 class FileKind(StrEnum):
-    """The content of a file; texts may be packed with gzip."""
+    """The format of a file; text files may be packed with gzip."""
 
     CSV = "csv"
     JSON_LINES = "jsonl"
@@ -142,7 +142,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """The form of a file; the fields beside ``kind`` are those of the server's rows."""
+    """The form of a file; the fields beside ``kind`` are parameters of the server's rows."""
 
     kind: FileKind
     columns: str | None = None
@@ -159,7 +159,7 @@ class FileForm:
 
 
 def form_of(path: Path, kind: str | None = None, **options: str | None) -> FileForm:
-    """Return the form of a file, by its name unless ``kind`` states it; raises InterfaceError."""
+    """Return the form of a file, by its name unless ``kind`` is given; raises InterfaceError."""
     suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     try:
         found = FileKind(kind) if kind else _SUFFIXES[suffix.lower()]
@@ -180,10 +180,10 @@ class FilePiece:
 
     number: int
     begins: str
-    """The place in the file, for people."""
+    """The piece's first line or row, for people."""
     body: Callable[[], Body]
     file_bytes: int
-    """The bytes of the file that it covers."""
+    """The number of the file's bytes that it covers."""
     query: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -191,7 +191,7 @@ class FilePiece:
 class Loaded:
     """The progress of a load: the part that the ring has acknowledged.
 
-    ``bytes`` of the file's ``size``; ``rows`` in ``pieces``, of which ``skipped`` were there
+    ``bytes`` of the file's ``size``; ``rows`` in ``pieces``; ``skipped``: pieces that the ring had
     before.
     """
 
@@ -230,20 +230,20 @@ class LoadFile:
         return made.hexdigest()[:16]
 
     def pieces(self) -> Iterator[FilePiece]:
-        """Yield the pieces; a file without rows is one, whose table and columns are checked so."""
+        """Yield the pieces; an empty file is one piece, so that table and columns are checked."""
         with self._explained():
             for piece in self._found():
                 self._check_unchanged()
                 yield piece
 
     def schema(self) -> Any:
-        """Return the columns that a Parquet or Arrow file states, as Arrow has them."""
+        """Return the schema of a Parquet or Arrow file."""
         with self._explained(), closing(self._batches()) as batches:
             return next(batches)[0].schema
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise DataError for what the file is not, or if it has changed."""
+        """Raise DataError if the file has another format, or has changed."""
         try:
             yield
         except pa.ArrowNotImplementedError as error:
@@ -325,7 +325,7 @@ def _columns(header: bytes, delimiter: str) -> str:
 
 
 def _of_parquet(path: Path, piece_bytes: int) -> Generator[tuple[Any, float], None, None]:
-    """Yield batches, the first one empty, and what share of all rows there is up to each."""
+    """Yield batches, the first one empty, each with the share of the rows up to its end."""
     with pq.ParquetFile(path, buffer_size=_READ_BYTES, coerce_int96_timestamp_unit="us") as file:
         schema = _with_moments(file)
         done, total = 0, max(1, file.metadata.num_rows)
@@ -339,7 +339,7 @@ def _of_parquet(path: Path, piece_bytes: int) -> Generator[tuple[Any, float], No
 
 
 def _with_moments(file: Any) -> Any:
-    """Return the columns; those of INT96 are moments of Spark's, which a file does not state."""
+    """Return the schema; INT96 columns are timestamps of Spark's, which the file does not state."""
     leaves = [file.schema.column(at) for at in range(len(file.schema))]
     moments = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     fields = [
@@ -350,7 +350,7 @@ def _with_moments(file: Any) -> Any:
 
 
 def _of_arrow(path: Path) -> Generator[tuple[Any, float], None, None]:
-    """Yield batches, the first one empty, and about what share of the file there is up to each."""
+    """Yield batches, the first one empty, each with about the share of the file up to its end."""
     with path.open("rb") as file:
         size = max(1, path.stat().st_size)
         for batch in _batches(file):
@@ -358,7 +358,7 @@ def _of_arrow(path: Path) -> Generator[tuple[Any, float], None, None]:
 
 
 def _grouped(batches: Iterator[tuple[Any, float]], piece_bytes: int) -> Iterator[tuple[Any, float]]:
-    """Yield batches, the first one empty, as tables of about so many bytes, at least one."""
+    """Yield tables of about ``piece_bytes`` from batches, the first of which is empty."""
     empty, _ = next(batches)
     group, size, is_empty = [], 0, True
     for batch, share in batches:
@@ -379,9 +379,9 @@ def _no_rows(schema: Any) -> Any:
 
 
 def _batches(file: Any) -> Iterator[Any]:
-    """Yield the batches of an Arrow file, which can be read anywhere, or of a stream.
+    """Yield the batches of an Arrow file, or of an Arrow stream in a file.
 
-    One without rows goes before them and has their columns.
+    A batch without rows comes first and has their columns.
     """
     try:
         reader = pa.ipc.open_file(file)

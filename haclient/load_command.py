@@ -38,13 +38,13 @@ table, 130 interrupted.
 """
 """The text of `haclient load --help`."""
 TABLE_EXISTS: Final = "42P07"
-"""The SQLSTATE of Spark's error for a table that is there already."""
+"""The SQLSTATE of Spark's error for a table that exists already."""
 STATES_TYPES: Final = (FileKind.PARQUET, FileKind.ARROW)
 BAR_WIDTH: Final = 30
 
 
 def add_load_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what is this command's own."""
+    """Add this command's own arguments."""
     add = command.add_argument
     add("file", type=Path, help="a file of this machine")
     add("--table", required=True, help="[catalog.][schema.]name")
@@ -115,7 +115,7 @@ def load(
                 return EXIT_REJECTED
             loaded = run.run()
         except DataError as error:
-            if error.error_class:  # a server's
+            if error.error_class:  # a server's error
                 return _failed(error, run.id, bar, report)
             raise ValueError(error.message) from error
         except Error as error:
@@ -130,7 +130,7 @@ def load(
 
 
 def _columns(file: LoadFile, types: str | None) -> list[TableColumn]:
-    """Return the columns of the table to make; raises ValueError for a file that has none."""
+    """Return the columns of the new table; raises ValueError if the file cannot give them."""
     try:
         return table_of(file, stated_types(types))
     except DataError as error:
@@ -144,10 +144,10 @@ def _create(
     columns: list[TableColumn],
     report: Callable[[str], None],
 ) -> bool:
-    """Make the table, once for the load: its request id is the load's. Raises Error.
+    """Make the table, once for the load: its request id is derived from the load's. Raises Error.
 
-    A table that is there does as well, if it has the same columns. Returns False if the ring
-    rejected the statement: that is final for this load.
+    An existing table with the same columns will do. Returns False if the ring rejected the
+    statement, which is final for this load.
     """
     statement = create_statement(table, columns)
     try:
@@ -201,7 +201,7 @@ def _size(count: float) -> str:
 
 
 class Bar:
-    """One line that shows how far a load is; nothing where nobody looks."""
+    """One line that shows the progress of a load; nothing if the output is not a terminal."""
 
     def __init__(self, out: TextIO, shown: bool, now: Callable[[], float] = time.monotonic) -> None:
         self._line = Line(out, shown)
@@ -210,11 +210,11 @@ class Bar:
 
     @property
     def seconds(self) -> float:
-        """The time for which it has been shown."""
+        """Return the time since the bar was made."""
         return self._now() - self._began
 
     def show(self, loaded: Loaded) -> None:
-        """Show how far a load is."""
+        """Show the progress of a load."""
         share = loaded.bytes / loaded.size if loaded.size else 1.0
         full = int(share * BAR_WIDTH)
         line = (
@@ -226,5 +226,5 @@ class Bar:
         self._line.write(line)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         self._line.end()

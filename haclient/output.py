@@ -32,7 +32,7 @@ from haclient.columns import Column
 from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
 from haclient.type_objects import NUMBER
 
-# Text of somebody else's on a terminal, such as a job's output.
+# Foreign text on a terminal, such as a job's output.
 
 
 _ACTING: Final = re.compile(
@@ -42,7 +42,7 @@ _ACTING: Final = re.compile(
 
 
 def harmless(line: str) -> str:
-    """Return a line as a terminal may show it."""
+    """Return a line with its control characters escaped."""
     shown = _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     return shown.replace("\n", "\\n")
 
@@ -73,7 +73,7 @@ Row = tuple[Any, ...]
 
 
 class Finished(Protocol):
-    """A cursor after execute, as much as is shown of it."""
+    """The part of an executed cursor that is shown."""
 
     @property
     def description(self) -> list[Column] | None: ...
@@ -89,9 +89,9 @@ class Finished(Protocol):
 def write_result(
     cursor: Finished, form: str, out: TextIO, rows_max: int | None, columns_max: int | None = None
 ) -> int:
-    """Write a statement's result; return how many rows it had (or were shown of it).
+    """Write a statement's result; return the number of rows that were shown.
 
-    ``columns_max``: the terminal's width, from which on a table becomes vertical; None: any width.
+    ``columns_max``: the terminal's width; a wider table becomes vertical. None: any width.
     """
     names = [column.name for column in cursor.description or ()]
     rows: Iterable[Row] = iter(cursor) if names else ()
@@ -130,7 +130,7 @@ def _write_json_lines(names: list[str], rows: Iterable[Row], out: TextIO) -> int
 
 
 def _write_csv(names: list[str], rows: Iterable[Row], out: TextIO) -> int:
-    """Write RFC 4180's CSV, as the ring reads it: nothing is NULL, ``""`` is an empty text."""
+    """Write RFC 4180's CSV, as the ring reads it: an empty field is NULL, ``""`` an empty text."""
     out.write(",".join(map(_csv_field, names)) + "\n")
     count = 0
     for row in rows:
@@ -148,7 +148,7 @@ def _csv_field(value: str) -> str:
 def _write_for_people(
     columns: Sequence[Column], rows: list[Row], out: TextIO, form: str, columns_max: int | None
 ) -> int:
-    """Write rows with plain characters, so that they read the same in a pipe."""
+    """Write rows with plain characters, so that they look the same in a pipe."""
     titles = [_one_line(column.name) for column in columns]
     if len(rows) == len(titles) == 1 and isinstance(value := rows[0][0], str) and "\n" in value:
         out.writelines(_one_line(line) + "\n" for line in value.rstrip("\n").split("\n"))
@@ -184,7 +184,7 @@ def _write_table(
 
 
 def write_rows(titles: Sequence[str], rows: Sequence[Sequence[object]], out: TextIO) -> None:
-    """Write a table of anything's text; None is ``-``."""
+    """Write a table of any values' texts; None is ``-``."""
     cells = [["-" if each is None else _one_line(str(each)) for each in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(titles, *cells, strict=True)]
     right = [
@@ -194,7 +194,7 @@ def write_rows(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Tex
 
 
 def _write_vertical(titles: list[str], rows: list[Row], out: TextIO) -> None:
-    """Write a line for each column of each row; a value's further lines stand below its first."""
+    """Write a line for each column of each row; a value's further lines are below its first."""
     width = max(map(_width, titles))
     for number, row in enumerate(rows, start=1):
         out.write(f"-[ row {number} ]".ljust(ROW_RULE, "-") + "\n")
@@ -215,7 +215,7 @@ def _one_line(value: str) -> str:
 
 
 def _width(value: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     if value.isascii():
         return len(value)
     return sum(
@@ -224,7 +224,7 @@ def _width(value: str) -> int:
 
 
 def rows_of_screen(shown: str, columns: int) -> int:
-    """Return how many lines of a terminal that wide a text takes."""
+    """Return the number of lines that a text takes on a terminal of this width."""
     return sum(max(1, -(-_width(line) // max(1, columns))) for line in shown.splitlines())
 
 
@@ -259,7 +259,7 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value as JSON has it; what JSON lacks becomes text."""
+    """Return a value as JSON has it; a value that JSON lacks becomes text."""
     if isinstance(value, dict):
         return {text(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -284,9 +284,9 @@ def describe_error(error: Error) -> dict[str, Any]:
 
 
 def write_error(error: Error, form: str, out: TextIO, *, full: bool = True) -> None:
-    """Write an error, as JSON where the results are.
+    """Write an error, as JSON if the results are JSON.
 
-    ``full``: with all of its text. Spark's may go on with a plan, or with a stack.
+    ``full``: with all of its text. Spark's may contain a plan, or a stack trace.
     """
     described = describe_error(error)
     if form in ("json", "jsonl"):
@@ -309,21 +309,21 @@ def _error_lines(error: Error, described: dict[str, Any], full: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-# The terminal of `haclient`: a line that is written over and over, a spinner, the pager.
+# The terminal of `haclient`: a line that is written again and again, a spinner, the pager.
 #
-# Nothing of it is shown where nobody looks: in a pipe, a file, or with ``--quiet``.
+# It shows nothing if the output is no terminal (a pipe, a file), or with ``--quiet``.
 
 
 PAGER: Final = "less -FRX"
-"""What shows a long result if $PAGER does not say it, and less is there."""
+"""The pager for long results if $PAGER is not set, and less is installed."""
 SPINS_AFTER_S: Final = 0.5
-"""A statement that ends before shows no spinner, which would only flicker. Chosen."""
+"""The time after which a statement shows a spinner, which would only flicker before. Chosen."""
 _SPIN_S: Final = 0.1
 _SPINNER: Final = "|/-\\"
 
 
 class Line:
-    """One line of a terminal, written over and over."""
+    """One line of a terminal, written again and again."""
 
     def __init__(self, out: TextIO, shown: bool) -> None:
         self._out = out
@@ -338,7 +338,7 @@ class Line:
             self._width = max(self._width, len(text))
 
     def end(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._width:
             self.write("")
             self._out.write("\r")
@@ -347,7 +347,7 @@ class Line:
 
 
 class Waiting:
-    """Shows that something runs, and for how long; use it with ``with``.
+    """Shows that a statement runs, and for how long; use it with ``with``.
 
     Other lines for the same terminal go through `say`, so that they do not mix.
     """
@@ -378,7 +378,7 @@ class Waiting:
             self._spinner.join()
 
     def say(self, text: str) -> None:
-        """Write a line of its own."""
+        """Write a separate line."""
         with self._lock:
             self._line.end()
             print(text, file=self._out, flush=True)
@@ -396,9 +396,9 @@ class Waiting:
 
 
 def pager_of(environment: Mapping[str, str]) -> list[str]:
-    """Return the command of the pager: $PAGER, else less, if it is there; empty if there is none.
+    """Return the pager's command: $PAGER, else less, if it is installed; empty if there is none.
 
-    An empty $PAGER means that nothing is paged.
+    An empty $PAGER switches paging off.
     """
     command = shlex.split(environment.get("PAGER", PAGER))
     return command if command and shutil.which(command[0]) else []
@@ -416,10 +416,10 @@ def show(text: str, out: TextIO) -> None:
 
 
 def _paged(text: str, command: list[str]) -> bool:
-    """Return whether the pager could be started; it is left to the user to end it."""
+    """Show a text in the pager until the user ends it; return False if it could not be started."""
     with _ctrl_c_left_to_pager():
         try:
-            # Its reader may have had enough before all is written, which is no error.
+            # The user may end it before all is written, which is no error.
             subprocess.run(command, input=text, text=True, check=False)
         except OSError as error:
             print(f"haclient: the pager {command[0]}: {error.strerror}", file=sys.stderr)
@@ -429,7 +429,7 @@ def _paged(text: str, command: list[str]) -> bool:
 
 @contextmanager
 def _ctrl_c_left_to_pager() -> Iterator[None]:
-    """Do not end at Ctrl-C: the pager gets it, too. It does not inherit a function as handler."""
+    """Ignore Ctrl-C: the pager receives it, too, and does not inherit this handler."""
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         yield

@@ -59,7 +59,7 @@ class _Type:
 
 
 _VOID = _Type("VOID")
-# How many digits the integer types can need, to widen them to a DECIMAL.
+# The digits that the integer types can need, to widen them to a DECIMAL.
 _INTEGER_DIGITS = {"INT": 10, "BIGINT": 19}
 
 
@@ -238,17 +238,17 @@ _WRITERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], tuple[_Type, Any]
 
 # Many sets of parameters of one INSERT as Arrow rows, where each column has one type.
 #
-# What the server then stores is the same as for the statement: it takes rows only where they fit
-# their columns without loss. Anything else stays a statement.
+# The server then stores the same as for the statement: it takes rows only if they fit their columns
+# without loss. All other sets stay a statement.
 
 
 ROWS_MIN: Final = 1000
-"""Fewer go as a statement, for which no server looks at the table first. Chosen."""
+"""Fewer sets go as a statement, for which no server must check the table first. Chosen."""
 _BATCH_ROWS: Final = 10_000
 
 
 def as_rows(insert: ValueInsert, sets: Sequence[Parameters]) -> pa.Table | None:
-    """Return the rows of an INSERT, a column for each of its markers; None if that can't be."""
+    """Return the rows of an INSERT, a column for each marker; None if they have no such form."""
     markers = insert.markers
     if markers[0]:
         if not all(isinstance(each, Mapping) and each.keys() == set(markers) for each in sets):
@@ -268,7 +268,7 @@ def as_rows(insert: ValueInsert, sets: Sequence[Parameters]) -> pa.Table | None:
 
 
 def _column(values: list[Any]) -> pa.Array | None:
-    """Return values of one kind as Arrow has them; None if they are not."""
+    """Return values of one type as an Arrow array; None for values of different types."""
     found = set(map(type, values)) - {type(None)}
     if len(found) != 1:
         return None
@@ -280,7 +280,7 @@ def _column(values: list[Any]) -> pa.Array | None:
 
 
 def _integers(values: list[Any]) -> pa.Array:
-    """Return them in the narrowest type, which fits most columns."""
+    """Return integers in the narrowest type, which fits most columns."""
     wide = pa.array(values, pa.int64())
     for narrow in (pa.int8(), pa.int16(), pa.int32()):
         try:

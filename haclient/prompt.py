@@ -1,6 +1,6 @@
 """The prompt of `haclient sql`: statements over several lines, commands, Tab, history.
 
-It needs the extra ``cli`` (prompt_toolkit) for Tab and the history; without, it reads plain lines.
+Tab and the history need the extra ``cli`` (prompt_toolkit); without it plain lines are read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Ctrl-C cancels the statement that runs, or forgets what was typed. At the beginn
 A long result is shown by $PAGER (less -FRX); an empty $PAGER switches that off.
 `haclient sql --help` shows the options, among them --format and --rows."""
 NAMES_S: Final = 3.0
-"""The deadline of a question for names: whoever pressed Tab waits for it. Chosen."""
+"""The deadline of a query for names: a user who pressed Tab waits for it. Chosen."""
 NAMES_AGE_MAX_S: Final = 60.0
-"""Names older than this are asked for again: another client may have made a table. Chosen."""
+"""The age after which names are read again: another client may have made a table. Chosen."""
 
 
 class Runs(Protocol):
-    """What runs the prompt's statements."""
+    """The interface of the class that runs the prompt's statements."""
 
     connection: haclient.Connection
     full_errors: bool
@@ -49,7 +49,7 @@ class Runs(Protocol):
         """Show an error."""
 
     def run(self, statement: str, *, vertical: bool = False) -> bool:
-        """Run one statement; return whether it succeeded."""
+        """Run one statement; return True if it succeeded."""
 
 
 def run(runner: Runs) -> int:
@@ -82,7 +82,7 @@ def run(runner: Runs) -> int:
 
 
 def _command(runner: Runs, words: list[str]) -> None:
-    """Carry out a command of the prompt; what is none shows the help."""
+    """Run a command of the prompt; for an unknown one show the help."""
     if words not in (["\\errors", "full"], ["\\errors", "short"]):
         runner.show(HELP)
         return
@@ -92,7 +92,7 @@ def _command(runner: Runs, words: list[str]) -> None:
 
 
 class RingNames:
-    """The ring's names, asked for by statements of the session; implements `completing.Names`."""
+    """The ring's names, read by statements of the session; implements `statements.Names`."""
 
     def __init__(self, runner: Runs, now: Callable[[], float] = time.monotonic) -> None:
         self._runner = runner
@@ -128,7 +128,7 @@ class RingNames:
         try:
             with self._runner.connection.cursor() as cursor:
                 known = read(cursor.execute(question, timeout_s=NAMES_S))
-        except Error:  # Tab then offers less, until it can be asked
+        except Error:  # Tab offers less until the query succeeds
             return []
         finally:
             self._runner.muted = False
@@ -137,7 +137,7 @@ class RingNames:
 
 
 def _reader(names: statements.Names, report: Callable[[str], None]) -> Callable[[str, str], str]:
-    """Return what reads a line, of a prompt and the statement's lines before."""
+    """Return a function that reads a line, given a prompt and the statement's earlier lines."""
     try:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import Completer, Completion
@@ -151,7 +151,7 @@ def _reader(names: statements.Names, report: Callable[[str], None]) -> Callable[
         before = ""
 
         def get_completions(self, document: Any, event: Any) -> Any:
-            """Yield what fits."""
+            """Yield the fitting names and words."""
             text = f"{self.before}\n{document.text_before_cursor}"
             want = statements.wanted(text, document.text_after_cursor)
             for each in statements.completions(want, names) if want is not None else ():
@@ -162,7 +162,7 @@ def _reader(names: statements.Names, report: Callable[[str], None]) -> Callable[
     history: Any = InMemoryHistory()
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.touch(mode=0o600)  # statements may hold what others should not read
+        file.touch(mode=0o600)  # statements may contain secrets
         history = FileHistory(str(file))
     except OSError as error:
         report(f"the history is not kept: {file}: {error.strerror}")

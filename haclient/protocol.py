@@ -1,4 +1,4 @@
-"""The HTTP interface as values: what is sent, what an answer means, how an exchange can fail."""
+"""The HTTP interface as values: requests, the meaning of answers, the failures of an exchange."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from haclient.failover import AttemptEnd
 from haclient.settings import NOTHING_SEEN, SeenOffsets, whole
 from haclient.statements import quoted
 
-# What both transports share: how an exchange with one server can fail.
+# Shared by both transports: the failures of an exchange with one server.
 
 
 Body: TypeAlias = bytes | Iterator[bytes]
@@ -24,7 +24,7 @@ Body: TypeAlias = bytes | Iterator[bytes]
 
 
 class WireError(Exception):
-    """No answer from this server; ``end`` is its meaning for failing over."""
+    """There is no answer from this server; ``end`` is its meaning for failing over."""
 
     end = AttemptEnd.IN_DOUBT
     retry_after_s = 0.0
@@ -38,13 +38,13 @@ class NotReached(WireError):
 
 
 class NotTaken(WireError):
-    """The server reports that it cannot now, and that it has done nothing."""
+    """The server reports that it cannot run the request now, and has done nothing."""
 
     end = AttemptEnd.NOT_TAKEN
 
 
 class Busy(WireError):
-    """It reports so because it has as much to do as it takes."""
+    """The server reports that it is at its limit, and has done nothing."""
 
     end = AttemptEnd.BUSY
 
@@ -58,7 +58,7 @@ class InDoubt(WireError):
 
 
 class Leaving(WireError):
-    """It reports so because it is going out of service."""
+    """The server reports that it is leaving service, and has done nothing."""
 
     end = AttemptEnd.LEAVING
 
@@ -82,7 +82,7 @@ class DeadlinePassed(WireError):
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A file to upload; ``part`` is what it is for: ``file``, ``pyFiles`` or ``files``."""
+    """A file to upload; ``part`` is its purpose: ``file``, ``pyFiles`` or ``files``."""
 
     part: str
     name: str
@@ -90,16 +90,14 @@ class JobFile:
 
 
 def form(request: Mapping[str, Any], files: Sequence[JobFile]) -> tuple[str, bytes]:
-    """Return a body's type and its bytes: JSON, or a form with the files."""
+    """Return a body's media type and its bytes: JSON, or a form with the files."""
     content = json.dumps(dict(request)).encode()
     if not files:
         return "application/json", content
     digest = hashlib.sha256(content)
     for each in files:
         digest.update(each.data)
-    boundary = (
-        f"haclient-{digest.hexdigest()[:40]}"  # in no file, unless one was made to hold its hash
-    )
+    boundary = f"haclient-{digest.hexdigest()[:40]}"  # no file contains it by chance
     parts = [_part(boundary, 'name="request"', content)]
     for each in files:
         name = each.name.replace("\\", "_").replace('"', "_")
@@ -113,7 +111,7 @@ def _part(boundary: str, disposition: str, data: bytes) -> bytes:
     return f"{head}Content-Type: application/octet-stream\r\n\r\n".encode() + data + b"\r\n"
 
 
-# The HTTP interface as values: what is sent, and what an answer means.
+# The HTTP interface as values: requests, and the meaning of answers.
 #
 # The interface itself is documented in docs/reference/http.md.
 
@@ -122,13 +120,13 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 STATEMENTS = "/api/2.0/sql/statements"
 REPORT_HEADER = "haproc-report"
 STATE_HEADER = "haproc-state"
-"""An answer has it only if the server is out of service, or about to be."""
+"""The header that an answer has only if the server is out of service, or about to be."""
 SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
 ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
-"""Rows that may be taken as a statement, or were already."""
+"""Errors after which rows can be sent as a statement, or were sent as one before."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 _AT_WORK = frozenset({"HAPROC_BUSY", "HAPROC_NOT_FRESH"})
-"""Errors of a server that is well: it has as much to do, or to apply, as it can."""
+"""Errors of a server that works, but is at its limit."""
 
 _OPTIONS = frozenset(
     {
@@ -136,7 +134,7 @@ _OPTIONS = frozenset(
         *("apply_budget_s", "cache"),
     }
 )
-# The server gives up a little before the client does, so that the client gets the reason.
+# The server's deadline is a little earlier, so that the client receives the reason.
 _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
 
 
@@ -150,7 +148,7 @@ class Rejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement to send; the same bytes at every attempt, but for the session and its age."""
+    """A statement to send; the same bytes at every attempt, except the session and the age."""
 
     request_id: str
     text: str
@@ -159,7 +157,7 @@ class Statement:
     parameter_rows: list[list[dict[str, Any]]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     age_s: float = 0.0
-    """The age of the request: the time since it was first sent, before this connection sent it."""
+    """The time since the request was first sent, before this connection sent it."""
     seen: SeenOffsets = NOTHING_SEEN
     """The offsets that the answer must show at least, if its level requires it."""
 
@@ -168,7 +166,7 @@ class Statement:
     ) -> bytes:
         """Return the request's JSON; a session knows its own catalog and schema.
 
-        ``age_s``: how long ago it was first sent, now; 0 for a first attempt.
+        ``age_s``: the time since it was first sent; 0 for a first attempt.
         """
         fields: dict[str, Any] = {
             "statement": self.text,
@@ -191,7 +189,7 @@ class Statement:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of one execute that are set; raises InterfaceError for unknown ones."""
+    """Return the options of an execute that are set; raises InterfaceError for unknown ones."""
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
         raise InterfaceError(f"execute() has no option {', '.join(unknown)}")
@@ -210,12 +208,12 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def age_text(age_s: float) -> str | None:
-    """Return an age for a query; None for a first attempt, which has none."""
+    """Return an age for a URL's query; None for a first attempt, which has none."""
     return f"{age_s:.3f}" if age_s else None
 
 
 def server_timeout_s(timeout_s: float) -> float:
-    """Return the deadline to give the server when the client has this one."""
+    """Return the deadline to give the server for this deadline of the client."""
     return round(timeout_s - min(_GRACE_MAX_S, timeout_s * _GRACE_SHARE), 6)
 
 
@@ -249,7 +247,7 @@ def cancel_path(request_id: str) -> str:
 def cancelled_as(status: int, body: bytes) -> str | None:
     """Return the fate of a cancelled statement, by the server's answer.
 
-    None if it knows no such statement; empty if it states none.
+    None if the server knows no such statement; empty if it states none.
     """
     if status == 404:
         return None
@@ -268,7 +266,7 @@ def rows_path(table: str, query: Mapping[str, str | None]) -> str:
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """Return the rows' column names, the table's own if none are named."""
+    """Return column names as a line of CSV; ``*``, the table's own, if none are named."""
     if not names:
         return "*"
     if list(names) == ["*"]:
@@ -286,7 +284,7 @@ def session_start(catalog: str | None, schema: str | None) -> list[str]:
 
 
 def report(text: str | None) -> dict[str, Any]:
-    """Read the ``ha`` block of an answer; an answer without one gives an empty one."""
+    """Return the ``ha`` block of an answer; empty if there is none."""
     try:
         block = json.loads(text) if text else {}
     except ValueError:
@@ -295,12 +293,12 @@ def report(text: str | None) -> dict[str, Any]:
 
 
 def failure(status: int, body: bytes, retry_after: str | None = None) -> Failure:
-    """Return the failure for an answer with an error status, and this header of it."""
+    """Return the failure in an answer with an error status; ``retry_after``: its header."""
     return replace(_failure_of(status, body), retry_after_s=_seconds(retry_after))
 
 
 def _seconds(text: str | None) -> float:
-    """Read a Retry-After in seconds; one that is a date, which no HAProc sends, counts for none."""
+    """Return a Retry-After in seconds; 0 for one that is a date, which no HAProc sends."""
     return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
@@ -325,7 +323,7 @@ def _failure_of(status: int, body: bytes) -> Failure:
 
 
 def outcome_of(value: Any) -> Outcome:
-    """Return the outcome that a server named; unknown is what it did not name."""
+    """Return the outcome that a server named; UNKNOWN if it named none."""
     return cast(Outcome, _member(Outcome, value, Outcome.UNKNOWN))
 
 
@@ -337,7 +335,7 @@ def _member(enum: Any, value: Any, default: Any) -> Any:
 
 
 def _unexplained(status: int, body: bytes) -> Failure:
-    """An answer that is not a HAProc's own: a proxy in between, or a fault."""
+    """Return the failure in an answer that is not a HAProc's own: a proxy's, or a fault's."""
     text = body[:200].decode("utf-8", "replace").strip()
     message = f"HTTP status {status}" + (f": {text}" if text else "")
     if status in (429, 503):
@@ -351,10 +349,10 @@ def _unexplained(status: int, body: bytes) -> Failure:
 
 
 def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
-    """Return a write's outcome, as a server reports it; None if it knows of none that ended.
+    """Return a write's outcome, as a server reports it; None if it knows no ended one.
 
-    That is the ``ha`` block of one that succeeded, or the failure of one that the log has and that
-    cluster rejects; so does every other one, now and later, if it is `Failure.final`. Raises
+    The outcome is the ``ha`` block of a write that succeeded, or the failure of one that is in the
+    log and was rejected on that cluster; if it is `Failure.final`, on every cluster. Raises
     Rejected for an error that is not the statement's own.
     """
     if status == 200:
@@ -384,5 +382,5 @@ def end_of(failed: Failure) -> AttemptEnd:
 
 
 def opening_body(begin_with: Sequence[str]) -> bytes:
-    """Return the JSON that opens a session; one that is new begins with these statements."""
+    """Return the JSON that opens a session; a new one begins with these statements."""
     return json.dumps({"begin_with": list(begin_with)}, ensure_ascii=False).encode()

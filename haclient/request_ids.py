@@ -1,7 +1,7 @@
 """Request ids: made once per request and kept across its retries.
 
 They are UUIDs of version 7 (RFC 9562): the time in milliseconds, then 74 random bits, so that ids
-sort by the time they were made.
+sort by the time at which they were made.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def request_id(unix_ms: int, entropy: bytes) -> str:
 
 
 def made_s(request_id: str) -> float:
-    """Return the unix time at which an id was made; raises ValueError if it is none."""
+    """Return the unix time at which an id was made; raises ValueError if it is no id."""
     return (uuid.UUID(request_id).int >> 80) / 1000

@@ -37,7 +37,7 @@ Exit codes: 0 at least one cluster serves, 2 wrong usage, 3 none serves or no se
 
 
 def add_status_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what is this command's own."""
+    """Add this command's own arguments."""
     command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
@@ -95,7 +95,7 @@ POLL_S: Final = 0.5
 
 
 def add_submit_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what is this command's own."""
+    """Add this command's own arguments."""
     add = command.add_argument
     add("program", type=Path, help="a Python file of this machine")
     add("--py-files", metavar="FILES", default="", help="modules it imports, with commas")
@@ -212,7 +212,7 @@ def _time(unix_ms: int | None) -> str | None:
 
 
 def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobFile]]:
-    """Return the request, and the files that go with it."""
+    """Return the request, and the files that belong to it."""
     confs: dict[str, str] = {}
     for setting in options.conf:
         key, equals, value = setting.partition("=")
@@ -231,7 +231,7 @@ def read_request(options: argparse.Namespace) -> tuple[dict[str, Any], list[JobF
 
 
 def follow(jobs: Jobs, job_id: int, report: Callable[[str], None]) -> int:
-    """Show a job's log until it ends; return what the command ends with."""
+    """Show a job's log until it ends; return the command's exit code."""
     at, state, attempts = 0, "", 0
     while True:
         job = jobs.job(job_id)
@@ -246,7 +246,7 @@ def follow(jobs: Jobs, job_id: int, report: Callable[[str], None]) -> int:
 
 
 def _show(jobs: Jobs, job_id: int, at: int) -> int:
-    """Print what is new in the log; return the number of the next line."""
+    """Print the new lines of the log; return the number of the next line."""
     while True:
         page = jobs.log(job_id, at)
         lines = page["log"]

@@ -1,4 +1,4 @@
-"""The checked arguments of `connect`, TLS among them, and the freshness that answers need."""
+"""The checked arguments of `connect`, TLS among them, and the offsets that answers must show."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from haclient.choosing import P95, Order
 from haclient.exceptions import InterfaceError
 from haclient.failover import Policy
 
-# TLS of a client: whose certificates it trusts, and its own one.
+# TLS of a client: the certificates that it trusts, and its own one.
 #
 # They are the options ``ca_file``, ``certificate_file`` and ``key_file`` of `haclient.connect` and
-# `haclient.spark`; commands and the SQLAlchemy dialect take them from the environment, too.
+# `haclient.spark`; commands and the SQLAlchemy dialect read them from the environment, too.
 
 
 CA_VARIABLE = "HACLIENT_CA_FILE"
@@ -29,14 +29,14 @@ VARIABLES: Final[Mapping[str, str]] = {
     "certificate_file": CERTIFICATE_VARIABLE,
     "key_file": KEY_VARIABLE,
 }
-"""The environment's name of each option."""
+"""The environment variable of each option."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Files (PEM), and for gRPC their content.
+    """Files (PEM) for TLS, and for gRPC their content.
 
-    ``ca_file``: certificates that may have signed the servers'; None: those that the system trusts.
+    ``ca_file``: certificates that may have signed the servers'; None: the system's.
     ``certificate_file``, ``key_file``: the client's own, for servers that ask for one.
     """
 
@@ -50,12 +50,12 @@ class TlsFiles:
     def context(self) -> ssl.SSLContext:
         """Return the context of HTTPS connections.
 
-        Raises InterfaceError, and OSError if those that the system trusts cannot be read.
+        Raises InterfaceError, and OSError if the system's certificates cannot be read.
         """
         self.contents()
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
-            # A certificate that stands in ca_file is trusted itself, whoever has signed it.
+            # A certificate in ca_file is trusted itself, with any issuer.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         except OSError as error:
             if self.ca_file is None:
@@ -73,7 +73,7 @@ class TlsFiles:
         return context
 
     def contents(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Return what the three files hold; raises InterfaceError for one that cannot be read."""
+        """Return the content of the three files; raises InterfaceError for an unreadable one."""
         ca, certificate, key = (self._content(name) for name in VARIABLES)
         return ca, certificate, key
 
@@ -102,12 +102,12 @@ def tls_files(
 def tls_options(
     environ: Mapping[str, str], given: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """Return the options that are ``given``, or else those of the environment."""
+    """Return the options in ``given``, or else those of the environment."""
     found = {name: (given or {}).get(name) or environ.get(VARIABLES[name]) for name in VARIABLES}
     return {name: str(value) for name, value in found.items() if value}
 
 
-# The checked arguments of `connect`, and the freshness that a session's answers need.
+# The checked arguments of `connect`, and the offsets that a session's answers must show.
 
 
 LEVELS = ("any", "bounded", "session", "linearizable")
@@ -117,12 +117,12 @@ LEVELS = ("any", "bounded", "session", "linearizable")
 class SeenOffsets:
     """The offsets that a connection has written and seen: a session read shows at least these.
 
-    Every answer names a place in the ring's log (``after_offset``): a cluster that has applied so
-    many records shows all that the answer showed. It is kept for each cluster apart, because a
-    cluster never goes back behind what it has shown itself: while a client stays with one cluster,
-    it never waits.
+    Every answer names an offset of the ring's log (``after_offset``): a cluster that has applied
+    all records below it shows everything that the answer showed. The offsets are kept for each
+    cluster, because a cluster never goes back behind its own answers: so a client that stays with
+    one cluster never waits.
 
-    ``after_offset`` is the place that another connection handed over.
+    ``after_offset`` comes from another connection.
     """
 
     after_offset: int = 0
@@ -140,15 +140,15 @@ class SeenOffsets:
 
     @property
     def token(self) -> int:
-        """The number that stands for all of it, on any cluster."""
+        """Return the offset that stands for all of them, on any cluster."""
         return max([self.after_offset, *self.by_cluster.values()])
 
     def fields(self, consistency: str | None) -> dict[str, Any]:
         """Return the fields of a request of this level; None: the level is the server's choice."""
         if consistency == "any":
             return {}
-        # What a linearizable or bounded answer must show is measured from the log's end, but a
-        # client that changes levels still never goes back.
+        # Linearizable and bounded answers are measured from the log's end. These fields keep a
+        # client that changes levels from going back.
         fields: dict[str, Any] = {"after_offset": self.after_offset, "seen": dict(self.by_cluster)}
         return {name: value for name, value in fields.items() if value}
 
@@ -178,7 +178,7 @@ class Server:
 
     @property
     def is_local(self) -> bool:
-        """True if the URL means the machine on which it is used."""
+        """True if the URL's host is the machine on which the URL is used."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -206,26 +206,26 @@ class Settings:
     user: str | None = None
     """A label for the servers' access logs (User-Agent); the token identifies the user."""
     tls: TlsFiles = TlsFiles()
-    """Certificates, for servers whose URL is ``https``."""
+    """Certificates, for servers with an ``https`` URL."""
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 300.0
     """A request's total deadline, over all attempts; the server's default as well."""
     buffer_bytes_max: int = 64 << 20
-    """A result up to this size is read wholly before execute returns, so that a server's failure
-    in the middle of it is made good unseen. A larger one streams. Chosen, not measured."""
+    """A result up to this size is read completely before execute returns, so that a server's
+    failure in the middle of it stays hidden. A larger one is streamed. Chosen, not measured."""
     order: Order = Order.ORDERED
     client_number: int | None = None
     """The number of this client's order among all orders of `Order.SPREAD`; None: a random one."""
     discover: bool = True
-    """Learn the ring's servers from those that were given."""
+    """Learn the ring's servers from the given ones."""
     consistency: str | None = None
-    """The freshness of queries' answers, unless `execute` states it; None: the server's default."""
+    """The read level of queries, unless `execute` states it; None: the server's default."""
     acceptable_offset_lag: int | None = None
     after_offset: int = 0
     """The offset that queries must show at every level but any: the token of another connection."""
     hedge_after: float | str | None = None
-    """Seconds or `hedging.P95` after which a query goes to a second server too."""
+    """Seconds or `choosing.P95` after which a query goes to a second server, too."""
     policy: Policy = field(default_factory=Policy)
     on_failover: Callable[[Failover], None] | None = None
 
@@ -252,7 +252,7 @@ def make_settings(
     after_offset: int | None = None,
     **policy: Any,
 ) -> Settings:
-    """Check everything; raises InterfaceError with what is wrong."""
+    """Return the settings after checking all arguments; raises InterfaceError with the fault."""
     if timeout_s <= 0:
         raise InterfaceError("timeout_s must be greater than 0")
     for name, value in (("token", token), ("user", user)):
@@ -323,7 +323,7 @@ def _hedge_after(given: float | str | None) -> float | str | None:
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
-    """Read ``"http://a:1,b:2"`` or a list of such addresses; the scheme of the first is inherited.
+    """Return the servers in ``"http://a:1,b:2"`` or in a list; a scheme holds for later ones, too.
 
     The order is the order of preference. Raises InterfaceError.
     """
@@ -346,7 +346,7 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
 
 
 def server_at(index: int, text: str) -> Server:
-    """Read one URL; raises InterfaceError."""
+    """Return the server at a URL; raises InterfaceError."""
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port

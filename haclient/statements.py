@@ -1,7 +1,7 @@
-"""Just enough of Spark's SQL for a client: where a statement ends, what Tab completes.
+"""The parts of Spark's SQL that a client needs: the ends of statements, completion by Tab.
 
-Quotes, quoted names and comments are passed over as Spark's lexer does: backslash escapes in
-strings but not in raw ones (``r'…'``), doubled backquotes, nested bracket comments.
+Quotes, quoted names and comments are skipped as Spark's lexer does: backslash escapes in strings
+but not in raw ones (``r'…'``), doubled backquotes, nested bracket comments.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``statements`` are complete; ``rest`` is what follows the last ``;``.
+    """Complete ``statements``, and the ``rest`` behind the last ``;``.
 
-    ``vertical``: the places of those that end with ``\\G``, whose rows are shown one below another.
+    ``vertical``: the indexes of those that end with ``\\G``: their rows are shown one below
+    another.
     """
 
     statements: tuple[str, ...]
@@ -41,7 +42,7 @@ class Split:
 
 
 def pieces(sql: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (kind, start, end) over the whole text."""
+    """Yield (kind, start, end) of each piece of the text."""
     position = 0
     while match := _PIECE.match(sql, position):
         kind, position = match.lastgroup or "symbol", match.end()
@@ -93,7 +94,7 @@ def is_row_insert(sql: str) -> bool:
             return False
         first = False
         if rows and not depth:
-            return False  # something follows the row
+            return False  # there is more behind the row
         if kind == "symbol":
             depth += (text == "(") - (text == ")")
             rows += values and text == ")" and not depth
@@ -108,7 +109,7 @@ def is_row_insert(sql: str) -> bool:
 class ValueInsert:
     """An ``INSERT INTO table [(columns)] VALUES (…)`` of one row, of markers alone.
 
-    ``table`` is as written. ``columns`` is empty where none are named. ``markers`` are the names of
+    ``table`` is as written. ``columns`` is empty if none are named. ``markers`` are the names of
     ``:name``, empty texts for ``?``.
     """
 
@@ -118,7 +119,7 @@ class ValueInsert:
 
 
 def value_insert(sql: str) -> ValueInsert | None:
-    """Return the parts of an INSERT, if it is of exactly that form."""
+    """Return the parts of an INSERT of exactly that form; None for any other text."""
     found = [(kind, sql[b:e]) for kind, b, e in pieces(sql) if kind not in _BLANK]
     words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
     if not (words.take("INSERT") and words.take("INTO")):
@@ -156,7 +157,7 @@ class _Words:
         return taken
 
     def name(self) -> str | None:
-        """Take a name: quoted, or a word that is no word of the statement."""
+        """Take a name: a quoted one, or a word that is no word of the statement."""
         if self.at_end:
             return None
         kind, text = self._found[self._at]
@@ -166,7 +167,7 @@ class _Words:
         return text
 
     def marker(self) -> str | None:
-        """Take a marker: its name, nothing for ``?``."""
+        """Take a marker: return its name, an empty text for ``?``."""
         if self.take("?"):
             return ""
         if self.take(":") and not self.at_end and self._found[self._at][0] == "word":
@@ -189,7 +190,7 @@ class _Words:
 
 
 def unquoted(name: str) -> str:
-    """Return a name without its backquotes, of which the last one may not be there yet."""
+    """Return a name without its backquotes; the last one may be missing yet."""
     if not name.startswith("`"):
         return name
     return name[1:].removesuffix("`").replace("``", "`")
@@ -208,10 +209,10 @@ def reads_only(sql: str) -> bool:
     return not _WRITING.intersection(words)
 
 
-# What Tab completes in the prompt: tables after FROM and the like, columns, words of SQL.
+# Completion by Tab in the prompt: tables after FROM and similar words, columns, words of SQL.
 #
-# Read from the statement's pieces alone: which table a name before a dot stands for, and which
-# tables the statement names. So a CTE or a subquery has no columns to offer.
+# Only the statement's pieces are used: the table of a name before a dot, and the tables that the
+# statement names. So a CTE or a subquery has no columns to offer.
 
 
 _WORDS: Final = """
@@ -243,19 +244,19 @@ class Names(Protocol):
         """Return the schemas of the current catalog."""
 
     def tables(self, schema: str) -> list[str]:
-        """Return the tables and views of a schema, as SQL has it; empty: of the current one."""
+        """Return the tables and views of a schema, named as in SQL; empty: the current schema."""
 
     def columns(self, table: str) -> list[str]:
-        """Return the columns of a table, as SQL has it."""
+        """Return the columns of a table, named as in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The name before the cursor, and what may stand there.
+    """The name before the cursor, and the names that may be there.
 
     ``typed`` is its last part, with a leading backquote if it has one; ``before_dot`` the parts
-    before. ``expects``: the word before it that names come after. ``tables``: those of the
-    statement, by their aliases, too.
+    before. ``expects``: the word before the name, which shows the kind of name. ``tables``: those
+    of the statement, also by their aliases.
     """
 
     typed: str
@@ -269,7 +270,7 @@ Piece = tuple[str, str]
 
 
 def wanted(before: str, after: str = "") -> Wanted | None:
-    """Return what is wanted at the cursor; None within a text or a comment."""
+    """Return the wanted name at the cursor; None within a text or a comment."""
     found = [(kind, before[start:end]) for kind, start, end in pieces(before)]
     if found and found[-1][0] in ("string", "raw", "line", "block"):
         return None
@@ -285,7 +286,7 @@ def wanted(before: str, after: str = "") -> Wanted | None:
 
 
 def _spoken(found: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces that are no space and no comment, words in capitals."""
+    """Return the pieces except spaces and comments, words in capitals."""
     return [
         (kind, text.upper() if kind == "word" else text)
         for kind, text in found
@@ -294,7 +295,7 @@ def _spoken(found: Iterable[Piece]) -> list[Piece]:
 
 
 def _expected(spoken: Sequence[Piece]) -> str:
-    """Return the word that says what comes behind these pieces; empty if it says nothing."""
+    """Return the word that decides what follows these pieces; empty if none does."""
     words = [text for _, text in spoken]
     last = words[-1] if words else ""
     if last == ",":
@@ -330,7 +331,7 @@ def _is_name(piece: Piece) -> bool:
 
 
 def completions(want: Wanted, names: Names) -> list[str]:
-    """Return what fits, as SQL has it: in alphabetical order, columns and tables before words."""
+    """Return the fitting names and words, as SQL has them: sorted, names before words."""
     typed = unquoted(want.typed).lower()
     of_words: list[str] = []
     if want.before_dot:

@@ -1,9 +1,9 @@
 """The servers that a client uses: given ones, learned ones, and the known facts about them.
 
-A HAProc reports the ring's clusters and their URLs. The list that the user gave is the seed: its
-order comes first, and its URLs are used as long as they answer. A learned URL is used only once the
-cluster of that name has answered there: as a further server, or in place of a seed that does not
-answer any more. So a client whose network translates addresses goes on with the given list.
+A HAProc reports the ring's clusters and their URLs. The user's list is the seed: its order comes
+first, and its URLs are used as long as they answer. A learned URL is used only after the cluster of
+that name has answered there: as a further server, or in place of a seed that no longer answers. So
+a client in a network that translates addresses goes on with the given list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from haclient.settings import Server, server_at
 
 PATH = "/clusterStatus"
 SERVERS_MAX = 256
-"""URLs that one connection gets to know in its life; further ones are ignored."""
+"""The most URLs that one connection learns in its life; further ones are ignored."""
 SERVING = frozenset({"READY", "READ_ONLY"})
 DRAINING = frozenset({"DRAINING"})
 
@@ -30,7 +30,7 @@ class Member:
     name: str
     url: str
     state: str
-    """Empty if it does not know."""
+    """Empty if the HAProc does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Topology:
 
 
 def parse(status: int, body: bytes) -> Topology | None:
-    """Read an answer to ``GET /clusterStatus``; None if that is not what it is."""
+    """Return the answer to ``GET /clusterStatus`` as a Topology; None if it is something else."""
     try:
         fields = json.loads(body) if status == 200 else None
         if not isinstance(fields, dict):
@@ -65,29 +65,29 @@ class Known:
 
     server: Server
     cluster: str = ""
-    """The name of its cluster; empty until it has reported it."""
+    """The name of its cluster; empty until the server has reported it."""
     answers: bool = False
-    """It answered the last question."""
+    """True if it answered the last question."""
     round_trip_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Every server that a connection knows of; a place is for ever, as requests name it."""
+    """Every server that a connection knows; an index never changes, because requests use it."""
 
     known: tuple[Known, ...]
     seeds: int
-    """So many of them, the first, are the user's."""
+    """The number of the first ones that the user gave."""
     ring: str = ""
     members: tuple[Member, ...] = ()
 
     @staticmethod
     def of(seeds: tuple[Server, ...]) -> Roster:
-        """Return the facts known at the start."""
+        """Return the roster at the start."""
         return Roster(tuple(Known(server) for server in seeds), len(seeds))
 
     def described_by(self, by: Server, topology: Topology) -> Roster:
-        """Return the roster with the ring as one of its HAProcs describes it."""
+        """Return the roster with the ring as ``by``, one of its HAProcs, describes it."""
         urls = {each.server.url for each in self.known}
         found = list(self.known)
         for member in topology.members:
@@ -100,7 +100,7 @@ class Roster:
         )
 
     def identified(self, index: int, topology: Topology | None) -> Roster:
-        """Return the roster with a server's report of itself; None: nothing that counts."""
+        """Return the roster with a server's report of itself; None: no valid report."""
         before = self.known[index]
         if topology is None or (self.ring and topology.ring != self.ring):
             return self._with(index, replace(before, answers=False))
@@ -142,7 +142,7 @@ class Roster:
         return tuple(dict.fromkeys([*found, *gone]))
 
     def _learned(self, cluster: str) -> int | None:
-        """Return the server beside the seeds where a cluster answered, best at its last URL."""
+        """Return the learned server where a cluster answered, preferably at its last URL."""
         at = {member.url.rstrip("/") for member in self.members if member.name == cluster}
         found = [
             index
@@ -155,10 +155,10 @@ class Roster:
 
 
 def _follow(by: Server, url: str, index: int) -> Server | None:
-    """Return the server at a learned URL; None where the token must not go.
+    """Return the server at a learned URL; None if the token must not be sent there.
 
-    That is from a TLS server to one without, and from another machine to this one: addresses on
-    loopback mean the HAProc's own host.
+    The token must not go from a TLS server to one without TLS, nor from another machine to this
+    one: loopback addresses mean the HAProc's own host.
     """
     try:
         server = server_at(index, url)

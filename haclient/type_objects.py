@@ -1,8 +1,7 @@
 """PEP 249's type objects and constructors.
 
-A column's ``type_code`` is the name of its Spark type without parameters (``"DECIMAL"``), but with
-what is inside it (``"ARRAY<INT>"``); the type objects compare equal to the names that belong to
-them.
+A column's ``type_code`` is the name of its Spark type without parameters (``"DECIMAL"``); only
+inner types have them (``"ARRAY<INT>"``). A type object is equal to each name of its group.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from haclient.aio.connection import AsyncConnection
 
 
-# A statement's answer: the ``ha`` block and the record batches, read wholly or as they come.
+# A statement's answer: the ``ha`` block and the record batches, read wholly or as they arrive.
 
 
 class AsyncResult:
-    """One answer. ``ha`` is its ``ha`` block, ``server`` the URL that gave it."""
+    """One answer. ``ha`` is its ``ha`` block, ``server`` the server that gave it."""
 
     def __init__(self, ha: dict[str, Any], server: Server, request_id: str) -> None:
         self.ha = ha
@@ -48,11 +48,11 @@ class AsyncResult:
         self._response: Response | None = None
 
     def hold(self, schema: Any, batches: list[Any]) -> None:
-        """Take a complete result."""
+        """Store a complete result."""
         self.schema, self._batches = schema, batches
 
     def stream(self, response: Response, frames: Frames, batches: list[Any]) -> None:
-        """Take the beginning of a result and the response that has the rest."""
+        """Store the beginning of a result and the response with the rest."""
         self.schema, self._batches = frames.schema, batches
         self._response, self._frames = response, frames
         response.without_deadline()
@@ -90,7 +90,7 @@ class AsyncResult:
         )
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading and close the response."""
         response, self._response = self._response, None
         self._batches, self._next = [], 0
         if response is not None:
@@ -100,7 +100,7 @@ class AsyncResult:
 async def receive(
     response: Response, server: Server, request_id: str, buffer_bytes_max: int
 ) -> AsyncResult:
-    """Read an answer, up to the limit; raises WireError, or Rejected for an error answer."""
+    """Return an answer, read up to the limit; raises WireError, or Rejected for an error answer."""
     chunks: list[bytes] = []
     size = 0
     whole = False
@@ -150,7 +150,7 @@ async def _begin_stream(result: AsyncResult, response: Response, chunks: list[by
     result.stream(response, frames, batches)
 
 
-# PEP 249's cursor, and what it offers beyond: Arrow, pandas, the ``ha`` block, cancelling.
+# PEP 249's cursor, and its extensions: Arrow, pandas, the ``ha`` block, cancelling.
 
 
 class AsyncCursor(AsyncArrowResult):
@@ -190,11 +190,11 @@ class AsyncCursor(AsyncArrowResult):
         """Run one statement with ``?`` (a sequence) or ``:name`` (a mapping) parameters.
 
         ``request_id``: the idempotency key; made here unless given. ``timeout_s``: the total
-        deadline. ``stream``: hand rows out as they come instead of reading the result first.
-        ``age_s``: how long ago this ``request_id`` was first sent, if it was, by whomever.
-        ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
-        ``write_concern``, ``apply_budget_s`` (how long a write may run on a cluster), ``cache``
-        (whether an answer that the server kept will do).
+        deadline. ``stream``: return rows as they arrive instead of reading the result first.
+        ``age_s``: the time since this ``request_id`` was first sent, if it was. ``options``:
+        ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
+        ``write_concern``, ``apply_budget_s`` (the time that a write may run on a cluster),
+        ``cache`` (False: no answer from the server's cache).
         """
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
         await self._run(replace(statement, parameters=encode(parameters)), stream)
@@ -215,8 +215,8 @@ class AsyncCursor(AsyncArrowResult):
         An ``INSERT … VALUES (…)`` with one row is one operation: all rows or none. More than a
         thousand sets of markers alone go as rows, of any number, if they fit the columns without
         loss. Any other statement is run once for each set, in order, with the request ids
-        ``<request_id>.1``, ``<request_id>.2`` …, up to the first error; ``timeout_s`` is then each
-        one's.
+        ``<request_id>.1``, ``<request_id>.2`` …, up to the first error; ``timeout_s`` then holds
+        for each.
         """
         given = list(seq_of_parameters)
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
@@ -228,14 +228,14 @@ class AsyncCursor(AsyncArrowResult):
             self.rowcount = 0
         elif is_row_insert(operation):
             await self._run(replace(statement, parameter_rows=sets), False)
-            if self.rowcount < 0:  # all or none
+            if self.rowcount < 0:  # all rows or none
                 self.rowcount = len(sets)
         else:
             await self._run_each(statement, sets)
         return self
 
     async def _run_as_rows(self, statement: Statement, given: list[Parameters]) -> bool:
-        """Send the sets of an INSERT as rows; whether they were taken."""
+        """Send the sets of an INSERT as rows; return True if the ring took them."""
         insert = None if self.connection.has_session else value_insert(statement.text)
         rows = None if insert is None else as_rows(insert, given)
         if insert is None or rows is None or statement.options.keys() - {"write_concern"}:
@@ -304,13 +304,12 @@ class AsyncCursor(AsyncArrowResult):
         self.rowcount = affected if isinstance(affected, int) else -1
 
     async def cancel(self) -> str:
-        """Ask the server to end the running statement; call it from beside ``execute``.
+        """Ask the server to end the running statement; call it beside ``execute``.
 
-        A write is taken back, if no cluster has committed it. Returns what became of the statement:
+        A write is revoked if no cluster has committed it. Returns the statement's fate:
         ``canceled``, ``revoked``, ``committed``, ``rejected``, ``undecided`` or ``ended``, see
-        docs/guide/sql.md; empty if no server knows it. ``execute`` then raises OperationalError,
-        or, of a write that was taken back, what that was rejected with. It goes on to no other
-        server.
+        docs/guide/sql.md; empty if no server knows it. ``execute`` then raises OperationalError, or
+        for a revoked write the error of its rejection. It asks no other server.
         """
         self._cancelled = True
         return await self.connection.cancel(self.request_id) if self.request_id else ""
@@ -341,7 +340,7 @@ class AsyncCursor(AsyncArrowResult):
         return found
 
     async def fetch_arrow_batches(self) -> AsyncIterator[Any]:
-        """Yield the remaining rows as pyarrow record batches, as they come."""
+        """Yield the remaining rows as pyarrow record batches, as they arrive."""
         result = self._held()
         if self._batch is not None:
             rest = self._batch.slice(self._position)
@@ -389,7 +388,7 @@ class AsyncCursor(AsyncArrowResult):
         self.connection.check_open()
 
     async def nextset(self) -> None:
-        """Give up the result: a statement has only one, so that there is no next (None)."""
+        """Discard the result and return None: a statement has only one result."""
         self._held()
         await self._reset()
 
@@ -400,7 +399,7 @@ class AsyncCursor(AsyncArrowResult):
         """Do nothing, as PEP 249 allows."""
 
     async def close(self) -> None:
-        """Give the result up."""
+        """Discard the result and close the cursor."""
         if not self._closed:
             await self._reset()
             self._closed = True

@@ -1,4 +1,4 @@
-"""JSON documents of a ring, batch jobs among them: asked for with statements' failover."""
+"""JSON documents of a ring, among them batch jobs, read with the failover of statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from haclient.settings import Server, Settings
 
 
 class AsyncDocuments:
-    """Asks for JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
+    """Reads JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -26,7 +26,7 @@ class AsyncDocuments:
         self._ring = AsyncRing(settings, self._view)
 
     async def cluster_status(self) -> dict[str, Any]:
-        """Return the ring as one server sees it, whether that serves or not."""
+        """Return the ring as one server sees it, even if that server does not serve."""
         return await self.request("GET", topology.PATH)
 
     async def request(
@@ -37,7 +37,7 @@ class AsyncDocuments:
         body: bytes = b"",
         request_id: str = "",
     ) -> dict[str, Any]:
-        """Ask one server after another; each of these requests may be repeated."""
+        """Send a request to one server after another; each of these requests may be repeated."""
         sent = {**self._headers, **(headers or {})}
 
         async def attempt(server: Server, deadline: float) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class AsyncDocuments:
         await self.close()
 
 
-# Batch jobs of a ring: submitted once, watched anywhere.
+# Batch jobs of a ring: submitted once, followed at any server.
 
 
 class AsyncJobs(AsyncDocuments):
@@ -75,7 +75,7 @@ class AsyncJobs(AsyncDocuments):
         files: Sequence[JobFile] = (),
         request_id: str | None = None,
     ) -> dict[str, Any]:
-        """Submit a job and return it; whichever server is asked again, it is one job.
+        """Submit a job and return it; repeated at any server, it is one job.
 
         ``request``: the fields of ``POST /batches``.
         """
@@ -85,7 +85,7 @@ class AsyncJobs(AsyncDocuments):
         return await self.request("POST", "/batches", headers, body, request_id)
 
     async def listed(self, start: int, size: int) -> dict[str, Any]:
-        """Return jobs by their ids, so many from this place on: ``total`` and ``sessions``."""
+        """Return ``size`` jobs by their ids, from index ``start`` on: ``total``, ``sessions``."""
         return await self.request("GET", f"/batches?from={start}&size={size}")
 
     async def job(self, job_id: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class AsyncJobs(AsyncDocuments):
         return await self.request("GET", f"/batches/{job_id}")
 
     async def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
-        """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
+        """Return lines of a job's log from line ``start`` on: ``from``, ``total`` and ``log``."""
         return await self.request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     async def kill(self, job_id: int) -> None:

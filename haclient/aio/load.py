@@ -1,15 +1,15 @@
-"""Loads a file into a table: in pieces, each a write of its own under an id of its own.
+"""The load of a file into a table, in pieces: each is a write with its own id.
 
-The ids are `<load id>.<number>`, and the pieces are the same each time, so a load that broke off
-goes on under its id: what the ring has is passed over, and what it may have is not appended twice.
-A piece that was rejected at its place in the log (its table was gone, a constraint was against it)
-stays so under its id, whatever was put right since. A load that goes on sends it under the next id,
-`<load id>.<number>.2` and so on: only if a server reports that the rejection of the one before is
-final on every cluster, so at most one of them is applied. Until then the load cannot go on. A piece
-is passed over only if a server reports that it has met the load's write concern; else it is sent
-again under its id, which waits for that and appends nothing. The load id holds when the load began,
-which is how old a request of it may be, and a digest of the file and of where it goes, so that
-nothing else goes on under it.
+The ids are `<load id>.<number>`, and the pieces are the same each time, so an interrupted load goes
+on under its id: pieces that the ring has are skipped, and pieces that it may have are not appended
+twice. A piece that was rejected at its place in the log (the table was gone, a constraint was
+violated) stays rejected under its id, even if the cause is corrected. A load that goes on sends it
+under the next id, `<load id>.<number>.2` and so on, but only if a server reports that the earlier
+rejection is final on every cluster: so at most one of them is applied. Until then the load cannot
+go on. A piece is skipped only if a server reports that it has met the load's write concern.
+Otherwise it is sent again under its id, which waits for that and appends nothing. The load id
+contains the load's start time, which bounds the age of its requests, and a digest of the file and
+its target, so that no other load goes on under it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from haclient.aio.connection import AsyncConnection
 
 AT_ONCE: Final = 8
-"""Pieces under way: while a cluster writes four in one statement, the next four are sent and read.
-"""
+"""Pieces sent at once: while a cluster writes four in one statement, the next four are sent and
+read."""
 CLOCKS_DIFFER_S: Final = 60.0
-"""The most that the clocks of two machines differ: one began a load, one resumes it. Chosen."""
+"""The most that the clocks of two machines may differ: one began a load, one resumes it. Chosen."""
 REJECTIONS_MAX: Final = 100
-"""Of one piece; each is a question more when the load goes on. Chosen."""
+"""The most rejections of one piece; each costs one more question when the load goes on. Chosen."""
 _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 """Rejections after which a server appends the rows under the same id, when they are sent again."""
 
@@ -41,7 +41,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 class AsyncLoad:
     """One load; `run` it once. ``id`` names it.
 
-    ``where``: the catalog and schema of a table whose name has none, else the settings'.
+    ``where``: the catalog and schema of a table name without them, else the settings'.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class AsyncLoad:
 
     @property
     def age_s(self) -> float:
-        """The longest time since one of its requests may have been sent; 0 for a new load."""
+        """Return the longest time since a request of it may have been sent; 0 for a new load."""
         if not self._resumed:
             return 0.0
         return max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
 
     async def run(self) -> Loaded:
-        """Load what the ring has not; raises DatabaseError for the first piece that failed.
+        """Load the pieces that the ring lacks; raises DatabaseError for the first failed one.
 
-        Pieces behind that may be in the table, too; none is begun any more.
+        Later pieces may be in the table, too; no further one is begun.
         """
         self._on_progress(self._loaded)
         await beside(self._load, self._file.pieces(), self._at_once)
@@ -115,9 +115,9 @@ class AsyncLoad:
         self._note(piece, result.ha.get("affected_rows"))
 
     async def _known(self, first: str) -> tuple[str, dict[str, Any] | None]:
-        """Return the id that counts of a piece, and its answer if nothing is left to do.
+        """Return the valid id of a piece, and its answer if nothing is left to do.
 
-        Raises DatabaseError if no id counts as yet.
+        Raises DatabaseError if no id is valid yet.
         """
         request_id = first
         for number in range(2, REJECTIONS_MAX + 1):
@@ -146,7 +146,7 @@ class AsyncLoad:
 
 
 def _undecided(failure: Failure) -> Failure:
-    """Return why a piece cannot be sent anew: other clusters may yet apply it as it was."""
+    """Return the failure of a piece that cannot be sent under a new id: it may yet be applied."""
     return replace(
         failure,
         message=f"cluster {failure.cluster} rejected it ({failure.message}), but it is not known "
@@ -158,7 +158,7 @@ def _undecided(failure: Failure) -> Failure:
 
 
 def _began_s(load_id: str, digest: str) -> float:
-    """Return when a load began, by its id; raises InterfaceError if it is not one of this file."""
+    """Return the start time in a load id; raises InterfaceError if it is not one of this file."""
     made, _, of_file = load_id.partition(".")
     try:
         began_s = made_s(made)

@@ -20,8 +20,8 @@ from haclient.settings import Failover, Server, Settings
 
 # A session of the ring: opened when the first statement needs one (the server reports it).
 #
-# Its id is made here and goes with each statement, to whichever server: the ring keeps what the
-# session holds.
+# Its id is made here and goes with each statement, to any server: the ring keeps the session's
+# content.
 
 
 class AsyncSession:
@@ -36,11 +36,11 @@ class AsyncSession:
         self._lock = Lock()
 
     def start(self) -> None:
-        """The connection needs a session from now on."""
+        """Note that the connection needs a session from now on."""
         self.id = self.id or str(uuid.uuid4())
 
     async def ensure(self, server: Server, deadline: float) -> str | None:
-        """Have the session opened, at this server if need be; return its id, None: none needed."""
+        """Open the session, if it is needed and not open; return its id, None: none needed."""
         if self.id is None or self._opened:
             return self.id
         async with self._lock:
@@ -106,8 +106,8 @@ async def exchange(
 
 # Runs one request against the ring by the failover policy.
 #
-# The policy (`haclient.failover`) decides; this sends and waits. What is known of the servers is
-# kept in `view`.
+# The policy (`haclient.failover`) decides; this module sends and waits. The knowledge of the
+# servers is in `view`.
 
 
 T = TypeVar("T")
@@ -130,11 +130,11 @@ class Work(Generic[T]):
     """Raises WireError, or Rejected for an error answer."""
     is_cancelled: Callable[[], bool] = lambda: False
     cancel_at: Callable[[Server], Awaitable[None]] | None = None
-    """Ends it at a server that another one was faster than; None: only one is asked at a time."""
+    """Cancels it at a server when another one was faster; None: only one is asked at a time."""
     discard: Callable[[T], Awaitable[None]] | None = None
-    """Gives up a result that came too late."""
+    """Discards a result that came too late."""
     in_doubt: bool = False
-    """It was sent before, by whomever, and may have been carried out."""
+    """True if it was sent before, and may have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class AsyncRing:
         self._lock = StateLock()
 
     async def run(self, request_id: str, timeout_s: float, work: Work[T]) -> T:
-        """Attempt at one server after another until there is an answer; raises DatabaseError."""
+        """Try one server after another until there is an answer; raises DatabaseError."""
         policy = self.settings.policy
         progress, action = self._decide(
             lambda memory: failover.begin(policy, memory, now(), timeout_s, True, work.in_doubt)
@@ -207,7 +207,7 @@ class AsyncRing:
     async def _attempt(
         self, work: Work[T], server: Server, progress: Progress
     ) -> tuple[Progress, list[_End[T]]]:
-        """Return the end of the attempt, and of the one beside it if there was one."""
+        """Return the end of the attempt, and that of a hedged one if any, the decisive last."""
         begun = now()
         after_s = self._hedging.after_s() if work.cancel_at is not None else None
         other = None
@@ -264,7 +264,7 @@ class AsyncRing:
     def _decide(
         self, choose: Callable[[Memory], tuple[Memory, Progress, Action]]
     ) -> tuple[Progress, Action]:
-        """Apply a decision to what is known of the servers."""
+        """Apply a decision to the knowledge of the servers."""
         decided: list[tuple[Progress, Action]] = []
 
         def change(memory: Memory) -> Memory:

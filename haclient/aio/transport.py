@@ -1,7 +1,7 @@
-"""HTTP over aiohttp, with an eye on the server's liveness.
+"""HTTP over aiohttp, with probes of the server's liveness.
 
 Twin of `haclient.sync.transport`. After ``silence_s`` without a byte, the server's liveness is
-probed once for all requests that await an answer there; a server found hung ends the wait.
+probed once for all requests that await an answer there; a hung server ends the wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 class StateLock:
-    """Nothing to lock: what it guards never awaits."""
+    """A lock that does nothing: the code that it guards never awaits."""
 
     def __enter__(self) -> None:
         return None
@@ -60,8 +60,7 @@ async def race(
 ) -> list[T]:
     """Run the first; if it has not ended after so long, the other too, until one wins or both end.
 
-    Return their results, in the order they ended. The loser is cancelled; what it still came to is
-    discarded.
+    Return their results, in the order they ended. The loser is cancelled, and its result discarded.
     """
     tasks = [asyncio.ensure_future(first())]
     ended: list[T] = []
@@ -89,9 +88,9 @@ async def race(
 
 
 async def beside(work: Callable[[T], Awaitable[None]], items: Iterator[T], at_once: int) -> None:
-    """Do the work for each item, for so many at a time; items are made beside the caller, too.
+    """Do the work for each item, ``at_once`` at a time; a thread makes the items.
 
-    After the first error nothing is begun any more; it is raised once what is under way has ended.
+    After the first error no work is begun; the error is raised once all begun work has ended.
     """
     running: set[asyncio.Future[None]] = set()
     try:
@@ -156,7 +155,7 @@ class _Watch:
             self._transport.hung_in_a_row = 0
 
     def received(self, pulse: Pulse) -> None:
-        """Take a sign of life into account, or that there is none."""
+        """Note a sign of life, or its absence."""
         self._liveness = self._liveness.after(pulse)
         hung = self._liveness.hung(self._transport.policy, self._hung_before)
         if hung and not self._scope.expired():
@@ -165,7 +164,7 @@ class _Watch:
 
 
 class Response:
-    """An answer whose body is still to be read."""
+    """An answer with a body that is still to be read."""
 
     def __init__(
         self,
@@ -185,7 +184,7 @@ class Response:
         return self._answer.headers.get(name)
 
     def without_deadline(self) -> None:
-        """From now on the caller reads at its own pace; a hung server is still noticed."""
+        """Remove the deadline, for a caller that reads slowly; a hung server is still noticed."""
         self._deadline = _NEVER
 
     async def read_some(self) -> bytes:
@@ -198,7 +197,7 @@ class Response:
                 return await content.readany()
 
     async def close(self) -> None:
-        """Give the connection up if the body was not read to its end."""
+        """Close the connection if the body was not read to its end."""
         self._answer.close()
 
 
@@ -219,13 +218,13 @@ def _wire_errors(server: Server) -> Iterator[None]:
 
 
 class Transport:
-    """Connections to all servers; belongs to the event loop it is first used in."""
+    """Connections to all servers; belongs to the event loop of its first use."""
 
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
         self._tls = settings.tls.context() if settings.tls else True
         self.hung_in_a_row = 0
-        """Attempts at hung servers since anybody answered."""
+        """The number of attempts at hung servers since the last answer."""
         self._session: aiohttp.ClientSession | None = None
         self._probe_session: aiohttp.ClientSession | None = None
         self._listening: dict[Server, set[_Watch]] = {}
@@ -259,7 +258,7 @@ class Transport:
         return Response(self, server, answer, deadline)
 
     def listen(self, server: Server, watch: _Watch) -> None:
-        """Have a watch receive the server's signs of life; they are probed once for all."""
+        """Give a watch the server's signs of life; one probe serves all watches."""
         self._listening.setdefault(server, set()).add(watch)
         probing = self._probing.get(server)
         if probing is None or probing.done():
@@ -267,7 +266,7 @@ class Transport:
             self._probing[server] = task
 
     def listen_no_more(self, server: Server, watch: _Watch) -> None:
-        """Leave a watch in peace; harmless if it does not listen."""
+        """Remove a watch; harmless if it does not listen."""
         self._listening.get(server, set()).discard(watch)
 
     async def _probe(self, server: Server) -> None:
@@ -280,7 +279,7 @@ class Transport:
                 await asyncio.sleep(self.policy.silence_s)
 
     async def _pulse(self, server: Server) -> Pulse:
-        """Ask on a fresh connection for a sign of life."""
+        """Return the sign of life of a server, asked on a fresh connection."""
         try:
             await self._get(server, "/healthz", {})
         except aiohttp.ClientConnectorError as error:
@@ -293,7 +292,7 @@ class Transport:
     async def fetch(
         self, server: Server, path: str, headers: dict[str, str]
     ) -> tuple[int, bytes] | None:
-        """Get a small document on a fresh connection; None if it does not come in time."""
+        """Return status and body of a small document, read on a fresh connection; None if late."""
         try:
             return await self._get(server, path, headers)
         except (aiohttp.ClientError, OSError, ValueError):

@@ -19,44 +19,44 @@ from haclient.topology import Roster, Topology
 
 
 class AsyncHttpDoors:
-    """All of one connection's."""
+    """The HTTP doors of all servers of one connection."""
 
     def __init__(self, transport: Transport, headers: dict[str, str]) -> None:
         self._transport = transport
         self._headers = headers
 
     async def ready(self, server: Server) -> bool:
-        """True if the server reports that it accepts requests, in time."""
+        """True if the server reports in time that it accepts requests."""
         answer = await self._transport.fetch(server, "/readyz", self._headers)
         return answer is not None and answer[0] == 200
 
     async def topology(self, server: Server) -> Topology | None:
-        """Return the server's report of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if there is no valid one."""
         answer = await self._transport.fetch(server, topology.PATH, self._headers)
         return None if answer is None else topology.parse(*answer)
 
 
-# What a connection knows of its servers, and how it finds out: discovery, probes, round trips.
+# A connection's knowledge of its servers, and its sources: discovery, probes, round trips.
 #
-# Nothing of this is waited for. It runs beside the requests, when an answer has come and what is
-# known is older than ``refresh_s``, or when a server has failed; so a connection at rest asks
-# nobody. The decisions are in `haclient.failover`, `haclient.topology` and `haclient.choosing`.
+# No request waits for this. It runs beside the requests, when an answer has come and the knowledge
+# is older than ``refresh_s``, or when a server has failed; so an unused connection sends nothing.
+# The decisions are in `haclient.failover`, `haclient.topology` and `haclient.choosing`.
 
 
 _CLIENT_NUMBER_BITS = 128
-"""Enough that for 30 servers every order is as likely as any other."""
+"""Enough bits that for 30 servers every order is equally likely."""
 _REFRESH_PAUSE_S = 1.0
-"""Failures one after another don't make the client ask more often; chosen, not measured."""
+"""The shortest time between refreshes after failures; chosen, not measured."""
 
 
 class AsyncDoors(Protocol):
     """Questions to servers about themselves, in any protocol."""
 
     async def ready(self, server: Server) -> bool:
-        """True if the server reports that it accepts requests, in time."""
+        """True if the server reports in time that it accepts requests."""
 
     async def topology(self, server: Server) -> Topology | None:
-        """Return the server's report of itself and its ring; None if nothing that counts."""
+        """Return the server's report of itself and its ring; None if there is no valid one."""
 
 
 class AsyncView:
@@ -86,17 +86,17 @@ class AsyncView:
 
     @property
     def current(self) -> Server:
-        """The server that the next request goes to first."""
+        """Return the server that the next request goes to first."""
         return self.server(self._memory.current)
 
     @property
     def preferred(self) -> tuple[Server, ...]:
-        """All servers in use, best first."""
+        """Return all servers in use, best first."""
         return tuple(self.server(index) for index in self._memory.preferred)
 
     @property
     def memory(self) -> Memory:
-        """The present knowledge."""
+        """Return the present knowledge."""
         return self._memory
 
     def server(self, index: int) -> Server:
@@ -104,7 +104,7 @@ class AsyncView:
         return self._roster.known[index].server
 
     def update(self, change: Callable[[Memory], Memory]) -> None:
-        """Take a request's experience into account, and look after servers that need it."""
+        """Note a request's experience, and probe servers that need it."""
         with self._lock:
             self._change(change)
             start = not self._probing and not self._closed and bool(self._to_probe())
@@ -114,10 +114,10 @@ class AsyncView:
             spawn(lambda: _watch(view))
 
     def _change(self, change: Callable[[Memory], Memory]) -> None:
-        """Change what is known, with the lock held.
+        """Change the knowledge, with the lock held.
 
-        Python may run a finalizer wherever something is allocated, and PySpark's make requests: so
-        ``change`` may find that one of this very thread was faster.
+        Python may run a finalizer at any allocation, and PySpark's finalizers make requests: so a
+        change by this very thread may come between.
         """
         while True:
             before = self._memory
@@ -132,13 +132,13 @@ class AsyncView:
             self.update(lambda memory: failover.left(memory, server.index))
 
     def settled(self) -> None:
-        """The client need not stay where it is: it goes back if it has somewhere to go."""
+        """Let the client go back to a preferred server, if one is ready."""
         if self._probing:
             policy = self._settings.policy
             self.update(lambda memory: failover.back(policy, memory, now()))
 
     def answered(self, *, after_failure: bool) -> None:
-        """A request has its answer: a time to look whether the ring has changed."""
+        """Refresh the knowledge after an answer, if it is old."""
         if not self._settings.discover and self._settings.order is not Order.NEAREST:
             return
         age_s = None if self._refreshed_at is None else now() - self._refreshed_at
@@ -154,7 +154,7 @@ class AsyncView:
         spawn(lambda: _refresh(view))
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Ask no server any more."""
         self._closed = True
 
     # -- beside the requests ---------------------------------------------------------------
@@ -177,7 +177,7 @@ class AsyncView:
             self._refreshing = False
 
     async def _identify(self, server: Server, *, of_all: bool = False) -> Topology | None:
-        """Have a server identify itself, and with ``of_all`` its ring."""
+        """Ask a server to identify itself, and with ``of_all`` its ring."""
         begun = now()
         received = await self._doors.topology(server)
         took_s = now() - begun
@@ -194,7 +194,7 @@ class AsyncView:
         return {index for index, known in servers if known.breaker != CLOSED}
 
     def _leave(self, received: Topology | None) -> None:
-        """Keep away from servers that are reported as draining."""
+        """Avoid servers that are reported as draining."""
         draining = (
             {m.name for m in received.members if m.state in topology.DRAINING} if received else ()
         )
@@ -214,7 +214,7 @@ class AsyncView:
         return failover.to_probe(self._memory)
 
     async def probe(self) -> float | None:
-        """Ask those that matter whether they are ready; return the pause until the next time."""
+        """Ask the servers to probe if they are ready; return the pause until the next time."""
         policy = self._settings.policy
         for index in self._to_probe():
             ready = await self._doors.ready(self.server(index))
@@ -232,7 +232,7 @@ def _probed(policy: Policy, known: tuple[int, bool, float, bool], memory: Memory
 
 
 async def _watch(reference: weakref.ref[AsyncView]) -> None:
-    """Probe until the client is where it wants to be, or has gone."""
+    """Probe until the client uses its preferred server, or is gone."""
     while (view := reference()) is not None and (pause_s := await view.probe()) is not None:
         del view
         await sleep(pause_s)

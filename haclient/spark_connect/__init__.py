@@ -1,7 +1,7 @@
-"""PySpark over Spark Connect with this package's failover: what `haclient.spark` opens.
+"""PySpark over Spark Connect with this package's failover: the session of `haclient.spark`.
 
-A program has a usual PySpark session. Its channel is ours (`channel`): each call goes to the server
-in use and, when that fails, to the next, by the failover policy; PySpark's own logic for streams
-that break in the middle is left to do what it does. `links` has the connections and notices servers
-that froze; `status` and `address` decide what codes and URLs mean.
+A program has a usual PySpark session. Only its channel is ours (`session`): each call goes to the
+server in use and, if that fails, to the next, by the failover policy. PySpark itself handles
+streams that break in the middle. `links` has the connections and notices frozen servers; `status`
+gives the meaning of codes.
 """

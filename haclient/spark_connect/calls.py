@@ -21,7 +21,7 @@ from haclient.spark_connect.status import CallEnd, failed
 from haclient.sync.ring import Work
 from haclient.sync.transport import now
 
-# Errors as PySpark expects them of a channel.
+# Errors in the form that PySpark expects of a channel.
 
 
 _CODES = {
@@ -39,11 +39,11 @@ class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         self._details = details
 
     def code(self) -> grpc.StatusCode:
-        """Return the reason."""
+        """Return the code of the reason."""
         return self._code
 
     def details(self) -> str:
-        """Return its text."""
+        """Return the text of the reason."""
         return self._details
 
     def initial_metadata(self) -> tuple[Any, ...]:
@@ -55,7 +55,7 @@ class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         return ()
 
     def is_active(self) -> bool:
-        """True if it goes on: never."""
+        """Return False: it has ended."""
         return False
 
     def time_remaining(self) -> float | None:
@@ -67,7 +67,7 @@ class ChannelError(grpc.RpcError, grpc.Call):  # type: ignore[misc]
         return False
 
     def add_callback(self, callback: Any) -> bool:
-        """Take none: it has ended."""
+        """Return False: it has ended, and calls no callback."""
         return False
 
 
@@ -80,7 +80,7 @@ class Lost(ChannelError):
 
 
 class GivenUp(ChannelError):
-    """Every server was tried, for as long as the policy allows: another attempt is of no use."""
+    """Every server was tried, for as long as the policy allows: another attempt is useless."""
 
     def __init__(self, error: DatabaseError) -> None:
         code = _CODES.get(error.error_class, grpc.StatusCode.UNAVAILABLE)
@@ -111,17 +111,17 @@ def call_end_of(error: grpc.RpcError) -> CallEnd:
     return end
 
 
-# The three kinds of calls that Spark Connect has, each made at whichever server takes it.
+# The three kinds of calls that Spark Connect has, each made at one server after another.
 #
-# What is sent again unasked is what PySpark itself would send again when a server is unavailable;
-# ExecutePlan always under one operation id, by which HAProcs know it again. Not so a stream of
-# requests of which something has been taken, which PySpark makes anew, and a stream of responses
-# that has begun, to which PySpark attaches again by the last response that it has.
+# A call is sent again in the cases in which PySpark itself would send it again to an unavailable
+# server; ExecutePlan always under one operation id, by which HAProcs recognise it. Two cases are
+# left to PySpark: it makes a stream of requests again if some were sent, and it attaches again to a
+# begun stream of responses, behind the last response that it has.
 
 
 T = TypeVar("T")
 _AGE: Final = "haproc-age-s"
-"""Lets HAProc know how far back to look for an earlier copy of the request."""
+"""The header that tells HAProc how far back to search for an earlier copy of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,9 @@ class Options:
     compression: Any
 
     def passed(self, deadline: float, first_sent: float | None = None) -> dict[str, Any]:
-        """Return a call's arguments, with what is left of its time.
+        """Return a call's arguments, with the rest of its time.
 
-        ``first_sent``: when it was sent for the first time, if it is sent again.
+        ``first_sent``: the time of the first attempt, if it is sent again.
         """
         metadata = self.metadata
         if first_sent is not None:
@@ -158,30 +158,30 @@ class Ended:
     call: Any = None
     error: grpc.RpcError | None = None
     lost: WireError | None = None
-    """The server failed, and the request cannot be made again here."""
+    """The server failed, and the request cannot be sent again here."""
     server: Server | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One of the service's methods, at whatever server."""
+    """One of the service's methods, at any server."""
 
     links: Links
     name: str
     make: Callable[[grpc.Channel], Any]
-    """Returns a channel's callable for it."""
+    """Returns a channel's callable for the method."""
 
     def call(self, server: Server, make: Callable[[Any], T]) -> tuple[Link, T] | Ended:
-        """Make a call on a connection, and leave that only if the call ended with an error.
+        """Make a call on a connection; after a success the caller must leave the connection.
 
-        Return the error that is the request's own; raises WireError for others.
+        Returns an error that is the request's own; raises WireError for others.
         """
         link = self.links.enter(server)
         try:
             return link, make(link.callable(self.name, self.make))
         except grpc.RpcError as error:
             wire = judged(self.links, link, error)
-            # A busy server keeps the connection, so that another attempt costs it least.
+            # A busy server keeps the connection, so that another attempt is cheap.
             self.links.leave(link, broken=wire is not None and not isinstance(wire, Busy))
             if wire is not None:
                 raise wire from error
@@ -237,12 +237,12 @@ def _well(links: Links, made: tuple[Link, tuple[Any, Any]]) -> Ended:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A stream of responses of which the first has come, or which has none."""
+    """A stream of responses after its first one has arrived, or without any."""
 
     link: Link
     call: Any
     first: Any
-    """None: there is none."""
+    """None if there is none."""
 
 
 def download(method: Method, request: Any, options: Options) -> Work[Begun | Ended]:
@@ -271,7 +271,7 @@ def _begun(call: Any) -> tuple[Any, Any]:
 
 
 def named(request: Any) -> str:
-    """Return the operation id under which a request is repeated, giving it one if it has none."""
+    """Return the operation id under which a request is repeated; give it one if it has none."""
     if not request.operation_id:
         request.operation_id = str(uuid.uuid4())
     return str(request.operation_id)
@@ -287,7 +287,7 @@ class _Source:
 
 
 class _Reader(Iterator[Any]):
-    """The requests as one attempt reads them, on a thread of gRPC's that may outlive it."""
+    """The requests as one attempt reads them, on a thread of gRPC that may outlive the attempt."""
 
     def __init__(self, source: _Source) -> None:
         self._source = source
@@ -301,6 +301,6 @@ class _Reader(Iterator[Any]):
             return next(self._source.requests)
 
     def end(self) -> None:
-        """Take nothing more; waits for what is being taken."""
+        """Take no more requests; waits for the present read."""
         with self._source.lock:
             self._ended = True

@@ -1,10 +1,9 @@
-"""Connections to the servers, and the eye that is kept on those with something under way.
+"""Connections to the servers, and the watch over servers with unfinished calls.
 
-A connection begins with a health check: a server that is not there or that hangs costs
-``connect_timeout_s`` at most. While a call waits and nothing comes, the server is asked for a sign
-of life on a fresh connection, as HTTP's transports do; when it has none, the connection is closed,
-which ends all calls on it at once, wherever they wait. One thread does that, and only while there
-are calls.
+A connection begins with a health check: a missing or hung server costs at most
+``connect_timeout_s``. While a call waits and receives nothing, the server is probed on a fresh
+connection, as in HTTP's transports. If it shows no sign of life, the connection is closed, which
+ends all calls on it at once. One thread does that, and only while there are calls.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from haclient.sync.transport import StateLock, now, spawn
 from haclient.topology import Topology
 
 _TICK_S = 0.05
-"""The interval of checks for silent servers: a frozen one goes unnoticed for so much longer."""
+"""The interval of checks for silent servers: it delays the discovery of a frozen one."""
 _REST_S = 5.0
-"""The watch ends when nothing has been under way for so long; chosen, not measured."""
+"""The watch ends when there was no call for so long; chosen, not measured."""
 _IDLE_MAX_S = 15.0
-"""A connection unused for longer may have been dropped on the way unsaid: it is tried first."""
+"""A connection unused for longer may have been dropped silently: it is tried first."""
 
 
 class Link:
-    """One connection to a server, with what is under way on it."""
+    """One connection to a server, with the number of its calls."""
 
     def __init__(self, server: Server, channel: grpc.Channel) -> None:
         self.server = server
         self.channel = channel
         self.calls = 0
         self.retired = False
-        """No new calls; closed with its last one."""
+        """True if it takes no new calls; it is closed with its last one."""
         self.hung = False
         self.received_at = now()
         self.liveness = Liveness()
@@ -53,7 +52,7 @@ class Link:
         return found
 
     def received(self) -> None:
-        """The server has shown that it lives."""
+        """Note a sign of life of the server."""
         self.received_at = now()
         self.liveness = Liveness()
 
@@ -74,7 +73,7 @@ class Links:
 
     @property
     def busy(self) -> bool:
-        """True if a call is under way."""
+        """True if there is an unfinished call."""
         return bool(self._busy)
 
     def enter(self, server: Server) -> Link:
@@ -99,7 +98,7 @@ class Links:
             return link
 
     def leave(self, link: Link, *, broken: bool = False) -> None:
-        """A call has ended; ``broken``: the connection is of no use any more."""
+        """End a call; ``broken``: the connection cannot be used any more."""
         with self._lock:
             link.calls -= 1
             self._used_at = now()
@@ -111,7 +110,7 @@ class Links:
             link.channel.close()
 
     def received(self, link: Link) -> None:
-        """A message has come."""
+        """Note that a message has arrived."""
         link.received()
         self._hung_in_a_row = 0
 
@@ -155,12 +154,12 @@ class Links:
         return self._probe(server) is Health.SERVING
 
     def topology(self, server: Server) -> Topology | None:
-        """Return the server as one that answers; it reports nothing of its ring here."""
+        """Return a report without members if the server answers; None if it does not."""
         found = self._probe(server)
         return Topology("", server.url, found.name, ()) if found.pulse is Pulse.ALIVE else None
 
     def _probe(self, server: Server) -> Health:
-        """Ask for the server's health on a fresh connection."""
+        """Return the server's health, asked on a fresh connection."""
         channel = self._open(server)
         try:
             return _check(channel, self._policy.probe_timeout_s)[0]
@@ -174,14 +173,14 @@ class Links:
         spawn(lambda: _watch(links))
 
     def look(self) -> bool:
-        """Ask servers that are silent for a sign of life; return whether to look again."""
+        """Probe the silent servers; return True if another check is needed."""
         for link in tuple(self._busy):
             if now() - link.received_at < self._policy.silence_s and not link.liveness.silent:
                 continue
             pulse = self._probe(link.server).pulse
             if pulse is not Pulse.SILENT:
-                # Refused is no failure: a draining HAProc closes its door and ends calls under way.
-                # A process that is gone breaks the connection, and gRPC's keepalive finds the rest.
+                # Refused is no failure: a draining HAProc closes its door and finishes its calls. A
+                # process that is gone breaks the connection, and gRPC's keepalive finds the rest.
                 link.received()
                 continue
             link.liveness = link.liveness.after(pulse)
@@ -201,7 +200,7 @@ class Links:
             self._busy.discard(link)
 
     def close(self) -> None:
-        """Close all connections, whatever is under way."""
+        """Close all connections, also those with unfinished calls."""
         with self._lock:
             self.closed = True
             links = {*self._current.values(), *self._busy}
@@ -211,7 +210,7 @@ class Links:
 
 
 def _check(channel: grpc.Channel, timeout_s: float) -> tuple[Health, str]:
-    """Return the health of a channel's server, with its error."""
+    """Return the health of a channel's server, and its error."""
     try:
         answer = channel.unary_unary(HEALTH_CHECK)(b"", timeout=timeout_s)
     except grpc.RpcError as error:
@@ -222,7 +221,7 @@ def _check(channel: grpc.Channel, timeout_s: float) -> tuple[Health, str]:
 
 
 def _watch(reference: weakref.ref[Links]) -> None:
-    """Look as long as there is something under way, or was a moment ago."""
+    """Check servers as long as there are calls, or were a moment ago."""
     while (links := reference()) is not None and links.look():
         del links
         time.sleep(_TICK_S)

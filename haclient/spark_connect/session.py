@@ -50,21 +50,21 @@ from haclient.sync.view import View
 
 # `sc://a:15002,b:15002/;token=…`: PySpark's connection string with several servers.
 #
-# What stands behind the servers holds for all of them, and is PySpark's own to read.
+# The text behind the servers holds for all of them; PySpark reads it.
 
 
 SCHEME = "sc://"
 PORT = 15002
-"""The port of a server whose address does not state one; Spark's."""
+"""The port of a server if its address does not state one; Spark's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The servers, in order of preference, and what stands behind them."""
+    """The servers, in order of preference, and the text behind them."""
 
     servers: tuple[Server, ...]
     parameters: str
-    """From the slash on; it may hold a token."""
+    """The text from the slash on; it may hold a token."""
 
     def of(self, server: Server) -> str:
         """Return the connection string of one server alone, as PySpark reads it."""
@@ -72,7 +72,7 @@ class Address:
 
 
 def read_address(url: str) -> Address:
-    """Read the connection string; raises InterfaceError."""
+    """Return the parts of a connection string; raises InterfaceError."""
     if not url.startswith(SCHEME):
         raise InterfaceError("expected the servers as 'sc://host:port,host:port/;name=value'")
     authority, slash, rest = url.removeprefix(SCHEME).partition("/")
@@ -102,18 +102,17 @@ def _server(index: int, text: str, secure: bool) -> Server:
 
 # A gRPC channel to several servers, for the stubs of Spark Connect.
 #
-# It looks like any channel to its caller. `haclient.sync.ring` runs each call by the failover
-# policy, `calls` makes it at one server. A client goes back to a server that it prefers only
-# between calls, and not while the one in use has something that no other can have, such as a
-# checkpoint.
+# To its caller it is like any channel. `haclient.sync.ring` runs each call by the failover policy,
+# `calls` makes it at one server. A client goes back to a preferred server only between calls, and
+# not while the server in use has something that no other can have, such as a checkpoint.
 
 
 _REATTACH_S = 5.0
-"""Servers end long streams in between, and PySpark attaches again: until then one stays."""
+"""Servers end long streams early, and PySpark attaches again: until then the client stays."""
 _RELEASE_S = 2.0
-"""For calls that only give something up: without them it is given up later. Chosen."""
+"""The timeout of Release calls: without them the server releases later. Chosen."""
 _BOUND = frozenset({"checkpoint_command_result", "ml_command_result"})
-"""Responses that name something which only this server has."""
+"""Responses that name an object which only this server has."""
 
 
 class RingChannel(grpc.Channel):  # type: ignore[misc]
@@ -146,23 +145,23 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
         return ended
 
     def settle(self) -> None:
-        """A call has ended: if it was the last, the client may go where it prefers to be."""
+        """Let the client go back to a preferred server, if this was its last call."""
         if not self._stays():
             self.view.settled()
 
     def saw(self, link: Link, response: Any) -> None:
-        """A response of a stream has come."""
+        """Note a response of a stream."""
         self.links.received(link)
         if response.WhichOneof("response_type") in _BOUND:
             self._bound_to = link.server.index
 
     def cut(self, last: Any) -> None:
-        """A stream has ended; ``last``: its last response. PySpark may attach again."""
+        """Note the end of a stream; ``last``: its last response. PySpark may attach again."""
         if last is None or last.WhichOneof("response_type") != "result_complete":
             self._cut_at = now()
 
     def broke(self, server: Server, wire: WireError, request_id: str) -> None:
-        """A server failed in the middle of a stream."""
+        """Note that a server failed in the middle of a stream, and report the failover."""
         policy, at = self._settings.policy, now()
         if isinstance(wire, Leaving):
             self.view.left(server)
@@ -197,14 +196,14 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
         raise NotImplementedError(f"{method}: streams in both directions are not repeated")
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """Raise NotImplementedError: several connections have no one state."""
+        """Raise NotImplementedError: several connections have no common state."""
         raise NotImplementedError("the channel has a connection to each server that it uses")
 
     def unsubscribe(self, callback: Any) -> None:
-        """Do nothing: nobody subscribes."""
+        """Do nothing: there are no subscriptions."""
 
     def close(self) -> None:
-        """End everything that is under way and close all connections."""
+        """End all calls and close all connections."""
         self.view.close()
         self.links.close()
 
@@ -282,7 +281,7 @@ class _Download(grpc.UnaryStreamMultiCallable):  # type: ignore[misc]
 
 
 class Responses(Iterator[Any]):
-    """A stream of responses; asked for when the first one is."""
+    """A stream of responses; the call begins when the first one is read."""
 
     def __init__(self, channel: RingChannel, request_id: str, begin: Callable[[], Begun]) -> None:
         self._channel = channel
@@ -342,16 +341,16 @@ class Responses(Iterator[Any]):
             self.cancel()
 
 
-# A PySpark session on a channel of ours.
+# A PySpark session on a channel of HAProc's client.
 
 
 _RETRY_FIRST_MS = 5
-"""PySpark's pause before it attaches to a broken stream again; the next server is there already."""
+"""PySpark's pause before it attaches to a broken stream again; the next server is ready by then."""
 _OPTIONS = (
-    # Channels to one server share a connection otherwise, and probes would hang with it.
+    # Otherwise channels to one server share a connection, and probes would hang with it.
     ("grpc.use_local_subchannel_pool", 1),
-    # While calls are under way, a connection that died unsaid is found within 30 s. HAProcs take
-    # pings every 5 s. Chosen.
+    # A silently dead connection with calls is found within 30 s. HAProcs take pings every 5 s.
+    # Chosen.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -369,7 +368,7 @@ def open_session(
     on_failover: Callable[[Failover], None] | None = None,
     **policy: Any,
 ) -> SparkSession:
-    """Return a new session; raises InterfaceError. What the options are: `haclient.spark`."""
+    """Return a new session; the options are those of `haclient.spark`. Raises InterfaceError."""
     address = read_address(url)
     settings = Settings(
         servers=address.servers,
@@ -381,7 +380,7 @@ def open_session(
         on_failover=on_failover,
     )
     builder = RingBuilder(address, settings, _credentials(settings.tls))
-    # As PySpark's own builder does: pyspark.sql.functions asks for it.
+    # PySpark's own builder does the same: pyspark.sql.functions reads it.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = SparkSession.builder.channelBuilder(builder).create()
     session.client.set_retry_policies([_Retries()])
@@ -389,10 +388,10 @@ def open_session(
 
 
 def _credentials(files: TlsFiles) -> grpc.ChannelCredentials | None:
-    """Return the credentials of files of one's own; raises InterfaceError."""
+    """Return gRPC's credentials from the user's files, if any; raises InterfaceError."""
     if not files:
         return None
-    files.context()  # it tells what is wrong with them; gRPC does not
+    files.context()  # its errors name the fault; gRPC's do not
     ca, certificate, key = files.contents()
     return grpc.ssl_channel_credentials(ca, key or certificate, certificate)
 
@@ -419,14 +418,14 @@ class RingBuilder(DefaultChannelBuilder):  # type: ignore[misc]
         return one.toChannel()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RingBuilder:
-        """Return a builder with parameters of its own, as PySpark wants for a cloned session."""
+        """Return a builder with its own parameters, as PySpark needs for a cloned session."""
         twin = copy.copy(self)
         twin._params = dict(self._params)
         return twin
 
 
 class _ServerBuilder(DefaultChannelBuilder):  # type: ignore[misc]
-    """PySpark's channel to one server, if need be with certificates of one's own."""
+    """PySpark's channel to one server, with the user's certificates if there are any."""
 
     def __init__(self, url: str, credentials: Any) -> None:
         super().__init__(url)
@@ -445,7 +444,7 @@ class _ServerBuilder(DefaultChannelBuilder):  # type: ignore[misc]
 
 
 class _Retries(DefaultPolicy):  # type: ignore[misc]
-    """PySpark's own retries, but for what was given up after having been tried everywhere."""
+    """PySpark's own retries, except for calls that every server has failed."""
 
     def __init__(self) -> None:
         super().__init__(initial_backoff=_RETRY_FIRST_MS)

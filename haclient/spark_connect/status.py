@@ -1,8 +1,7 @@
 """The meaning of a gRPC status for failing over; codes by their names, so nothing is imported.
 
-The liveness of a server is checked by gRPC's health check. A server without it reports that, which
-is an equal sign of life. An error with details was sent by a server; one without is the
-connection's.
+gRPC's health check shows if a server lives. A server without that service answers so, which is a
+sign of life, too. An error with details comes from a server; one without from the connection.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Health(Enum):
 
     @property
     def pulse(self) -> Pulse:
-        """The sign of life that it gives."""
+        """Return the sign of life that it gives."""
         return self.value if isinstance(self.value, Pulse) else Pulse.ALIVE
 
 
@@ -54,7 +53,7 @@ def health(code: str, answer: bytes = b"") -> Health:
 
 
 def greeted(server: str, found: Health, details: str) -> WireError | None:
-    """Return why a server on a new connection must get no call; None if it serves."""
+    """Return the error of a server that must get no call on a new connection; None if it serves."""
     if found is Health.SERVING:
         return None
     if found is Health.NOT_SERVING:

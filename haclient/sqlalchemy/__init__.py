@@ -2,7 +2,7 @@
 
     engine = sqlalchemy.create_engine("haproc://:TOKEN@a,b,c:8080/sales")
 
-Each statement stands by itself: there is no transaction, and a rollback undoes nothing.
+There are no transactions: each statement is final, and a rollback undoes nothing.
 """
 
 from haclient.sqlalchemy.dialect import HAProcDialect

@@ -1,7 +1,7 @@
 """SQLAlchemy's statements, definitions and types as Spark's SQL.
 
-Spark has no keys or indexes that a table keeps: primary and foreign keys and plain indexes are left
-out of what is made, and what would have to be kept unique is refused.
+Spark enforces no keys and has no indexes: primary and foreign keys and plain indexes are left out
+of definitions, and unique ones are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DECIMAL_DEFAULT = "DECIMAL(38, 18)"
 """Spark's own DECIMAL has no digits after the point."""
 _SINGLE_BITS_MAX = 24
 _ODD_IN_NAMES = frozenset(" ,;{}()\n\t=")
-"""What Delta takes into a column's name only if files have names of their own for it."""
+"""Characters that Delta allows in a column's name only with column mapping."""
 
 
 class HAProcIdentifierPreparer(compiler.IdentifierPreparer):
@@ -34,7 +34,7 @@ class HAProcCompiler(compiler.SQLCompiler):
     """Statements."""
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """Return LIMIT and OFFSET, each of which stands alone in Spark."""
+        """Return LIMIT and OFFSET, which are independent of each other in Spark."""
         text = ""
         if select._limit_clause is not None:
             text += "\n LIMIT " + self.process(select._limit_clause, **kw)
@@ -43,7 +43,7 @@ class HAProcCompiler(compiler.SQLCompiler):
         return text
 
     def render_literal_value(self, value: Any, type_: Any) -> str:
-        """Return a literal of the value's type; a backslash in a text of Spark's has a meaning."""
+        """Return a literal of the value's type, with backslashes doubled, as Spark needs them."""
         if isinstance(value, bytes):
             return f"X'{value.hex()}'"
         text: str = super().render_literal_value(value, type_)
@@ -64,13 +64,13 @@ class HAProcCompiler(compiler.SQLCompiler):
         return self._generate_generic_binary(binary, " RLIKE ", **kw)
 
     def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
-        """Return the contrary."""
+        """Return the negated match of a regular expression."""
         _no_flags(binary)
         return self._generate_generic_binary(binary, " NOT RLIKE ", **kw)
 
 
 def _no_flags(binary: Any) -> None:
-    """Raise CompileError for flags of a regular expression: they stand inside of it in Spark."""
+    """Raise CompileError for flags of a regular expression: in Spark the pattern contains them."""
     if binary.modifiers.get("flags") is not None:
         raise exc.CompileError(
             "regexp_match has no flags in Spark: write them as (?i) in the pattern"
@@ -86,7 +86,7 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         return text if column.comment is None else f"{text} COMMENT {self._text(column.comment)}"
 
     def post_create_table(self, table: Any) -> str:
-        """Return what stands behind the columns."""
+        """Return the clauses behind the columns."""
         options = table.dialect_options["haproc"]
         text = f"\nUSING {options['using']}"
         if options["partitioned_by"]:
@@ -97,7 +97,7 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         return text + self._properties(table) if options["using"] == "delta" else text
 
     def _properties(self, table: Any) -> str:
-        """Return the properties without which Delta refuses such columns."""
+        """Return the properties without which Delta refuses the table's columns."""
         needed = []
         if any(isinstance(column.server_default, DefaultClause) for column in table.columns):
             needed.append("'delta.feature.allowColumnDefaults' = 'supported'")
@@ -114,7 +114,7 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         return self._comment(create.element, create.element.comment)
 
     def visit_drop_column_comment(self, drop: Any, **kw: Any) -> str:
-        """Return the same with an empty one: Spark has no other way."""
+        """Return the change to an empty comment: Spark cannot drop a comment."""
         return self._comment(drop.element, "")
 
     def _comment(self, column: Any, comment: str) -> str:
@@ -126,23 +126,23 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         return self.sql_compiler.render_literal_value(value, types.String())
 
     def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> None:  # type: ignore[override]
-        """Leave it out: it would not be enforced, and Delta refuses it."""
+        """Leave the primary key out: it would not be enforced, and Delta refuses it."""
 
     def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> None:  # type: ignore[override]
-        """Leave it out, likewise."""
+        """Leave the foreign key out: it would not be enforced, and Delta refuses it."""
 
     def visit_unique_constraint(self, constraint: Any, **kw: Any) -> str:
-        """Refuse it."""
+        """Raise CompileError: Spark cannot enforce it."""
         raise exc.CompileError("Spark keeps nothing unique: leave the UNIQUE constraint out")
 
     def visit_create_index(self, create: Any, *_: Any, **kw: Any) -> str:
-        """Return nothing, which is not sent: answers are the same without it."""
+        """Return an empty text, which is not sent: results are the same without an index."""
         if create.element.unique:
             raise exc.CompileError("Spark keeps nothing unique: leave the unique index out")
         return ""
 
     def visit_drop_index(self, drop: Any, **kw: Any) -> str:
-        """Return nothing."""
+        """Return an empty text, which is not sent."""
         return ""
 
 
@@ -171,7 +171,7 @@ class HAProcTypeCompiler(compiler.GenericTypeCompiler):
         return "TINYINT"
 
     def visit_FLOAT(self, type_: Any, **kw: Any) -> str:
-        """Return DOUBLE, which holds a float of Python, unless 24 bits are asked for."""
+        """Return DOUBLE, which holds a float of Python, unless at most 24 bits are asked for."""
         bits = type_.precision
         return "FLOAT" if bits is not None and bits <= _SINGLE_BITS_MAX else "DOUBLE"
 

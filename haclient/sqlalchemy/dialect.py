@@ -29,16 +29,15 @@ if TYPE_CHECKING:
 
 
 _TEXTS = frozenset({"catalog", "order", "consistency", "token", "user", "schema", *VARIABLES})
-"""Options that are never a number, whatever they look like."""
+"""Options that are never a number, even if they look like one."""
 
 
 def connect_options(url: URL, token: str | None) -> dict[str, Any]:
-    """Return what ``haproc://[USER[:TOKEN]@]HOST[,HOST…][:PORT][/SCHEMA][?OPTION=VALUE&…]`` says.
+    """Return the options in ``haproc://[USER[:TOKEN]@]HOST[,…][:PORT][/SCHEMA][?OPTION=VALUE&…]``.
 
     SQLAlchemy reads one port, which is that of all hosts. A host with another port, or an IPv6
-    address, is an option ``host``, which may be repeated. ``tls=true``: speak HTTPS.
-    ``token``: used if the URL has none. All other options are those of `haclient.connect`, which
-    checks them.
+    address, is an option ``host``, which may be repeated. ``tls=true``: use HTTPS. ``token``: used
+    if the URL has none. All other options are those of `haclient.connect`, which checks them.
     """
     options: dict[str, Any] = {}
     further: list[str] = []
@@ -89,7 +88,7 @@ def _typed(name: str, value: str) -> Any:
 
 
 MISSING = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
-"""Spark's classes of errors about a table that is not there."""
+"""Spark's error classes for a missing table or schema."""
 AUTOCOMMIT = "AUTOCOMMIT"
 
 Row = tuple[str, str, str]
@@ -97,7 +96,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def cached(method: Method) -> Method:
-    """Have an inspector keep a method's answers; SQLAlchemy 1.4 stumbles over its annotations."""
+    """Let an inspector cache a method's answers; SQLAlchemy 1.4 fails on its annotations."""
     method.__annotations__ = {}
     return reflection.cache(method)
 
@@ -110,7 +109,7 @@ def section(described: Sequence[Row], heading: str) -> list[Row]:
 
 
 def _drop_count(cursor: Any, context: Any) -> None:
-    """Take the row from an UPDATE's or DELETE's answer that says what ``rowcount`` says, too."""
+    """Hide the result row of an UPDATE or DELETE: ``rowcount`` has the same number."""
     if context is not None and (context.isupdate or context.isdelete):
         cursor.description = None
 
@@ -149,42 +148,42 @@ class HAProcDialect(default.DefaultDialect):
         """Return the DB-API module."""
         return haclient  # type: ignore[return-value]
 
-    dbapi = import_dbapi  # type: ignore[assignment]  # by this name SQLAlchemy 1.4 asks
+    dbapi = import_dbapi  # SQLAlchemy 1.4 uses this name
 
     # -- connecting ------------------------------------------------------------------------
 
     def create_connect_args(self, url: URL) -> tuple[Sequence[str], dict[str, Any]]:
-        """Return what `haclient.connect` is called with."""
+        """Return the arguments for `haclient.connect`."""
         options = connect_options(url, os.environ.get("HACLIENT_TOKEN"))
         return [], {**options, **tls_options(os.environ, options)}
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
-        """Return whether the connection is of no more use.
+        """True if the connection cannot be used any more.
 
-        It goes on by itself when a server fails. Only a session that was closed never comes back.
+        It survives the failure of a server. Only a closed session never comes back.
         """
         return getattr(e, "error_class", "") == "HAPROC_SESSION_CLOSED"
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Do nothing: what was written is written."""
+        """Do nothing: a statement is final."""
 
     def get_isolation_level(self, dbapi_connection: Any) -> Any:
-        """Return the only one."""
+        """Return AUTOCOMMIT, the only level."""
         return AUTOCOMMIT
 
     get_default_isolation_level = get_isolation_level
 
     def get_isolation_level_values(self, dbapi_conn: Any) -> Sequence[Any]:
-        """Return the only one."""
+        """Return AUTOCOMMIT, the only level."""
         return (AUTOCOMMIT,)
 
     def set_isolation_level(self, dbapi_connection: Any, level: Any) -> None:
-        """Refuse any other."""
+        """Raise ArgumentError for any other level."""
         if level != AUTOCOMMIT:
             raise exc.ArgumentError(f"the isolation level is {AUTOCOMMIT}, and cannot be {level}")
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        """Run a statement; a definition of what Spark does not have is none."""
+        """Run a statement; an empty one, for a definition that Spark does not have, is skipped."""
         if statement or context is None or not context.isddl:
             cursor.execute(statement, parameters)
         _drop_count(cursor, context)
@@ -236,7 +235,7 @@ class HAProcDialect(default.DefaultDialect):
     def has_table(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
-        """Return whether there is a table or view."""
+        """True if there is such a table or view."""
         try:
             self._described(connection, table_name, schema, **kw)
         except exc.NoSuchTableError:
@@ -249,7 +248,7 @@ class HAProcDialect(default.DefaultDialect):
     ) -> list[Any]:
         """Return the columns; types and nullability are those of a query's result.
 
-        DESCRIBE has the comments and defaults. Its types are cut short where they are long.
+        DESCRIBE has the comments and defaults, but cuts long types short.
         """
         described = self._described(connection, table_name, schema, **kw)
         defaults = {name: text for name, _, text in section(described, "# Column Default Values")}
@@ -272,14 +271,14 @@ class HAProcDialect(default.DefaultDialect):
     def get_pk_constraint(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        """Return that there is none."""
+        """Return an empty primary key; raises NoSuchTableError."""
         self._described(connection, table_name, schema, **kw)
         return {"constrained_columns": [], "name": None}
 
     def _none(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> list[Any]:
-        """Return that a table has none of these."""
+        """Return an empty list; raises NoSuchTableError."""
         self._described(connection, table_name, schema, **kw)
         return []
 

@@ -30,7 +30,7 @@ class TINYINT(types.SmallInteger):
 
 
 class TIMESTAMP_NTZ(types.DateTime):
-    """A date and time without a time zone: what ``DateTime()`` is in Spark."""
+    """A date and time without a time zone: ``DateTime()`` on Spark."""
 
     __visit_name__ = "TIMESTAMP_NTZ"
 
@@ -49,18 +49,18 @@ class INTERVAL(OwnType):
 
 
 class TextTime(types.Time):
-    """A time of day in a STRING, since tables have none: what ``Time()`` is in Spark."""
+    """A time of day in a STRING, because tables have no such type: ``Time()`` on Spark."""
 
     def bind_processor(self, dialect: Dialect) -> Process:
-        """Return what makes a time the text that is stored."""
+        """Return a function that turns a time into the stored text."""
         return lambda value: value.isoformat() if isinstance(value, time) else value
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Process:
-        """Return what reads it."""
+        """Return a function that turns the stored text into a time."""
         return lambda value: time.fromisoformat(value) if isinstance(value, str) else value
 
     def literal_processor(self, dialect: Dialect) -> Callable[[time], str]:
-        """Return what writes it into a statement."""
+        """Return a function that writes a time as a literal."""
         return lambda value: f"'{value.isoformat()}'"
 
 
@@ -76,10 +76,10 @@ class MAP(OwnType):
 
 
 class _AsJson(OwnType):
-    """Values that travel to Spark as JSON text."""
+    """Values that are sent to Spark as JSON text."""
 
     def bind_processor(self, dialect: Dialect) -> Process:
-        """Return what makes a value the JSON text that is sent."""
+        """Return a function that turns a value into the JSON text."""
         return lambda value: None if value is None else json.dumps(value, default=_as_text)
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
@@ -88,14 +88,14 @@ class _AsJson(OwnType):
 
 
 def _as_text(value: object) -> str:
-    """Return what Spark reads as the value; TypeError if it would read another one."""
+    """Return the text that Spark reads as the value; TypeError if it would read another value."""
     if isinstance(value, date | time | Decimal | UUID):
         return str(value)
     raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 class VARIANT(_AsJson):
-    """A value that JSON can hold; a result is that value, and no text."""
+    """A value that JSON can hold; a result is that value, not its text."""
 
     cache_ok = True
 
@@ -108,7 +108,7 @@ class VARIANT(_AsJson):
         return func.parse_json(bindvalue, type_=self)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Process:
-        """Return what reads the JSON text that a result has."""
+        """Return a function that parses the JSON text of a result."""
         return lambda value: json.loads(value) if isinstance(value, str) else value
 
 
@@ -142,7 +142,7 @@ _SIMPLE: tuple[tuple[Callable[[Any], bool], Callable[[], TypeEngine[Any]]], ...]
 
 
 def of_arrow(kind: Any, is_variant: bool = False) -> TypeEngine[Any]:
-    """Return the type of a column that Arrow has with this one; NullType if there is none."""
+    """Return SQLAlchemy's type for a column's Arrow type; NullType if there is none."""
     if is_variant:
         return VARIANT()
     if pa.types.is_decimal(kind):
@@ -151,7 +151,7 @@ def of_arrow(kind: Any, is_variant: bool = False) -> TypeEngine[Any]:
         return TIMESTAMP_NTZ() if kind.tz is None else types.TIMESTAMP(timezone=True)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         item = of_arrow(kind.value_type)
-        if isinstance(item, types.ARRAY):  # SQLAlchemy counts dimensions and nests none
+        if isinstance(item, types.ARRAY):  # SQLAlchemy counts dimensions and does not nest arrays
             return types.ARRAY(item.item_type, dimensions=(item.dimensions or 1) + 1)
         return types.ARRAY(item)
     if pa.types.is_map(kind):

@@ -25,11 +25,11 @@ from haclient.sync.transport import Response, StateLock, Transport, now, sleep
 from haclient.sync.view import HttpDoors, View
 
 _CANCEL_S = 45.0
-"""A server answers once it knows what became of the statement: within some 35 s at most."""
+"""The longest time of a cancel call: a server answers once it knows the fate, within some 35 s."""
 _PAUSE_S = 0.1
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
-"""An answer to rows is a few numbers."""
+"""The most bytes of an answer to rows, which is a few numbers."""
 
 
 class Age:
@@ -40,19 +40,19 @@ class Age:
         self._began: float | None = None
 
     def now(self) -> float:
-        """Return the age at an attempt; for the first one the caller's."""
+        """Return the age at this attempt; for the first one the caller's."""
         if self._began is None:
             self._began = now()
             return self._before_s
-        # Not 0 however quick: it is no first attempt.
+        # Never 0, because it is no first attempt.
         return self._before_s + max(now() - self._began, 0.001)
 
 
 class Connection:
     """A connection; opens nothing until the first statement.
 
-    Threads may share it: each uses cursors of its own. A session (USE, SET, temporary views)
-    belongs to the connection, hence to all of its cursors.
+    Threads may share it: each uses its own cursors. A session (USE, SET, temporary views) belongs
+    to the connection, and so to all of its cursors.
     """
 
     Warning = exceptions.Warning
@@ -81,7 +81,7 @@ class Connection:
         self._session = Session(self._transport, self._headers, start)
         self._running: list[tuple[str, Server]] = []
         self._last: tuple[str, Server] | None = None
-        """The last request that was sent, and where."""
+        """The last request that was sent, and its server."""
         self._lock = StateLock()
         self._last_offset: int | None = None
         self._seen = SeenOffsets(settings.after_offset)
@@ -89,25 +89,25 @@ class Connection:
 
     @property
     def server(self) -> str:
-        """URL of the server that the next statement goes to first."""
+        """Return the URL of the server that the next statement goes to first."""
         return self._view.current.url
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """URLs of all servers in use, best first: those given, those learned from the ring."""
+        """Return the URLs of all servers in use, best first: given ones and learned ones."""
         return tuple(server.url for server in self._view.preferred)
 
     @property
     def last_offset(self) -> int | None:
-        """The highest place in the ring's log that an answer has named; None before any has."""
+        """Return the highest log offset that an answer has named; None before any has."""
         return self._last_offset
 
     @property
     def after_offset(self) -> int:
-        """The token for `connect` with which another connection sees what this one wrote and saw.
+        """Return the token for another connection that must see this one's writes and reads.
 
-        It is the number of records of the ring's log that a session read must show, and is kept and
-        sent by itself.
+        It is an option of `connect`: the offset of the ring's log that session reads must show.
+        This connection itself keeps and sends it without help.
         """
         return self._seen.token
 
@@ -130,7 +130,7 @@ class Connection:
     def execute(
         self, operation: str, parameters: Parameters | None = None, **options: Any
     ) -> Cursor:
-        """Run a statement on a new cursor and return that."""
+        """Run a statement on a new cursor and return the cursor."""
         return self.cursor().execute(operation, parameters, **options)
 
     def append(
@@ -145,13 +145,13 @@ class Connection:
     ) -> dict[str, Any]:
         """Append rows to a table as one operation, by column name; return the ``ha`` block.
 
-        ``age_s``: how long ago this ``request_id`` was first sent, if it was.
+        ``age_s``: the time since this ``request_id`` was first sent, if it was.
 
-        ``data``: what gives an Arrow stream (a Table or reader of pyarrow, a DataFrame of pandas or
-        polars, a relation of DuckDB, a cursor), an iterable of pyarrow batches, or a function that
-        returns one of these: of any size, sent as it is read. A reader or an iterator of many rows
-        cannot be read again: where the request has to be sent to another server, that raises
-        InterfaceError. ``table``: ``[catalog.][schema.]name``.
+        ``data``: an object with an Arrow stream (a Table or reader of pyarrow, a DataFrame of
+        pandas or polars, a relation of DuckDB, a cursor), an iterable of pyarrow batches, or a
+        function that returns one of these: of any size, sent as it is read. A reader or an iterator
+        of many rows cannot be read again: if the request must be sent to another server,
+        InterfaceError is raised. ``table``: ``[catalog.][schema.]name``.
         """
         source = Rows(data)
         result = self.send_rows(
@@ -226,7 +226,7 @@ class Connection:
     def written(
         self, request_id: str, write_concern: str | None = None
     ) -> dict[str, Any] | Failure | None:
-        """Return a write's outcome, see `protocol.became`; None if the ring knows of none.
+        """Return a write's outcome, see `protocol.became`; None if the ring knows none.
 
         In the ``ha`` block, ``concern_met`` shows if the write has met this concern.
         """
@@ -258,13 +258,13 @@ class Connection:
         piece_bytes: int = PIECE_BYTES,
         **options: Any,
     ) -> Loaded:
-        """Load a file into a table, piece by piece, and return how much that was.
+        """Load a file into a table, piece by piece, and return the amount.
 
         ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not show it. The
-        next four are those of the server's rows; ``columns``: names, or a line of CSV that has
-        them. ``resume``: the id of a load that broke off. ``options``: ``at_once`` (pieces under
-        way), ``timeout_s`` (of each), ``write_concern``, ``on_progress`` (called with a `Loaded`,
-        at first with that of nothing).
+        next four are those of the server's rows; ``columns``: names, or a line of CSV with them.
+        ``resume``: the id of an interrupted load. ``options``: ``at_once`` (pieces sent at once),
+        ``timeout_s`` (of each), ``write_concern``, ``on_progress`` (called with a `Loaded`, first
+        with an empty one).
         """
         if columns is not None and not isinstance(columns, str):
             columns = protocol.columns_text(columns)
@@ -274,7 +274,7 @@ class Connection:
         return load.run()
 
     def run(self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]) -> Result:
-        """Run a statement on the ring; what a cursor calls."""
+        """Run a statement on the ring; called by a cursor."""
         self.check_open()
         statement = self._with_freshness(statement)
         limit = -1 if stream else self.settings.buffer_bytes_max
@@ -305,7 +305,7 @@ class Connection:
         return self._run(statement.request_id, statement.timeout_s, work)
 
     def _with_freshness(self, statement: Statement) -> Statement:
-        """Return it with the connection's level and what it must show, for all its attempts."""
+        """Return it with the connection's read level and seen offsets, for all its attempts."""
         freshness = (self.settings.consistency, self.settings.acceptable_offset_lag)
         usual = zip(("consistency", "acceptable_offset_lag"), freshness, strict=True)
         options = {name: value for name, value in usual if value is not None}
@@ -350,16 +350,16 @@ class Connection:
         body: Body,
         deadline: float,
     ) -> Response:
-        """Send a request and return the answer's head, with the server's state in it noted."""
+        """Send a request and return the answer's head; note the server's state in it."""
         response = self._transport.request(server, method, path, headers, body, deadline)
         if response.header(protocol.STATE_HEADER):
             self._view.left(server)
         return response
 
     def cancel(self, request_id: str) -> str:
-        """Ask the server that runs this request, or ran it last, to end it; what a cursor calls.
+        """Ask the server that runs this request, or ran it last, to end it; called by a cursor.
 
-        Returns what became of it; empty if no server knows it.
+        Returns the statement's fate; empty if no server knows it.
         """
         became = ""
         running = [server for running, server in tuple(self._running) if running == request_id]
@@ -368,7 +368,7 @@ class Connection:
         until = now() + _CANCEL_S
         for server in running:
             found = self._cancel_anywhere(request_id, server)
-            # The request may be on its way still.
+            # The request may still be on its way.
             while found is None and (request_id, server) in self._running and now() < until:
                 sleep(_PAUSE_S)
                 found = self._cancel_anywhere(request_id, server)
@@ -376,7 +376,7 @@ class Connection:
         return became
 
     def _cancel_anywhere(self, request_id: str, server: Server) -> str | None:
-        """Ask this server, or where it is gone the next one: each can take a write back."""
+        """Ask this server, or if it is gone the next one: each can revoke a write."""
         first: WireError | None = None
         for each in (server, *(other for other in self._view.preferred if other != server)):
             try:
@@ -397,7 +397,7 @@ class Connection:
         self.check_open()
 
     def rollback(self) -> None:
-        """Raise NotSupportedError: a statement that succeeded stands."""
+        """Raise NotSupportedError: a statement that succeeded cannot be undone."""
         raise NotSupportedError("there are no transactions: every statement stands by itself")
 
     def check_open(self) -> None:

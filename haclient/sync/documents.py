@@ -1,5 +1,5 @@
 # Written by scripts/async_to_sync.py from haclient/aio/documents.py; edit that one.
-"""JSON documents of a ring, batch jobs among them: asked for with statements' failover."""
+"""JSON documents of a ring, among them batch jobs, read with the failover of statements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from haclient.sync.view import HttpDoors, View
 
 
 class Documents:
-    """Asks for JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
+    """Reads JSON documents; leave it with ``async with``. Methods raise DatabaseError."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -27,7 +27,7 @@ class Documents:
         self._ring = Ring(settings, self._view)
 
     def cluster_status(self) -> dict[str, Any]:
-        """Return the ring as one server sees it, whether that serves or not."""
+        """Return the ring as one server sees it, even if that server does not serve."""
         return self.request("GET", topology.PATH)
 
     def request(
@@ -38,7 +38,7 @@ class Documents:
         body: bytes = b"",
         request_id: str = "",
     ) -> dict[str, Any]:
-        """Ask one server after another; each of these requests may be repeated."""
+        """Send a request to one server after another; each of these requests may be repeated."""
         sent = {**self._headers, **(headers or {})}
 
         def attempt(server: Server, deadline: float) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Documents:
         self.close()
 
 
-# Batch jobs of a ring: submitted once, watched anywhere.
+# Batch jobs of a ring: submitted once, followed at any server.
 
 
 class Jobs(Documents):
@@ -74,7 +74,7 @@ class Jobs(Documents):
         files: Sequence[JobFile] = (),
         request_id: str | None = None,
     ) -> dict[str, Any]:
-        """Submit a job and return it; whichever server is asked again, it is one job.
+        """Submit a job and return it; repeated at any server, it is one job.
 
         ``request``: the fields of ``POST /batches``.
         """
@@ -84,7 +84,7 @@ class Jobs(Documents):
         return self.request("POST", "/batches", headers, body, request_id)
 
     def listed(self, start: int, size: int) -> dict[str, Any]:
-        """Return jobs by their ids, so many from this place on: ``total`` and ``sessions``."""
+        """Return ``size`` jobs by their ids, from index ``start`` on: ``total``, ``sessions``."""
         return self.request("GET", f"/batches?from={start}&size={size}")
 
     def job(self, job_id: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Jobs(Documents):
         return self.request("GET", f"/batches/{job_id}")
 
     def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
-        """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
+        """Return lines of a job's log from line ``start`` on: ``from``, ``total`` and ``log``."""
         return self.request("GET", f"/batches/{job_id}/log?from={start}&size={size}")
 
     def kill(self, job_id: int) -> None:

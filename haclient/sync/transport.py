@@ -1,8 +1,8 @@
 """HTTP over blocking sockets: kept connections, each used by one thread at a time.
 
 Twin of `haclient.aio.transport`. http.client reads and writes through `_Watched`, which waits for
-at most ``silence_s`` at a time; when nothing has come, the waiting thread itself asks the server
-for a sign of life on a fresh connection. So a request needs no second thread.
+at most ``silence_s`` at a time. If nothing has arrived, the waiting thread itself probes the server
+on a fresh connection. So a request needs no second thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ now = time.monotonic
 sleep = time.sleep
 Lock = threading.Lock
 StateLock = threading.RLock
-"""A finalizer may make a request while its thread holds one, wherever something is allocated."""
+"""Reentrant: at any allocation a finalizer may make a request while its thread holds the lock."""
 
 _IDLE_MAX_S = 15.0
 """Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""
@@ -48,7 +48,7 @@ def spawn(function: Callable[[], None]) -> None:
 
 
 class _Race(Generic[T]):
-    """Where two runners report; whoever comes after it is over is discarded."""
+    """Collects the results of two runners; later results are discarded."""
 
     def __init__(self, discard: Callable[[T], None]) -> None:
         self._discard = discard
@@ -72,7 +72,7 @@ class _Race(Generic[T]):
             self._discard(cast(T, ended[0]))
 
     def next(self, timeout_s: float | None) -> T:
-        """Return what the next one came to; raises queue.Empty."""
+        """Return the next result; raises the runner's error, or queue.Empty after ``timeout_s``."""
         result, error = self._ended.get(timeout=timeout_s)
         if error is not None:
             raise error
@@ -97,8 +97,8 @@ def race(
 ) -> list[T]:
     """Run the first; if it has not ended after so long, the other too, until one wins or both end.
 
-    Return what they came to, in the order they ended. The loser's thread ends when its statement
-    has been cancelled on the server; what it still came to is discarded.
+    Return their results, in the order they ended. The loser's thread ends when its statement has
+    been cancelled on the server; its result is discarded.
     """
     running: _Race[T] = _Race(discard)
     ended: list[T] = []
@@ -116,9 +116,9 @@ def race(
 
 
 def beside(work: Callable[[T], None], items: Iterator[T], at_once: int) -> None:
-    """Do the work for each item, for so many at a time; items are made by the caller.
+    """Do the work for each item, ``at_once`` at a time; the caller's thread makes the items.
 
-    After the first error nothing is begun any more; it is raised once what is under way has ended.
+    After the first error no work is begun; the error is raised once all begun work has ended.
     """
     with ThreadPoolExecutor(at_once, "haclient") as pool:
         running: set[Future[None]] = set()
@@ -135,7 +135,7 @@ def beside(work: Callable[[T], None], items: Iterator[T], at_once: int) -> None:
 
 
 class _Watched:
-    """A socket as http.client uses it, with a deadline and an eye on the server's liveness."""
+    """A socket as http.client uses it, with a deadline and probes of the server's liveness."""
 
     def __init__(self, sock: socket.socket, server: Server, transport: Transport) -> None:
         self.sock = sock
@@ -148,7 +148,7 @@ class _Watched:
         self._closed = False
 
     def sendall(self, data: bytes) -> None:
-        """Take a piece of the request; `flush` sends them together, in one packet if small."""
+        """Add a piece of the request; `flush` sends them together, in one packet if small."""
         self._pieces.append(data)
 
     def flush(self) -> None:
@@ -163,7 +163,7 @@ class _Watched:
                 liveness = self._check(liveness)
 
     def has_answer(self) -> bool:
-        """Whether something has come, or the connection ended; TLS does not tell."""
+        """True if data has arrived, or the connection ended; always False with TLS."""
         if isinstance(self.sock, ssl.SSLSocket):
             return False
         return bool(select.select([self.sock], [], [], 0)[0])
@@ -187,7 +187,7 @@ class _Watched:
         return operation()
 
     def _check(self, liveness: Liveness) -> Liveness:
-        """After a silence: probe until the server is found alive or hung."""
+        """Probe the server after a silence, until it is found alive or hung."""
         policy = self._transport.policy
         while now() < self.deadline:
             pulse = self._transport.pulse(self._server)
@@ -204,7 +204,7 @@ class _Watched:
         return io.BufferedReader(_Reader(self), 1 << 16)
 
     def reader_closed(self) -> None:
-        """The response has been read; http.client may have closed the socket before that."""
+        """Note that the response has been read; close the socket if http.client has closed it."""
         self._reading = False
         if self._closed:
             self.sock.close()
@@ -215,7 +215,7 @@ class _Watched:
             self.sock.close()
 
     def abort(self) -> None:
-        """Close whatever is going on."""
+        """Close the socket, also during a read."""
         self._reading = False
         self.close()
 
@@ -246,7 +246,7 @@ class _Connection:
         self.used_at = now()
 
     def usable(self) -> bool:
-        """Whether a kept connection is likely to work: not old, and nothing to read (an end)."""
+        """True if a kept connection will probably work: not old, and nothing to read (an end)."""
         if now() - self.used_at > _IDLE_MAX_S or self.http.sock is None:
             return False
         sock = self.watched.sock
@@ -265,7 +265,7 @@ class _Connection:
 
 
 class Response:
-    """An answer whose body is still to be read."""
+    """An answer with a body that is still to be read."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class Response:
         return self._answer.headers.get(name)
 
     def without_deadline(self) -> None:
-        """From now on the caller reads at its own pace; a hung server is still noticed."""
+        """Remove the deadline, for a caller that reads slowly; a hung server is still noticed."""
         if self._connection is not None:
             self._connection.watched.deadline = _NEVER
 
@@ -303,7 +303,7 @@ class Response:
         return data
 
     def close(self) -> None:
-        """Give the connection up if the body was not read to its end."""
+        """Close the connection if the body was not read to its end."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -325,7 +325,7 @@ def _wire_errors(connection: _Connection) -> Iterator[None]:
 
 
 def _send_in_pieces(watched: _Watched, body: Iterator[bytes]) -> bool:
-    """Send a body in chunks, up to its end or to an answer; return whether to its end."""
+    """Send a body in chunks, up to its end or to an answer; return True at its end."""
     for piece in body:
         if not piece:
             continue
@@ -344,10 +344,10 @@ class Transport:
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
         self.hung_in_a_row = 0
-        """Attempts at hung servers since anybody answered."""
+        """The number of attempts at hung servers since the last answer."""
         self._idle: dict[int, deque[_Connection]] = {}
         self._tls = settings.tls
-        # Files of one's own are read at once: an error of theirs is the caller's.
+        # The user's files are read at once: their errors are the caller's.
         self._context = settings.tls.context() if settings.tls else None
         self._closed = False
 
@@ -399,7 +399,7 @@ class Transport:
             return sock
 
     def pulse(self, server: Server) -> Pulse:
-        """Ask on a fresh connection for a sign of life."""
+        """Return the sign of life of a server, asked on a fresh connection."""
         try:
             answer = self._get(server, "/healthz", {})
         except NotReached as error:
@@ -408,7 +408,7 @@ class Transport:
         return Pulse.SILENT if answer is None else Pulse.ALIVE
 
     def fetch(self, server: Server, path: str, headers: dict[str, str]) -> tuple[int, bytes] | None:
-        """Get a small document on a fresh connection; None if it does not come in time."""
+        """Return status and body of a small document, read on a fresh connection; None if late."""
         try:
             return self._get(server, path, headers)
         except NotReached:

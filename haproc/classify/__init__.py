@@ -1,1 +1,1 @@
-"""Classification: the kind of a statement, the tables it touches, and the way it goes."""
+"""Classification: the kind of a statement, the tables it touches, and its class."""

@@ -9,20 +9,20 @@ from typing import NamedTuple
 from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass
 
-# The options and properties that a statement gives: only those known to be harmless.
+# The options and properties in a statement: only those known to be harmless.
 #
-# HAProc's marks live in Delta's commits and in the table's own memory of transactions; an option
-# of one INSERT can overwrite the first, a property of the table makes Delta forget the second.
-# Others let a write read another version of a table than the other clusters have. So this is a
-# list of what is allowed. Names are compared as Spark reads them, whatever way they are spelt.
+# HAProc's transaction markers are in Delta's commits and in the table's own list of transactions.
+# An option of one INSERT can overwrite the first, and a property of the table can make Delta forget
+# the second. Other options let a write read another version of a table than on the other clusters.
+# So this is a list of allowed names. Names are compared as Spark reads them, in any spelling.
 
 
 _WRITE_OPTIONS = frozenset(
     ["compression", "maxrecordsperfile", "mergeschema", "optimizewrite", "partitionoverwritemode"]
 )
-"""Of Delta's writer: how the files of an INSERT are made, and whether its columns may be new."""
+"""Options of Delta's writer: the form of an INSERT's files, and the permission for new columns."""
 _MARKS = frozenset(["usermetadata", "txnappid", "txnversion"])
-"""Of Delta's writer: by these HAProc knows its writes again."""
+"""Options of Delta's writer by which HAProc recognises its writes."""
 _OF_FORMATS = re.compile(
     r"(?:avro|collection|colelction|delta|escape|field|input|line|mapkey|orc|parquet|quote|serialization)"
     r"\.(?!crypto|encryption)",
@@ -40,8 +40,8 @@ _DELTAS = """appendonly autooptimize autooptimize.autocompact autooptimize.optim
     sampleretentionduration targetfilesize tunefilesizesforrewrites
     writepartitioncolumnstoparquet"""
 _DELTA_PROPERTIES = frozenset(_DELTAS.split())
-"""Delta 4.4's own, behind ``delta.``. Not among them: setTransactionRetentionDuration, by which
-Delta forgets which writes a table has, and what hands a table's commits to somebody else."""
+"""Delta 4.4's own properties, behind ``delta.``. Left out are setTransactionRetentionDuration, by
+which Delta forgets a table's writes, and properties that hand a table's commits to others."""
 _FEATURES = """allowcolumndefaults appendonly changedatafeed checkconstraints clustering
     columnmapping deletionvectors domainmetadata generatedcolumns incommittimestamp invariants
     rowtracking timestampntz typewidening v2checkpoint vacuumprotocolcheck varianttype"""
@@ -49,7 +49,7 @@ _DELTA_FEATURES = frozenset(_FEATURES.split())
 
 
 def check_write_option(key: str) -> None:
-    """Refuse an option of a write, its name in lower case, that is not known as harmless."""
+    """Raise RefusedError for an option of a write, in lower case, that is not known as harmless."""
     if key in _MARKS:
         raise _reserved(key)
     if key not in _WRITE_OPTIONS:
@@ -62,9 +62,9 @@ def check_write_option(key: str) -> None:
 
 
 def check_read_option(key: str) -> None:
-    """Refuse an option of what is read that is a setting of Hadoop's, such as ``fs.file.impl``.
+    """Raise RefusedError for a read option that is a setting of Hadoop's, such as ``fs.file.impl``.
 
-    It could change where files are found, or which code reads them.
+    It could change the place of files, or the code that reads them.
     """
     if "." in key and not _OF_FORMATS.match(key):
         raise RefusedError(
@@ -75,7 +75,7 @@ def check_read_option(key: str) -> None:
 
 
 def check_property(key: str) -> None:
-    """Refuse a property of a table, its name in lower case, that could cost it its marks."""
+    """Raise RefusedError for a table property, in lower case, that could remove its markers."""
     if key.startswith("option."):
         key = key.removeprefix("option.")
         check_read_option(key)
@@ -107,13 +107,12 @@ def _reserved(key: str) -> RefusedError:
     )
 
 
-# Files that statements name: which of them the operator allows.
+# The files that statements name: the operator allows some.
 #
-# Files lie outside the ring's tables: what is read there is not the same on every cluster, no rule
-# by table is asked, and what is written there may be written by every cluster in turn. So a
-# statement that names files is refused, unless each path lies below one of the prefixes in
-# ``paths``. Paths are compared in one normal form; one that can't be brought into it is below no
-# prefix.
+# Files lie outside the ring's tables: their content differs between clusters, rules for tables do
+# not apply, and every cluster in turn may write them. So a statement that names files is refused,
+# unless each path lies below one of the prefixes in ``paths``. Paths are compared in a normal form;
+# a path without one is below no prefix.
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
@@ -124,7 +123,7 @@ _LOCATING = re.compile(r"(?:path|paths|location|uri|url|dir|directory)$", re.IGN
 
 
 def locates(option: str) -> bool:
-    """True if the value of the option of this name is a place."""
+    """True if the option of this name has a place as its value."""
     return _LOCATING.search(option) is not None
 
 
@@ -139,7 +138,7 @@ class NormalPath(NamedTuple):
 def place_of(path: str) -> NormalPath | None:
     """Return the normal form of an absolute path; None if it is relative or unknown.
 
-    ``/x`` is one of the cluster's default file system, and another place than ``file:/x``.
+    ``/x`` is on the cluster's default file system, and another place than ``file:/x``.
     """
     if _UNCLEAR.search(path) or path != path.strip():
         return None

@@ -1,14 +1,14 @@
 """The limits of a statement's size and nesting, for all statements.
 
 Spark reads and analyses a statement by recursion: too deep a nesting overflows a stack, and Spark's
-error then does not show its cause. In the log such a statement would stop every cluster at the same
-place. So it is measured here, before any other code looks at it deeply, in one pass over its
-tokens, and refused.
+error then does not show the cause. In the log such a statement would stop every cluster at the same
+place. So it is measured here in one pass over its tokens, before any other code analyses it, and
+refused.
 
-Depth is that of the tree that Spark builds, seen from above: along the way from the statement to a
-token, one for each bracket, CASE, operator or prefix in a row (``1 + 1 + …`` leans to the left),
-more for what becomes several levels of the plan (queries inside queries, joins). AND, OR, commas
-and clauses begin anew; Spark reads those as lists.
+The depth is an estimate of the depth of Spark's tree: along the way from the statement to a token,
+one for each bracket, CASE, operator or prefix in a row (``1 + 1 + …`` leans to the left), more for
+parts that become several levels of the plan (queries inside queries, joins). AND, OR, commas and
+clauses begin again; Spark reads those as lists.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Bounds:
 
 
 COLUMNS_MAX: Final = 10_000
-"""Columns of one select, or of one plan. A Spark with 1 GiB of heap took 20,000 texts in a row, and
-ended over 40,000, of which it makes room for thousands of values each; of a plan it took 5,000, and
-spent itself on 50,000."""
-# What Spark takes for a space, and for the first ``}``, is as in its own pattern; a match ends in
-# front of that brace, so that no part of the text is gone over twice.
+"""The most columns of one select, or of one plan. A Spark with 1 GiB of heap accepted 20,000 texts
+in a row, and ended over 40,000, because it reserves thousands of values for each. In a plan it
+accepted 5,000, and ran out of memory at 50,000."""
+# The spaces, and the first ``}``, are as in Spark's own pattern. A match ends before that brace, so
+# that no part of the text is searched twice.
 _VARIABLE: Final = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
 QUERY_BEGINS: Final = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE", "MAP", "REDUCE"})
 _OPERATOR_TEXT = "+ - * / % | & ^ ~ ! || = == <> != < <= > >= <=> << >> >>> :: : ."
@@ -60,17 +60,16 @@ _LEVELS = {
     "VIEW": 3,  # LATERAL VIEW
     **dict.fromkeys(("UNION", "INTERSECT", "EXCEPT", "MINUS", "EXPLAIN"), 1),
 }
-"""Levels of the plan that each of these adds, where several follow each other."""
+"""The levels of the plan that each of these adds, if several follow each other."""
 _COMMA_LEVELS = 2
-"""A comma between relations joins them.
+"""The levels for a comma between relations, which joins them.
 
-With all of these, what reaches a depth of 200 was read and analysed by a Spark 4.2.1 that had just
-started, with stacks of the default size; of most it took twice as much, of none four times.
-"""
+With all of these, a Spark 4.2.1 that had just started, with default stacks, could read and analyse
+every form at a depth of 200; most forms at twice that depth, none at four times."""
 
 
 def check_text(sql: str, bounds: Bounds) -> None:
-    """Refuse a text that is too long, whatever it holds, or that holds what no text may."""
+    """Raise RefusedError for a text that is too long, or that contains something forbidden."""
     if len(sql) > bounds.chars_max:
         raise RefusedError(
             ErrorClass.STATEMENT_TOO_COMPLEX,
@@ -88,7 +87,7 @@ def check_text(sql: str, bounds: Bounds) -> None:
 
 
 def refuse_variables(sql: str) -> None:
-    """Refuse a text that Spark would change before it reads it."""
+    """Raise RefusedError for a text that Spark would change before it reads it."""
     if "${" in sql and any(sql.startswith("}", match.end()) for match in _VARIABLE.finditer(sql)):
         raise RefusedError(
             ErrorClass.VARIABLE,
@@ -111,14 +110,14 @@ def bounded_tokens(sql: str, bounds: Bounds) -> list[Token]:
 
 
 def check_shape(shape: InsertShape, bounds: Bounds) -> None:
-    """Refuse an INSERT of literals, which is not read token by token, if it has too many."""
+    """Raise RefusedError for too large an INSERT of literals, which is not read as tokens."""
     columns = shape.signature.count(",") + 1
     if tokens_of(shape.rows, shape.rows * columns) > bounds.tokens_max:
         raise _too_many(bounds.tokens_max)
 
 
 def tokens_of(rows: int, cells: int) -> int:
-    """Return about how many tokens rows of literals are, with so many literals in all."""
+    """Return the approximate number of tokens in rows of literals; ``cells``: of all rows."""
     return 2 * cells + 2 * rows
 
 
@@ -142,7 +141,7 @@ class _Frame:
         self.base = base
         self.operators = self.arrows = self.relations = 0
         self.in_from = self.in_rows = False
-        self.columns = -1  # this is no list of a select's columns
+        self.columns = -1  # -1: this is no list of a select's columns
         self.empty = True
 
     @property
@@ -156,7 +155,7 @@ class _Depth:
         self._frames = [_Frame("", 0)]
 
     def measure(self, tokens: Sequence[Token]) -> None:
-        """Go through the tokens; raises RefusedError."""
+        """Measure the depth of the tokens; raises RefusedError."""
         before = ""
         for token in tokens:
             kind = token.kind
@@ -234,13 +233,13 @@ class _Depth:
                 frame.in_from = False
 
     def _after_rows(self, before: str) -> None:
-        """A name behind a comma behind VALUES (…) is no row of theirs: it is joined to them."""
+        """Count a name behind a comma behind VALUES (…): it is a relation joined to the rows."""
         frame = self._frames[-1]
         if before == "," and frame.in_rows and frame.in_from:
             frame.relations += _COMMA_LEVELS
 
     def _close(self, text: str) -> None:
-        """Leave the bracket, and whatever was left open inside it."""
+        """Leave the bracket, and all open ones inside it."""
         for at in range(len(self._frames) - 1, 0, -1):
             if self._frames[at].closing == text:
                 del self._frames[at:]

@@ -1,10 +1,10 @@
-"""From a statement to its class: what it is, then rules, then the request's own wish.
+"""From a statement to its class: its kind, then rules, then the request's own choice.
 
 An INSERT of literals is recognised by its words, and so is a possible query: Spark runs it only if
 it is one. For any other statement Spark's parser gives its kind and its writes
 (`haproc.reading.summary`), the analyzer its reads.
 
-Fails closed: what nothing recognises, and what hides another statement, is refused.
+It fails closed: an unrecognised statement, or one that hides another statement, is refused.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _LOOKS: Final = {
     "EXPLAIN": Kind.EXPLAIN,
 }
 _MAY_WRITE: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
-"""Words without which nothing that begins like a query writes; with one, Spark is asked."""
+"""Words without which no text that begins like a query writes; if one occurs, Spark is asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """One statement, without its closing semicolon, whose words do not show its kind."""
+    """One statement, without its closing semicolon, with words that do not show its kind."""
 
     sql: str
 
@@ -63,7 +63,7 @@ def classify(
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
 ) -> Classified | Unparsed:
-    """Return the kind and the way of ``sql``, one statement; raises RefusedError."""
+    """Return the kind and the class of ``sql``, one statement; raises RefusedError."""
     check_text(sql, bounds)
     insert = plain_insert(sql, context)
     if insert is not None:
@@ -81,7 +81,7 @@ def classify(
 
 
 def _kind(tokens: list[Token]) -> Kind | None:
-    """Return the kind of a possible query, as far as its words show it; None of all else."""
+    """Return the kind of a possible query, as far as its words show it; None for others."""
     begins = tokens[0].upper
     if begins in _LOOKS:
         return _LOOKS[begins]
@@ -95,7 +95,7 @@ def _begins_query(token: Token) -> bool:
 
 
 def gives_rows(found: Classified | Unparsed) -> bool:
-    """True if a query's text is one over rows of tables, and not SHOW or the like."""
+    """True if a query's text reads rows of tables, and is not SHOW or similar."""
     if isinstance(found, Classified):
         return found.kind in CACHEABLE_KINDS
     return _begins_query(next(tokenize(found.sql)))
@@ -112,8 +112,8 @@ def decided(
 ) -> Classified:
     """Return the recognised statement with its class, by the rules; raises RefusedError.
 
-    ``text`` is what rules are matched with, ``sql`` the statement, where that is another. Which
-    rule decides may rest on the tables that Spark reads: then that is left open, see `ruled`.
+    ``text``: the text for matching rules; ``sql``: the statement, if it differs. If the deciding
+    rule rests on the tables that Spark reads, the decision is left open, see `ruled`.
     """
     kind = recognised.kind
     statement = Classified(
@@ -140,9 +140,9 @@ def ruled(
     override: OperationClass | None = None,
     refusal: RefusedError | None = None,
 ) -> Classified:
-    """Return a statement as decided by the first of its rules that fits what it touches.
+    """Return a statement as decided by the first of its rules that fits its names.
 
-    ``refusal``: why it is not run unless a rule gives it a class. Raises RefusedError.
+    ``refusal``: the error of the statement unless a rule gives it a class. Raises RefusedError.
     """
     rule = first(statement.rules, statement.kind, touched)
     if rule is not None and rule.rights is not None:
@@ -202,7 +202,7 @@ def _forbidden(kind: Kind, rights: Rights, touched: Touched) -> RefusedError:
 def _decide(
     statement: Classified, rule: Rule | None, refusal: RefusedError | None
 ) -> tuple[OperationClass, str]:
-    """Return the class that the rules give, and which rule did; raises RefusedError."""
+    """Return the class that the rules give, and the name of the rule; raises RefusedError."""
     if rule is not None and rule.operation_class is not None:
         return rule.operation_class, rule.name
     if rule is not None and rule.refuse:
@@ -213,7 +213,7 @@ def _decide(
 
 
 def _overridden(decided: OperationClass, override: OperationClass | None) -> OperationClass:
-    """Return the class the request asks for, if it may; raises RefusedError."""
+    """Return the class that the request asks for, if it may; raises RefusedError."""
     if override is None or override is decided:
         return decided
     if decided is OperationClass.SESSION:
@@ -234,5 +234,5 @@ def _overridden(decided: OperationClass, override: OperationClass | None) -> Ope
 
 
 def _widened(kind: Kind, decided: OperationClass) -> bool:
-    """True if a rule has a seeming query run as a write; its tables are unknown."""
+    """True if a rule makes a seeming query a write; its tables are unknown."""
     return kind in QUERY_KINDS and decided is not OperationClass.QUERY

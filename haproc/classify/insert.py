@@ -1,25 +1,25 @@
-"""Recognises ``INSERT INTO t [(columns)] VALUES (literals), …`` in one pass, without a token list.
+"""The recognition of ``INSERT INTO t … VALUES (literals), …`` in one pass, without a token list.
 
-Such statements are the many and the huge ones. What is found is the `InsertShape`: whether two of
-them may become one. All rows of one VALUES list share a type for each column, so rows must not be
-put together if that would change a type: 1.5 and 2.25 would become 1.50 and 2.25, which a STRING
+Such statements are the many and the huge ones. The result is the `InsertShape`, which shows if two
+of them can be combined. All rows of one VALUES list share a type for each column, so rows must not
+be combined if that would change a type: 1.5 and 2.25 would become 1.50 and 2.25, which a STRING
 column keeps. The signature names each column's type over all rows of the statement:
 
 ====== ================= ====== =================================================
 ``n``  only NULL         ``f``  FLOAT (``1.5F``)
 ``b``  BOOLEAN           ``e``  DOUBLE (``1e3``, ``1.5D``)
-``y``  TINYINT (``1Y``)  ``d3`` DECIMAL of scale 3; whatever precision, as a wider
+``y``  TINYINT (``1Y``)  ``d3`` DECIMAL of scale 3; of any precision, as a wider
 ``h``  SMALLINT (``1S``)        one of the same scale keeps every value and its text
 ``i``  INT               ``s``  STRING
 ``l``  BIGINT            ``t``  DATE'2020-01-31', ``T`` TIMESTAMP'2020-01-31 10:00:00'
-``z``  ``T`` that says   ``x``  BINARY (``X'00FF'``)
-..     its offset from
+``z``  ``T`` with its    ``x``  BINARY (``X'00FF'``)
+..     offset from
 ..     UTC: ``'… +01:00'``
 ====== ================= ====== =================================================
 
-Equal signatures mean that the combined list's types are the ones each statement had alone. Within
-a statement NULL takes its column's type, and INT, BIGINT and DECIMAL widen as Spark widens them;
-any other mixture, and anything that is not a literal, has no shape.
+Equal signatures mean that the types of the combined list are those of each statement alone. Within
+a statement NULL takes its column's type, and INT, BIGINT and DECIMAL widen as in Spark; any other
+mixture, and anything that is not a literal, has no shape.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class PlainInsert:
 
 
 def plain_insert(sql: str, context: Context) -> PlainInsert | None:
-    """Recognise an INSERT of nothing but literals; None for anything else, even if it is valid.
+    """Return the parts of an INSERT of literals only; None for any other text, even a valid one.
 
-    A text that Spark may read by the clock is no literal. Raises RefusedError if it writes
-    something else than a table.
+    A text that Spark may read by the clock is no literal. Raises RefusedError if its target is no
+    table of the ring.
     """
     head = _head(sql)
     if head is None:
@@ -104,10 +104,10 @@ def plain_insert(sql: str, context: Context) -> PlainInsert | None:
 
 
 def combined_signature(left: str, right: str) -> str | None:
-    """Return the signature of two statements put together; None if they have to stay apart.
+    """Return the signature of two combined statements; None if they can't be combined.
 
-    More permissive than equality: a column that is NULL in all rows of one statement takes the
-    type it has in the other, which changes no value.
+    More permissive than equality: a column that is NULL in all rows of one statement takes its type
+    from the other one, which changes no value.
     """
     if left == right:
         return left
@@ -123,7 +123,7 @@ def combined_signature(left: str, right: str) -> str | None:
 
 
 def literal_type(text: str) -> str | None:
-    """Return the type of one literal, as signatures have it; None if the text is none."""
+    """Return the type of one literal, as in signatures; None if the text is no literal."""
     match = _ALONE.fullmatch(text)
     return None if match is None else _type(match)[0]
 
@@ -147,7 +147,7 @@ def literal_rows(sql: str, values_at: int) -> Iterator[list[tuple[str, str]]]:
 
 
 def column_list(head: str) -> tuple[str, ...] | None:
-    """Return the columns that the text before the rows names, none if it has no list.
+    """Return the columns named in the text before the rows; empty if it has no list.
 
     None if it contains anything else beside the table.
     """
@@ -166,8 +166,7 @@ def column_list(head: str) -> tuple[str, ...] | None:
 
 
 def _head(sql: str) -> tuple[int, tuple[str, ...], int] | None:
-    """Read up to VALUES; return the statement's start, the parts of its table's name and the first
-    row's position."""
+    """Return the statement's start, name parts and first row's position; None for other texts."""
     try:
         tokens = tokenize(sql)
         first = next(tokens, None)
@@ -212,7 +211,7 @@ def _name(tokens: Iterator[Token], token: Token) -> tuple[tuple[str, ...], Token
 
 
 def _skip_columns(tokens: Iterator[Token]) -> bool:
-    """Step over a list of column names to its end; False if it is something else."""
+    """Skip a list of column names; return False if it is something else."""
     while True:
         if next(tokens).kind not in _NAMES:
             return False
@@ -224,7 +223,7 @@ def _skip_columns(tokens: Iterator[Token]) -> bool:
 
 
 def _skip_partition(tokens: Iterator[Token]) -> bool:
-    """Step over ``(name = literal, …)``; False if it is something else."""
+    """Skip ``(name = literal, …)``; return False if it is something else."""
     if not next(tokens).is_symbol("("):
         return False
     while True:
@@ -245,7 +244,7 @@ def _skip_partition(tokens: Iterator[Token]) -> bool:
 def _rows(sql: str, position: int) -> tuple[int, int, str]:
     """Read the rows from the first ``(``; return their number, their end and their signature.
 
-    The number is 0 if they are not all literals that may stand in one list.
+    The number is 0 if they are not all literals that may be in one list.
     """
     types: list[str] = []
     whole: list[int] = []
@@ -314,7 +313,7 @@ def _number(text: str) -> tuple[str, int]:
 
 
 def _wider(one: str, other: str) -> str | None:
-    """Return the type that a column with literals of both types gets; None if left to Spark."""
+    """Return the type of a column with literals of both types; None if left to Spark."""
     if one == "n" or other == "n":
         return other if one == "n" else one
     if {one, other} == {"i", "l"}:
@@ -326,5 +325,5 @@ def _wider(one: str, other: str) -> str | None:
 
 
 def _too_precise(kind: str, digits: int) -> bool:
-    """True if Spark would have to cut digits to make this column's decimals one type."""
+    """True if Spark would have to cut digits to give this column's decimals one type."""
     return kind[0] == "d" and digits + int(kind[1:]) > _PRECISION_MAX

@@ -17,13 +17,13 @@ class OperationClass(StrEnum):
     """The way of a request through the ring (the classes of Kinetica's HA design)."""
 
     QUERY = "query"
-    """Runs on the receiving cluster, or where it is fresh enough."""
+    """Runs on the receiving cluster, or on another one that is fresh enough."""
     ASYNCHRONOUS = "asynchronous"
     """Executed at once on the receiving cluster, and put on every other cluster's queue."""
     SYNCHRONOUS = "synchronous"
-    """Tried on one cluster, then taken to the others one after another."""
+    """Tried on one cluster, then run on the others one after another."""
     SYNCHRONOUS_PARALLEL = "synchronous_parallel"
-    """Tried on one cluster, then taken to all others at the same time."""
+    """Tried on one cluster, then run on all others at the same time."""
     SESSION = "session"
     """Changes only the state of the client's session."""
 
@@ -32,9 +32,9 @@ class WriteConcern(StrEnum):
     """The clusters that must have applied a write before it is answered; the weakest first."""
 
     ONE = "one"
-    """The one that received it."""
+    """The cluster that received it."""
     MAJORITY = "majority"
-    """More than half of the ring's clusters, whether or not the others are there."""
+    """More than half of the ring's clusters, even if the others are away."""
     ALL = "all"
     """Every cluster of the in-sync set."""
 
@@ -86,11 +86,11 @@ class Kind(StrEnum):
     ROWS = "rows"
     """Rows that came through the rows door; appended to one table."""
     UNKNOWN = "unknown"
-    """Nothing recognises it."""
+    """A statement that nothing recognises."""
 
 
 class RefusedError(Exception):
-    """HAProc will not run a request; nothing was changed.
+    """A request that HAProc does not run; nothing was changed.
 
     ``error_class`` is HAProc's own (such as ``HAPROC_UNCLASSIFIED``), ``hint`` is the change that
     would make the request acceptable.
@@ -103,20 +103,18 @@ class RefusedError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str, str]]:
-        """Exceptions are copied between processes by what made them."""
+        """Return the arguments from which another process makes a copy."""
         return RefusedError, (self.error_class, self.message, self.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class InsertShape:
-    """The part of an ``INSERT INTO t [(columns)] VALUES (literals), …`` that others must share to
-    be combined with it.
+    """The properties of an ``INSERT INTO t [(columns)] VALUES (literals), …`` for combining it.
 
-    ``values_at`` is the character at which the first row's ``(`` stands; ``rows`` counts rows.
-    Two such statements may become one, the second's rows put behind the first's, if the text
-    before ``values_at``, the settings and ``signature`` are equal: the signature names for each
-    column the type of its literals, such that rows of equal signatures don't change each other's
-    type inside one VALUES list.
+    ``values_at``: the index of the first row's ``(``. ``rows``: their number. Two such statements
+    can be combined, the second's rows behind the first's, if the text before ``values_at``, the
+    settings and ``signature`` are equal. The signature names the type of each column's literals,
+    such that rows of equal signatures don't change each other's type inside one VALUES list.
     """
 
     values_at: int
@@ -128,9 +126,8 @@ class InsertShape:
 class Touched:
     """The tables and views that a statement reads or writes; ``known``: none is missing.
 
-    ``schemas``: those of whose tables it shows the catalog's entries; full names, as of tables; an
-    empty one stands for all. ``expressions``: Spark's classes of what it computes, in lower case;
-    None: they are not known.
+    ``schemas``: those with tables that it lists; full names, as of tables; an empty one stands for
+    all. ``expressions``: Spark's classes of its computations, in lower case; None: not known.
     """
 
     tables: frozenset[str] = frozenset()
@@ -153,7 +150,7 @@ class Touched:
 class Recognised:
     """The kind and content of a statement, before rules decide its class: see `Classified`.
 
-    ``refusal``: why it is not run by default; a rule for ``kind: unknown`` may allow it.
+    ``refusal``: the error of the statement; a rule for ``kind: unknown`` may allow it.
     """
 
     kind: Kind
@@ -170,8 +167,8 @@ class Classified:
     """A classified statement.
 
     ``sql`` is one statement without its closing semicolon. Table names are ``catalog.schema.table``
-    in lower case, completed from the session's catalog and schema, each part in plain text (a dot
-    or backquote inside a part is kept backquoted). ``reads`` are the tables that a DataFrame's plan
+    in lower case, completed from the session's catalog and schema, each part in plain text (a part
+    with a dot or backquote is in backquotes). ``reads`` are the tables that a DataFrame's plan
     names itself: Spark's reading of a text gives the others.
     """
 
@@ -181,25 +178,25 @@ class Classified:
     reads: frozenset[str]
     writes: frozenset[str]
     tables_known: bool
-    """False: what is written (or named by a plan) could not be determined; a write conflicts with
-    every other then. Of a text that writes nothing it means nothing."""
+    """False: the written tables (or those named by a plan) are not all known; then a write
+    conflicts with every other one. It does not matter for a text that writes nothing."""
     rule: str
     """The rule that decided the class, for people."""
     insert: InsertShape | None = None
     write_concern: WriteConcern | None = None
-    """The least that a rule asks for."""
+    """The weakest concern that a rule allows."""
     apply_budget_s: float | None = None
-    """The most that a rule allows; None: no rule decides it."""
+    """The longest budget that a rule allows; None: no rule decides it."""
     cache: bool | None = None
-    """A rule's decision on keeping a query's answer."""
+    """A rule's decision on caching a query's answer."""
     bare: frozenset[str] = frozenset()
-    """Those of the written tables whose names a session's temporary view would take."""
+    """The written tables that a session's temporary view would hide."""
     rules: tuple[Rule, ...] = ()
-    """The rules about it, in order. The first one that fits what Spark reads decides; until then
+    """The rules about it, in order. The first one that fits Spark's reading decides; until then
     class, write concern and the like are the defaults. Empty: all is decided."""
 
     @property
     def touched(self) -> Touched:
-        """The touched tables if it reads none; unknown for a statement that is not recognised."""
+        """Return the touched tables if it reads none; unknown for an unrecognised statement."""
         expressions = None if self.kind is Kind.UNKNOWN else frozenset[str]()
         return Touched(self.writes, self.tables_known, expressions=expressions)

@@ -1,4 +1,4 @@
-"""Names of tables, and of what a definition defines: read from tokens, completed, checked."""
+"""Names of tables, and of defined objects: read from tokens, completed, checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from haproc.classify.rights import UNBOUNDED, Rights
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 from haproc.failure import ErrorClass
 
-# What a definition defines: the object that CREATE, ALTER or DROP names.
+# The object that a definition (CREATE, ALTER or DROP) names.
 
 
 NAMESPACES: Final = ("SCHEMA", "DATABASE", "NAMESPACE")
@@ -23,7 +23,7 @@ _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 
 def defined_object(sql: str, context: Context) -> tuple[str, str] | None:
-    """Return the word for what a definition is about, and its full name.
+    """Return the word for a definition's kind of object, and its full name.
 
     None if the statement is no definition, or does not name its object plainly.
     """
@@ -43,7 +43,7 @@ def defined_object(sql: str, context: Context) -> tuple[str, str] | None:
 
 
 def _next_name(tokens: Iterator[Token]) -> tuple[str, ...]:
-    """Read the name that comes next; none if it has to be computed."""
+    """Return the parts of the next name; empty if it must be computed."""
     first = next((each for each in tokens if each.upper not in _BEFORE_NAMES), None)
     parts: list[str] = []
     names = chain([] if first is None else [first], tokens)
@@ -59,19 +59,19 @@ def _next_name(tokens: Iterator[Token]) -> tuple[str, ...]:
 
 # Table names: read from tokens, completed from the session's catalog and schema.
 #
-# A name is kept in lower case, its parts joined by dots; a part that itself holds a dot or a
-# backquote stays backquoted, so that different names never get the same text.
+# A name is in lower case, its parts joined by dots. A part with a dot or a backquote is in
+# backquotes, so that different names never get the same text.
 
 
-# `delta.`/path`` names files instead of a table, when the first part is one of these.
+# `delta.`/path`` names files instead of a table, if the first part is one of these.
 _FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text xml"
 PATH_FORMATS = frozenset(_FORMATS.split())
 FILE_SOURCES = PATH_FORMATS | {"hive"}
-"""A source that is not one of these may be any class of Spark's, or another database."""
+"""Any other source may be a class of Spark's, or another database."""
 _SESSION = (("session",), ("system", "session"))
 _GLOBAL = "global_temp"
 OWN_SCHEMA = "haproc_warm_up"
-"""The schema in which HAProc tries a fresh server out: never compared, and dropped."""
+"""The schema in which HAProc tests a fresh server: never compared, and dropped."""
 STAGING_SCHEMA = "haproc_staging"
 """The schema for rows of many parts, see `haproc.engine.pieces`; never compared either."""
 OWN_SCHEMAS = frozenset({OWN_SCHEMA, STAGING_SCHEMA})
@@ -115,11 +115,11 @@ def completed(parts: Sequence[str], context: Context) -> Sequence[str]:
 
 
 def path_of(parts: Sequence[str]) -> str:
-    """Return the files that Spark reads where this stands for a relation; empty for a table.
+    """Return the files that Spark reads if this name is a relation; empty for a table.
 
-    ``delta.`/x``` and ``spark_catalog.delta.`/x```, and with a source's class in place of its name.
-    A name of two parts whose first is a format is one too, so a schema called ``json`` needs its
-    catalog in front. No catalog admits a slash in a table's name.
+    Files are ``delta.`/x``` and ``spark_catalog.delta.`/x```, or with a source's class in place of
+    its name. A name of two parts is files, too, if the first is a format; so a schema called
+    ``json`` needs its catalog before it. No catalog allows a slash in a table's name.
     """
     if any("/" in part for part in parts):
         return parts[-1] if "/" in parts[-1] else joined(parts)
@@ -130,15 +130,15 @@ def path_of(parts: Sequence[str]) -> str:
 
 
 def may_be_temporary(parts: Sequence[str]) -> bool:
-    """True if a temporary view of the session comes before the table of this name."""
+    """True if a temporary view of the session hides the table of this name."""
     return len(parts) == 1 or tuple(part.lower() for part in parts[:-1]) in _SESSION
 
 
 def target(parts: Sequence[str], context: Context) -> str:
-    """Return the table that a statement changes; RefusedError where that isn't one of the ring's.
+    """Return the name of the table that a statement changes; RefusedError if it isn't the ring's.
 
-    Every written name passes here: marks are looked for by table name, so a write without a table's
-    name could not be recognised as applied.
+    Every written name passes here: transaction markers are found by table name, so a write without
+    a table's name could not be recognised as applied.
     """
     if not parts:
         raise RefusedError(
@@ -164,7 +164,7 @@ def refuse_own(parts: Sequence[str], context: Context) -> None:
 
 
 def refuse_own_schema(schema: Sequence[str]) -> None:
-    """Raise RefusedError if the schema of this name, if it has one, is HAProc's own."""
+    """Raise RefusedError if one of these schema names is HAProc's own."""
     if any(name.lower() in OWN_SCHEMAS for name in schema):
         raise RefusedError(
             ErrorClass.TABLE_NAME,
@@ -184,7 +184,7 @@ def refuse_global(parts: Sequence[str]) -> None:
 
 
 def parts_of(text: str) -> tuple[str, ...] | None:
-    """Return the parts of a text that is one name, quoted or not; None if it is anything else."""
+    """Return the parts of a text that is one name, quoted or not; None for any other text."""
     try:
         tokens = list(tokenize(text))
     except LexicalError:

@@ -1,7 +1,7 @@
-"""What a user may do: roles, and the tables that statements may touch.
+"""The rights of a user: roles, and the tables that statements may touch.
 
-A role opens doors (`haproc.doors.roles`) and lets statements write; tables bound what statements
-touch (`haproc.classify.rules`). Values only: where a token is checked, its user's rights are found.
+A role opens doors (`haproc.doors.roles`) and lets statements write; tables bound the objects that
+statements touch (`haproc.classify.rules`). Values only: the check of a token finds the rights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CODE: Final = """
     PythonUDTF PythonWorkerLogs ScalaAggregator ScalaUDAF ScalaUDF ScriptTransformation TryReflect
 """
 CODE: Final = frozenset(_CODE.lower().split())
-"""Spark's classes of what runs code outside SQL, which could read the files of any table."""
+"""Spark's classes of code outside SQL, which could read the files of any table."""
 
 
 _OF_NO_TABLE: Final = frozenset(
@@ -31,20 +31,20 @@ _OF_NO_TABLE: Final = frozenset(
         Kind.DROP_NAMESPACE,
     }
 )
-"""Kinds that change what patterns of tables do not name, and other users rest on."""
+"""Kinds that change objects which patterns of tables do not name, and other users rest on."""
 
 
 class Role(StrEnum):
-    """What a user's token opens."""
+    """A role: the requests that a user's token allows."""
 
     READER = "reader"
     """Queries, and statements that change the own session."""
     WRITER = "writer"
     """All that a reader may do, DML, DDL, rows and jobs."""
     OPERATOR = "operator"
-    """The operator door: commands, and all that the status page shows."""
+    """The operator door: commands, and the whole status page."""
     PEER = "peer"
-    """What HAProcs ask each other; the ring's secret alone has it."""
+    """Requests between HAProcs; only the ring's secret has this role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Rights:
         return ANY_TABLE not in self.tables
 
     def outside(self, kind: Kind, touched: Touched) -> str | None:
-        """Return what of a statement these rights do not include; None: they include all of it.
+        """Return a part of a statement that these rights do not include; None if they include all.
 
         Fails closed: a statement that may touch more than is known is outside.
         """
@@ -85,13 +85,13 @@ class Rights:
 
 
 def runs_code(touched: Touched) -> bool:
-    """True if a statement runs code outside SQL: that could read the files of any table."""
+    """True if a statement runs code outside SQL, which could read the files of any table."""
     return not CODE.isdisjoint(touched.expressions or ())
 
 
 NOTHING: Final = Rights(())
 UNBOUNDED: Final = Rights()
-"""Those of a user of whom the configuration says nothing more."""
+"""The rights of a user for whom the configuration states nothing else."""
 
 
 def _has_all_of(pattern: str, schema: str) -> bool:

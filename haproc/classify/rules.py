@@ -1,8 +1,8 @@
 """The rules that give each kind of statement its class.
 
 The defaults are a table. An operator's file (``conf/rules.yaml``) puts rules over them: the first
-that matches decides. A rule can't make a statement that writes a query, nor take one out of the
-session it changes: such a rule is refused when the file is read, with the key's full path.
+that matches decides. A rule can't make a writing statement a query, nor take a session statement
+out of its session: such a rule is refused when the file is read, with the key's full path.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
 }
 
 CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
-"""Queries whose answers may be kept."""
+"""Queries with answers that may be cached."""
 
 _WILD = re.compile(r"[*\[]")
-"""Parts of a pattern that stand for any number of characters, or for some of many."""
+"""Parts of a pattern that stand for any number of characters, or for one of a set."""
 _OF_WRITES = frozenset({"write_concern", "apply_budget_s"})
 _OUTCOMES = frozenset({"class", "refuse", "cache"}) | _OF_WRITES
 _KEYS = _OUTCOMES | {"name", "kind", "table", "expression", "matches", "user"}
@@ -82,12 +82,12 @@ class RulesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Gives the statements it matches a class, a write concern or both, or refuses them.
+    """A rule: gives matching statements a class, a write concern or both, or refuses them.
 
-    Or it decides if queries' answers may be kept. None matches anything. Without ``kinds``, a rule
-    that refuses is about all statements, one of the cache about queries, any other one about those
-    that write. Only a rule with ``kind: unknown`` and a class lets an unrecognised statement pass.
-    ``write_concern`` is the least that a request gets, ``apply_budget_s`` the most.
+    Or it decides if queries' answers may be cached. None matches anything. Without ``kinds``, a
+    rule that refuses is about all statements, one of the cache about queries, any other one about
+    writing statements. Only a rule with ``kind: unknown`` and a class allows an unrecognised
+    statement. ``write_concern`` is the least that a request gets, ``apply_budget_s`` the most.
     """
 
     name: str
@@ -102,10 +102,10 @@ class Rule:
     apply_budget_s: float | None = None
     cache: bool | None = None
     rights: Rights | None = None
-    """With these, the rule refuses what they do not include; nothing else of it counts."""
+    """With rights, the rule refuses statements outside them; its other fields do not count."""
 
     def is_about(self, kind: Kind, sql: str, user: str) -> bool:
-        """True if this rule may decide about a statement, whatever its tables are."""
+        """True if this rule may decide about a statement, with any tables."""
         of_kind = kind in WRITING_KINDS or bool(self.refuse)
         return (
             (of_kind if self.kinds is None else kind in self.kinds)
@@ -119,10 +119,10 @@ class Rule:
         return (self.table, self.expression, self.rights) != (None, None, None)
 
     def fits(self, kind: Kind, touched: Touched) -> bool:
-        """True if a statement of this kind and user touches and computes the rule's names."""
+        """True if a statement touches and computes the rule's names, or is outside its rights."""
         if self.rights is not None:
             return self.rights.outside(kind, touched) is not None
-        # A refusal, a stronger write concern or a budget holds for what could do so.
+        # A refusal, a stronger write concern or a budget also holds in doubt.
         in_doubt = self.operation_class is None and self.cache is not True
         fits = True
         if (table := self.table) is not None:
@@ -164,9 +164,9 @@ class Rules:
 def about(
     rules: Rules, kind: Kind, sql: str, user: str, rights: Rights = UNBOUNDED
 ) -> tuple[Rule, ...]:
-    """Return the rules of which the first that fits a statement's tables decides about it.
+    """Return the rules about a statement; the first that fits its tables decides.
 
-    What the sender's rights do not include comes before all that an operator's rules say.
+    The sender's rights come before all rules of the operator.
     """
     found = [Rule("rights", rights=rights)] if rights.bounded else []
     for rule in rules.rules:
@@ -178,17 +178,17 @@ def about(
 
 
 def first(rules: Iterable[Rule], kind: Kind, touched: Touched) -> Rule | None:
-    """Return the rule that decides about a statement, of those about it; None: the defaults do."""
+    """Return the rule that decides about a statement; None: the defaults do."""
     return next((rule for rule in rules if rule.fits(kind, touched)), None)
 
 
 def load_rules(path: str | Path) -> Rules:
-    """Read a rules file; raises RulesError, or OSError if it can't be read."""
+    """Return the rules of a file; raises RulesError, or OSError if it can't be read."""
     return parse_rules(Path(path).read_text(encoding="utf-8"))
 
 
 def parse_rules(text: str) -> Rules:
-    """Read rules from YAML text; raises RulesError."""
+    """Return the rules in a YAML text; raises RulesError."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -344,7 +344,7 @@ def _pattern(text: str | None, path: str) -> re.Pattern[str] | None:
 
 
 def _check_class(rule: Rule, path: str) -> None:
-    """Refuse a rule that would let a write or a change of the session go the wrong way."""
+    """Raise RulesError for a rule that gives a write or session statement a wrong class."""
     chosen, kinds = rule.operation_class, rule.kinds
     if chosen is None:
         return
@@ -361,14 +361,14 @@ def _check_class(rule: Rule, path: str) -> None:
 
 
 def _check_cache(rule: Rule, path: str) -> None:
-    """Refuse a decision on keeping answers for statements that are no queries."""
+    """Raise RulesError for a decision on caching answers of statements that are no queries."""
     wrong = sorted(kind.value for kind in (rule.kinds or frozenset()) - CACHEABLE_KINDS)
     if rule.cache is not None and wrong:
         raise RulesError(f"{path}.cache", f"answers to {', '.join(wrong)} are never kept")
 
 
 def _check_writes(rule: Rule, path: str) -> None:
-    """Refuse what is for writes alone for what is not written."""
+    """Raise RulesError for an outcome of writes in a rule about other statements."""
     what = "write_concern" if rule.write_concern is not None else "apply_budget_s"
     if rule.write_concern is None and rule.apply_budget_s is None:
         return

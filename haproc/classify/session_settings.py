@@ -20,25 +20,25 @@ _ASSIGNS: Final = re.compile(
 
 
 def assigned(sql: str) -> tuple[str, str] | None:
-    """Return the setting and the value of ``SET name=value``; None for anything else."""
+    """Return the setting and the value of ``SET name=value``; None for any other text."""
     match = _ASSIGNS.fullmatch(sql)
     return None if match is None else (match["key"], match["value"].strip())
 
 
-# What becomes of a setting that a client sets in its session: one of three things.
+# The treatment of a setting that a client sets in its session: one of three.
 #
 # It *travels*: it goes with each of the session's writes, and every cluster's lane sets it before
-# it runs one. So it may change what a statement comes to, if that follows from its value alone, and
-# how Spark goes about it. It must not change what HAProc's marks and looks rest on, which code
-# runs, or anything that depends on a cluster's own files, machine and moment. Spark, Delta and
-# Hadoop know some thousands of settings, and each version brings new ones: so this is a closed
-# list.
+# it runs one. So it may change the result of a statement, if the result follows from its value
+# alone, and the way in which Spark computes it. It must not change the basis of HAProc's
+# transaction markers and checks, the code that runs, or anything that depends on a cluster's own
+# files, machine and time. Spark, Delta and Hadoop know some thousands of settings, and each version
+# brings new ones: so this is a closed list.
 #
-# It is *reserved*, and nobody may set it: with it the session would read texts and names otherwise
-# than HAProc does, reach other storage, run other code, or break what writes rest on.
+# It is *reserved*, and no client may set it: with it the session would read texts and names in
+# another way than HAProc does, reach other storage, run other code, or break the basis of writes.
 #
-# All others are *the session's own*: they hold where its queries run. So its writes have their
-# rows computed there, and what no rows can stand for is refused.
+# All others are *the session's own*: they hold where its queries run. So the rows of its writes are
+# computed there, and a write that rows cannot replace is refused.
 
 
 _PROGRAMS_NAME: Final = re.compile(r"spark\.([a-z_]\w*)(\.[\w-]+)*", re.ASCII)
@@ -60,19 +60,19 @@ _SPARKS: Final = frozenset(
         "timewindow ui unsafe user watermarkdelayms worker yarn ",
     )
 )
-"""The words behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and ours.
-Spark may read any setting that begins so, registered or not."""
+"""The words behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and
+HAProc's. Spark may read any setting that begins so, registered or not."""
 _OF_QUERIES: Final = frozenset({"sql", "databricks"})
-"""Those of them that are about statements. All others are about the server's own machinery."""
+"""The words for settings of statements. All others are for the server's own machinery."""
 _OWN_NAME: Final = re.compile(r"(hivevar:|hiveconf:)?[a-z_]\w*", re.ASCII)
 """A user's own variable. No setting of Spark, Delta or Hadoop has a name without a dot."""
 _OF_CODE: Final = re.compile(r"(class|classes|impl|listeners|providers|serializer)(\.|$)")
-"""A part of a name that ends so: the setting names code that Spark loads."""
+"""The end of a part of a name: such a setting names code that Spark loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Names of settings, or their beginnings with a dot behind them, and the reasons for them."""
+    """Names of settings, or their beginnings with a dot at the end, and the reason for them."""
 
     reason: str
     names: tuple[str, ...]
@@ -318,7 +318,7 @@ _STORAGE: Final = (
 
 
 def _folded(groups: Iterable[Group]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the reasons by whole names, and by how names begin, in lower case."""
+    """Return the reasons by whole names, and by the beginnings of names, in lower case."""
     reasons = {name.lower(): group.reason for group in groups for name in group.names}
     begins = {name: reason for name, reason in reasons.items() if name.endswith(".")}
     return {name: reasons[name] for name in reasons.keys() - begins.keys()}, begins
@@ -340,7 +340,7 @@ _INSTEAD: Final = (
 def travels(key: str) -> bool:
     """True if a setting goes with each write of a session that sets it.
 
-    Names are compared without regard to case: one that Spark spells otherwise has no effect there.
+    Case does not matter: a name that Spark spells in another case has no effect there.
     """
     key = key.lower()
     if key in _TRAVELLING or _OWN_NAME.fullmatch(key):
@@ -351,7 +351,7 @@ def travels(key: str) -> bool:
 
 
 def reserved(key: str) -> str:
-    """Return the reason why no session may set this; empty if one may. Names as for `travels`."""
+    """Return the reason why no session may set this; empty if one may. Case as for `travels`."""
     if travels(key):
         return ""
     key = key.lower()

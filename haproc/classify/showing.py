@@ -1,4 +1,4 @@
-"""Statements as others may see them: as plain values, without their literals, without secrets."""
+"""Statements in a form for others: as plain values, without their literals, without secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from haproc.classify.model import Classified
 from haproc.classify.tokens import LexicalError, Token, TokenKind, literals, tokenize
 
-# What a classified statement is, as plain values for people and machines.
+# A classified statement as plain values for people and machines.
 
 
 def described(statement: Classified) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def described(statement: Classified) -> dict[str, Any]:
     }
 
 
-# Statements as others may see them: without the literals in them, or without secrets.
+# Statements in a form for others: without their literals, or without secrets.
 #
-# Literals may be anybody's data, and comments and hints may hold anything: so they go. What cannot
-# be read as tokens is not shown at all.
+# Literals may be private data, and comments and hints may contain anything: so they are removed. A
+# text that cannot be read as tokens is not shown at all.
 
 
 MASKED: Final = "?"
@@ -50,10 +50,10 @@ _URL_USER: Final = re.compile(r"(://[^/@\s:'\"]*):[^/@\s'\"]*@")
 
 
 def masked(sql: str, characters_max: int, *, secrets_only: bool = False) -> str | None:
-    """Return a statement with ``?`` for its literals; None if it is unknown.
+    """Return a statement with ``?`` for its literals; None if it can't be read as tokens.
 
-    ``secrets_only``: literals are shown but for those behind a word that names a secret. What is
-    longer than ``characters_max`` is cut, and no more of the text is read than that takes.
+    ``secrets_only``: only literals behind a word that names a secret are replaced. A text longer
+    than ``characters_max`` is cut, and the rest of it is not read.
     """
     if secrets_only:
         parts = _secrets_masked(sql)
@@ -77,7 +77,7 @@ def masked_insert(
 ) -> str | None:
     """Return a plain INSERT of literals as `masked` would, with its first row for all of them.
 
-    ``values_at``: where the rows begin; ``columns``: how many literals each has.
+    ``values_at``: the start of the rows; ``columns``: the number of literals in each.
     """
     head = _head(sql[:values_at], characters_max)
     if head is None:
@@ -93,7 +93,7 @@ def _head(text: str, characters_max: int) -> str | None:
 
 
 def _masked(sql: str) -> Iterator[str]:
-    """Yield the parts of a text without comments and hints; it stays as it is between literals."""
+    """Yield the parts of a text without comments and hints; between literals it is unchanged."""
     end = 0
     for start, following in literals(sql):
         yield sql[end:start]
@@ -109,7 +109,7 @@ def _masked_commented(sql: str) -> Iterator[str]:
 
 
 def _secrets_masked(sql: str) -> Iterator[str]:
-    """Yield the parts; a literal is a secret if the name that it is given to is a secret's."""
+    """Yield the parts; a literal is a secret if the name before it is that of a secret."""
     named = False
     for space, token in _spaced(sql):
         yield space
@@ -124,7 +124,7 @@ def _secrets_masked(sql: str) -> Iterator[str]:
 
 
 def _spaced(sql: str) -> Iterator[tuple[str, Token]]:
-    """Yield each token with a space where something stands before it; hints and comments go."""
+    """Yield each token with a space if there was a gap before it, without hints and comments."""
     end = 0
     for token in tokenize(sql):
         space = " " if end and token.start > end else ""

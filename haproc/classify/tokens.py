@@ -1,4 +1,4 @@
-"""Spark SQL's lexical rules: the places of tokens, and the values of the literals among them."""
+"""Spark SQL's lexical rules: the places of tokens, and the values of string literals."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-# Spark SQL's lexical rules: where strings, comments and quoted names begin and end.
+# Spark SQL's lexical rules: the beginnings and ends of strings, comments and quoted names.
 #
-# Source: SqlBaseLexer.g4 of Spark 4.2. Everything that looks into a statement looks at these
-# tokens, so that nothing inside a string, a comment or a quoted name is ever taken for SQL. Hints
-# (``/*+ … */``) are tokens of their own, not comments. ``tokenize`` is lazy: the first tokens of a
-# huge INSERT cost the same as those of a small one.
+# Source: SqlBaseLexer.g4 of Spark 4.2. All code that reads a statement reads these tokens, so that
+# nothing inside a string, a comment or a quoted name is ever taken for SQL. Hints (``/*+ … */``)
+# are tokens of their own, not comments. ``tokenize`` is lazy: the first tokens of a huge INSERT
+# cost the same as those of a small one.
 #
-# Two things Spark leaves to its parser are decided here: a hint is one token, and whether
-# ``:name`` is a parameter or a path into a variant (``payload:name``), by the token in front of
-# it.
+# Two things that Spark leaves to its parser are decided here: a hint is one token; and ``:name`` is
+# a parameter or a path into a variant (``payload:name``), by the token before it.
 
 
 class TokenKind(StrEnum):
@@ -35,7 +34,7 @@ class TokenKind(StrEnum):
 
 
 class LexicalError(ValueError):
-    """Text that cannot be read as tokens; ``position`` is the character where that begins."""
+    """A text cannot be read as tokens; ``position``: the index of the wrong character."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -59,7 +58,7 @@ class Token(NamedTuple):
 
     @property
     def upper(self) -> str:
-        """The keyword this is, in capitals; empty for anything that cannot be one."""
+        """Return the keyword in capitals; empty for a token that cannot be one."""
         return capitals(self.text) if self.kind is TokenKind.WORD else ""
 
     def is_symbol(self, text: str) -> bool:
@@ -107,7 +106,7 @@ _KINDS = {
     "symbol": TokenKind.SYMBOL,
 }
 _UNCLOSED = {"'": "the string", '"': "the string", "`": "the quoted name"}
-# After these words no value can have ended, so that a colon begins a parameter.
+# No value can end with these words, so a colon behind one begins a parameter.
 _VALUE_FOLLOWS = """ALL AND ANTI AS BETWEEN BY CASE CONTAINS DATE DEFAULT DISTINCT DIV ELSE ESCAPE
     EXCEPT EXISTS FROM HAVING ILIKE IN INTERVAL IS LIKE LIMIT MATCHED NOT OF OFFSET ON OR PERCENT
     QUALIFY REGEXP REPEATABLE RETURN RLIKE SELECT SET SOME TABLE THEN TIMESTAMP USING VALUES WHEN
@@ -118,7 +117,7 @@ _BEFORE_A_VALUE = frozenset(_VALUE_FOLLOWS.split())
 HINT_OPENING = "/*+"
 HINT_CLOSING = "*/"
 COMMENT_DEPTH_MAX = 32
-"""Comments inside comments: Spark's lexer takes 0.2 s for 100 of them and 50 s for 800."""
+"""The depth of nested comments: Spark's lexer takes 0.2 s for 100 of them and 50 s for 800."""
 
 
 def _bracket_end(sql: str, start: int) -> int:
@@ -135,7 +134,7 @@ def _bracket_end(sql: str, start: int) -> int:
         if depth > COMMENT_DEPTH_MAX:
             what = f"holds comments in comments, more than {COMMENT_DEPTH_MAX} deep"
             raise LexicalError(f"the comment at character {start} {what}", start)
-        # What lies ahead is not looked for again: a comment may be as long as the text.
+        # The next ones are not searched again: a comment may be as long as the text.
         if 0 <= opening < position:
             opening = sql.find("/*", position)
         if closing < position:
@@ -144,7 +143,7 @@ def _bracket_end(sql: str, start: int) -> int:
 
 
 def _unclosed(what: str, position: int, hint_at: int) -> UnclosedError:
-    """Return the error of what is not closed, or of the hint around it."""
+    """Return the error of an unclosed part, or of the hint around it."""
     return UnclosedError(what, position) if hint_at < 0 else UnclosedError("the hint", hint_at)
 
 
@@ -158,7 +157,7 @@ def _ends_a_value(token: Token | None) -> bool:
 
 
 def tokenize(sql: str, start: int = 0) -> Iterator[Token]:
-    """Yield the tokens of ``sql`` from ``start``; raises LexicalError where there is none."""
+    """Yield the tokens of ``sql`` from ``start``; raises LexicalError if one cannot be read."""
     position, length, before = start, len(sql), None
     match_at, kinds = _TOKEN.match, _KINDS
     hint_at, hints = 0, 0
@@ -189,7 +188,7 @@ def tokenize(sql: str, start: int = 0) -> Iterator[Token]:
         elif group == "parameter" and text != "?" and _ends_a_value(before):
             group, text, position = "symbol", ":", begin + 1
         kind = kinds[group]
-        if hints:  # what a hint holds is made of tokens: strings, comments, even hints
+        if hints:  # a hint consists of tokens: strings, comments, even hints
             hints -= text == HINT_CLOSING and group == "symbol"
             if hints:
                 continue
@@ -208,10 +207,10 @@ _SYMBOL: Final = _RUNS.groupindex["symbol"]
 
 
 def literals(sql: str) -> Iterator[tuple[int, int]]:
-    """Yield where the texts and numbers of ``sql`` begin and end, as `tokenize` has them.
+    """Yield start and end of the strings and numbers of ``sql``, as `tokenize` has them.
 
-    Lazily, and in a sixth of its time where the text has no comments, hints, dollar quotes and
-    URLs. Raises LexicalError.
+    Lazy, and in a sixth of its time if the text has no comments, hints, dollar quotes and URLs.
+    Raises LexicalError.
     """
     if "--" in sql or "/*" in sql or "$" in sql or "://" in sql:
         for token in tokenize(sql):
@@ -227,21 +226,21 @@ def literals(sql: str) -> Iterator[tuple[int, int]]:
             raise UnclosedError(what, match.start())
 
 
-# The value of a string literal: the one reading of literals, as Spark's parser reads them.
+# The value of a string literal, as Spark's parser reads it: the only such code.
 #
-# Everything that looks into a string asks here, so that no spelling of a word passes by a check
-# that another spelling fails. Source: Spark 4.2's `unescapeSQLString`; held against Spark itself
-# in `tests/integration/test_string_literals.py`. Strings side by side are one (`adjacent`), raw
-# ones (``r'…'``) have no escapes, a doubled quote is a quote.
+# All code that needs a string's value calls it, so that no spelling of a word passes a check that
+# another spelling fails. Source: Spark 4.2's `unescapeSQLString`; compared with Spark itself in
+# `tests/integration/test_string_literals.py`. Adjacent strings are one (`adjacent`), raw ones
+# (``r'…'``) have no escapes, a doubled quote is a quote.
 #
-# Settings of Spark's could change the reading (escapedStringLiterals, doubleQuotedIdentifiers,
+# Settings of Spark could change this (escapedStringLiterals, doubleQuotedIdentifiers,
 # consecutiveStringLiterals): no client may set them (`session_settings`).
 
 
 _ESCAPE = re.compile(
     r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([01][0-7][0-7])|(.))", re.DOTALL | re.ASCII
 )
-# What a letter behind a backslash stands for; any other one stands for itself.
+# The meaning of a letter behind a backslash; any other letter stands for itself.
 _LETTERS = {
     "0": "\0",
     "b": "\b",
@@ -261,7 +260,7 @@ def decoded(text: str) -> str:
 
 
 def _units(text: str) -> str:
-    """Return a string's UTF-16 units as Java has them: halves of characters are not joined yet."""
+    """Return a string's UTF-16 units as in Java: surrogates are not joined yet."""
     if text[0] in "rR":
         return text[2:-1]
     if text[0] == "$":
@@ -283,7 +282,7 @@ def adjacent(tokens: Sequence[Token], index: int) -> tuple[str, int]:
 
 
 def _parts(inner: str) -> list[str]:
-    """Cut the text into escapes and what lies between them."""
+    """Return the escapes of a text and the parts between them."""
     parts, position = [], 0
     for match in _ESCAPE.finditer(inner):
         parts += [inner[position : match.start()], match.group()]
@@ -303,13 +302,13 @@ def _unescaped(part: str, quote: str) -> str:
     code = int(short or long, 16)
     if code < 0x10000:
         return chr(code)
-    # As Java's chars: what is beyond Unicode becomes halves that belong to nothing.
+    # As Java's chars: a code beyond Unicode becomes unpaired surrogates.
     high, low = divmod(code - 0x10000, 0x400)
     return chr((high + 0xD800) & 0xFFFF) + chr((low + 0xDC00) & 0xFFFF)
 
 
 def _paired(text: str) -> str:
-    """Return the text with halves of characters put together; ``?`` for those left alone."""
+    """Return the text with surrogate pairs joined; ``?`` for unpaired ones."""
     if not _SURROGATE.search(text):
         return text
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -318,23 +317,23 @@ def _paired(text: str) -> str:
 
 # Texts that Spark reads by the clock when it makes a date or a timestamp of them.
 #
-# Of constants these are ``'now'``, ``'today'`` and their like; of any text at all a time of day,
-# which becomes a TIMESTAMP of the day on which it is read: ``CAST('12:30' AS TIMESTAMP)``.
-# Measured on Spark 4.2.1; DATE and TIMESTAMP_NTZ take no time of day.
+# Of constants these are ``'now'``, ``'today'`` and similar words; of any text a time of day, which
+# becomes a TIMESTAMP of the day on which it is read: ``CAST('12:30' AS TIMESTAMP)``. Measured on
+# Spark 4.2.1; DATE and TIMESTAMP_NTZ take no time of day.
 
 
 _LEADING = r"[\s\x00-\x20\x7f]*"
 SPECIAL_DATETIME = re.compile(
     rf"{_LEADING}((?i:now|today|tomorrow|yesterday))(?![A-Za-z])(.*)", re.DOTALL
 )
-"""Texts that Spark may read as a moment when it casts a constant to a date or a timestamp: behind
-the word it takes the name of a time zone, in many spellings."""
+"""Texts that Spark may read as a moment when it casts a constant to a date or a timestamp; behind
+the word it accepts the name of a time zone, in many spellings."""
 _TIME_OF_DAY = re.compile(rf"{_LEADING}(?:[0-9]{{1,2}}:[0-9]|T[0-9]{{1,2}}(?![0-9]))")
 _WRITTEN = re.compile(
     rf"[(,]{SPACE}*['\"][\x00-\x20\x7f]*"
     r"(?:[0-9]{1,2}:[0-9]|T[0-9]{1,2}(?![0-9])|[0-9T]{0,3}\\(?![\\'\"%_$]))"
 )
-"""An item of a row that may contain such a text; escapes may stand for anything, but these few."""
+"""An item of a row that may contain such a text; most escapes may stand for anything."""
 
 
 def is_time_of_day(text: str) -> bool:

@@ -1,1 +1,1 @@
-"""The engine: a Spark cluster spoken to over Spark Connect."""
+"""The engine: HAProc's access to a Spark cluster over Spark Connect."""

@@ -1,10 +1,10 @@
-"""The messages of one statement's answer, as they come.
+"""The messages of one statement's answer, in the order of their arrival.
 
-Unlike gRPC's own call it outlives its reader. An interrupt that reaches Spark before tasks of the
-statement run can be lost, although Spark reports that it took it: another thread submits the tasks
-after it (Spark 4.2.1), and they run to their end, unknown to any client. So an answer that is read
-no more is followed until Spark reports tasks, which it does every two seconds, and interrupted
-then.
+Unlike gRPC's own call, an answer can go on after its reader has left. An interrupt can be lost
+although Spark confirms it: if it arrives before the statement's tasks run, another thread submits
+the tasks after it (Spark 4.2.1). They run to their end, and no client knows of them. So an answer
+without a reader is followed until Spark reports tasks (every two seconds). Then the statement is
+interrupted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import grpc.aio
 from haproc.engine.tasks import Planned, Tasks
 
 FOLLOWED_S_MAX: Final = 60.0
-"""Longer than almost any planning. Chosen."""
+"""The time for following an answer: longer than almost any planning. Chosen."""
 AHEAD_MAX: Final = 8
-"""So many messages are read while those before them are looked at: as many as a small result has
-(`select 1`: 7). Of a large one each is read when it is wanted, or memory would hold two. Chosen."""
+"""The number of messages that are read ahead of the reader: a small result has as many (`select 1`:
+7). A large result's message is read on demand, because memory would hold two. Chosen."""
 _END: Final = object()
 
 
@@ -38,9 +38,9 @@ class SparkAnswer:
         *,
         raw: bool = False,
     ) -> None:
-        """``begin`` starts the call, with a time limit; ``raw``: its messages are bytes.
+        """Begin the call with ``begin``, which takes a time limit. ``raw``: its messages are bytes.
 
-        Until `end` the statement is one of the ``tasks``.
+        The statement belongs to ``tasks`` until `end`.
         """
         self._call = begin(timeout_s + FOLLOWED_S_MAX)
         self._messages = aiter(self._call)
@@ -48,7 +48,7 @@ class SparkAnswer:
         self._reading: asyncio.Future[Any] | None = None
         self._taken_count = 0
         self._waiter: asyncio.Future[None] | None = None
-        """Of the call that waits for that read, or for the end of the time."""
+        """The future of the reader that waits for a read, or for the end of the time."""
         self._timer: asyncio.TimerHandle | None = None
         self._last_until(timeout_s)
         self._tasks = tasks
@@ -63,9 +63,9 @@ class SparkAnswer:
         return self._taken()
 
     async def follow(self, closing: asyncio.Event) -> bool:
-        """Read on until tasks of the statement run; return whether it ended instead.
+        """Read until tasks of the statement run; return True if the answer ended instead.
 
-        Not for longer than a minute, nor once ``closing`` is set.
+        Stops after a minute, or when ``closing`` is set.
         """
         self._last_until(FOLLOWED_S_MAX)
         closes = self._loop.create_task(closing.wait())
@@ -84,9 +84,9 @@ class SparkAnswer:
         return False
 
     def end(self, *, answered: bool, left: bool = False) -> None:
-        """End the call, ``answered`` or not. A statement that runs does so on.
+        """End the call, ``answered`` or not. A running statement goes on in Spark.
 
-        ``left``: it was given up, and its tasks may not have ended yet.
+        ``left``: the statement was given up, and its tasks may still run.
         """
         self._tasks.end(self._report, answered=answered, left=left)
         if self._timer is not None:
@@ -96,7 +96,7 @@ class SparkAnswer:
             self._reading.add_done_callback(_forget)
 
     def _last_until(self, seconds: float) -> None:
-        """Let the time end then: one timer for all reads, not one for each."""
+        """Set the end of the time. One timer serves all reads, because one for each costs more."""
         if self._timer is not None:
             self._timer.cancel()
         self._is_over = False
@@ -107,7 +107,7 @@ class SparkAnswer:
         self._wake()
 
     def _next(self) -> asyncio.Future[Any]:
-        """Return the read that is under way: the task that waits for it may go away."""
+        """Return the current read as a future: it survives a cancelled reader."""
         if self._reading is None:
             self._reading = self._loop.create_task(self._read())
             self._reading.add_done_callback(self._wake)
@@ -117,7 +117,7 @@ class SparkAnswer:
         return await anext(self._messages, _END)
 
     async def _arrived(self, reading: asyncio.Future[Any]) -> None:
-        """Wait for a read, or for whatever else ends the wait."""
+        """Wait for a read, for the end of the time, or for `follow` to be stopped."""
         if not (reading.done() or self._is_over):
             self._waiter = self._loop.create_future()
             await self._waiter
@@ -136,7 +136,7 @@ class SparkAnswer:
                 grpc.aio.Metadata(),
                 details="Deadline Exceeded",
             )
-        message = reading.result()  # an error stays, and so does the end: the next read meets it
+        message = reading.result()  # an error and the end stay: the next read gets them again
         if message is _END:
             raise StopAsyncIteration
         self._reading = None

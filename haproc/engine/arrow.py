@@ -1,4 +1,4 @@
-"""Arrow IPC streams: looked into where that must be, made, and several put together as one."""
+"""Arrow IPC streams: reading their parts, making them, joining several into one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.ipc
 
-# Several Arrow IPC streams of one schema as one, without touching the data.
+# Several Arrow IPC streams of one schema as one, without parsing the data.
 #
 # A stream is a sequence of messages: a schema, then batches, then an end marker. A message is a
 # continuation marker (0xFFFFFFFF), the length of its metadata, the metadata (a flatbuffer that
 # holds the body's length), and the body. The end marker is a continuation marker with length 0. So
-# a stream that continues another one is its messages behind the schema, without the end marker.
+# a stream continues another one if its schema and its end marker are left out.
 
 
 _PREFIX: Final = struct.Struct("<II")
@@ -92,7 +92,7 @@ def _body_length(stream: bytes, metadata: int) -> int:
     return length
 
 
-# Arrow IPC streams: looked into where that must be, and made.
+# Reading and making Arrow IPC streams.
 
 
 _AFFECTED = ("num_affected_rows", "num_inserted_rows")
@@ -114,28 +114,28 @@ def stream_of(table: pa.Table) -> bytes:
 
 
 def with_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with int32 for year-month intervals, whose bytes are the same.
+    """Return the batch with int32 in place of year-month intervals; the bytes are the same.
 
-    pyarrow has the type, but no class for arrays of it; only through Arrow's C interface can they
-    be given another one.
+    pyarrow has this type, but no class for its arrays. Only Arrow's C interface can give them
+    another type.
     """
     plain = as_numbers(batch.schema)
     return batch if plain == batch.schema else retyped(batch, plain)
 
 
 def as_numbers(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with int32 for year-month intervals, at whatever depth."""
+    """Return the schema with int32 in place of year-month intervals, at any depth."""
     return pa.schema([field.with_type(as_numbers_type(field.type)) for field in schema])
 
 
 def as_numbers_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type with int32 for year-month intervals, at whatever depth."""
+    """Return the type with int32 in place of year-month intervals, at any depth."""
     if kind.id == pa.lib.Type_INTERVAL_MONTHS:
         return pa.int32()
     inner = [kind.field(at) for at in range(kind.num_fields)]
     plain = [field.with_type(as_numbers_type(field.type)) for field in inner]
     if plain == inner:
-        return kind  # a map's key of type void is one that pyarrow reads, and does not make
+        return kind  # pyarrow can read a map with a key of type void, but cannot make one
     if pa.types.is_map(kind):
         return pa.map_(as_numbers_type(kind.key_type), as_numbers_type(kind.item_type))
     return pa.list_(plain[0]) if pa.types.is_list(kind) else pa.struct(plain)
@@ -162,7 +162,7 @@ def empty_stream() -> bytes:
 
 
 def affected_rows(chunks: Iterable[bytes]) -> int | None:
-    """Return the count of rows that a write reports in its small result, if it does."""
+    """Return the number of rows that a small write result reports, if it reports one."""
     first = next(iter(rows(chunks)), None)
     if first is not None:
         for name in _AFFECTED:

@@ -26,20 +26,20 @@ from haproc.offloop import by_size
 
 # A running query's result, piece by piece, as the cluster makes it.
 #
-# Pieces are handed on as they come: whole Arrow IPC streams, not parsed. Reading is what pulls
-# them from the server, so a slow reader slows the query down instead of filling memory.
+# Pieces are whole Arrow IPC streams, and are not parsed. The reader pulls them from the server: so
+# a slow reader slows the query down, and memory does not fill.
 
 
 _ATTEMPTS_MAX = 3
-"""Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
+"""Chosen: one for the call, one for a restarted server, one for a used-up session id."""
 
 
 class QueryStream:
-    """Implements ResultStream; begins when first read.
+    """Implements ResultStream; the statement starts at the first read.
 
-    ``begin`` waits until the session is fit for a statement and returns its epoch; ``recover``
-    makes it fit again after an error, or returns False. ``in_use`` is entered while the statement
-    runs.
+    ``begin`` waits until the session is ready for a statement, and returns its epoch. ``recover``
+    makes the session ready again after an error; it returns False if it cannot. The statement runs
+    inside the context ``in_use``.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class QueryStream:
         return await anext(self._chunks)
 
     async def aclose(self) -> None:
-        """Let go of the result; a statement that still runs is stopped on the cluster."""
+        """Leave the result; a statement that still runs is stopped on the cluster."""
         await self._chunks.aclose()
 
     async def _read(self) -> AsyncGenerator[Chunk, None]:
-        """Run the statement, again if it was refused; however this is left, it ends."""
+        """Run the statement, again if it was refused; stop it however the reader leaves."""
         with self._in_use():
             for attempt in range(1, _ATTEMPTS_MAX + 1):
                 epoch = await self._begin()
@@ -94,7 +94,7 @@ class QueryStream:
                 except EngineError as error:
                     refused_unrun = not chunks_given and attempt < _ATTEMPTS_MAX
                     if self._planned is not None and session_lost(error.error_class):
-                        self._planned(Phase.PLANNED)  # making it anew may wait for the log
+                        self._planned(Phase.PLANNED)  # making the session anew may wait for the log
                     if not (refused_unrun and await self._recover(error, epoch)):
                         raise
 
@@ -114,11 +114,11 @@ class QueryStream:
                 self._observed(found.SerializeToString())
 
 
-# Queries of a session, and what their results will look like.
+# Queries of a session, and the schemas of their results.
 
 
 class Asking(ABC):
-    """Implements Queries; subclasses decide about a lost session."""
+    """Implements Queries; subclasses decide how a lost session is handled."""
 
     def __init__(self, remote: RemoteSession, small_statement_timeout_s: float) -> None:
         self._remote = remote
@@ -126,11 +126,11 @@ class Asking(ABC):
 
     @abstractmethod
     async def _begin(self) -> int:
-        """Return the session's epoch, once it holds what it has to; raises EngineError."""
+        """Return the session's epoch, once its content is restored; raises EngineError."""
 
     @abstractmethod
     async def _recover(self, error: EngineError, epoch: int) -> bool:
-        """Recreate the session if the error shows that it is lost; True if that was all."""
+        """Recreate the session if the error shows that it is lost; False for any other error."""
 
     @abstractmethod
     def in_use(self) -> AbstractContextManager[None]:
@@ -156,7 +156,7 @@ class Asking(ABC):
     ) -> str:
         """Return Spark's parsed and analyzed tree of a statement, which does not run.
 
-        See Queries.
+        `Queries.reading` describes it.
         """
         given = statement.sql if isinstance(statement, SqlText) else statement.plan
         plan = await by_size(len(given), reading_plan, statement, parsed_only=parsed_only)
@@ -183,7 +183,7 @@ class Asking(ABC):
         )
 
     async def columns(self, sql: str) -> list[Column]:
-        """Return a query's columns without running it (commands would run: not for them)."""
+        """Return a query's columns without running it. A command would run: not for commands."""
         return columns_of(await self._schema(sql_relation(sql)))
 
     async def schema(self, query: Statement) -> bytes:
@@ -206,15 +206,14 @@ def _only_value(chunks: Sequence[bytes]) -> str:
     return str(value)
 
 
-# Clients' own calls in the Spark session behind theirs, as bytes.
+# Clients' own calls, relayed as bytes to the Spark session that stands for theirs.
 #
-# Only the names in a request change on its way (`rewriting`); answers come back as they were sent,
-# and errors as Spark gave them. A session that is lost is noticed as for every other call, since
-# the server's own id goes with each of them.
+# Only the names in a request are replaced (`rewriting`). Answers and errors come back as Spark sent
+# them. Each request carries the server's own id of the session, so a lost session is noticed.
 
 
 _RELAY_ATTEMPTS_MAX = 3
-"""Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
+"""Chosen: one for the call, one for a restarted server, one for a used-up session id."""
 
 
 class SparkRelay:
@@ -283,12 +282,12 @@ class SparkRelay:
                 except EngineError as error:
                     refused_unrun = not given and attempt < _RELAY_ATTEMPTS_MAX
                     if planned is not None and session_lost(error.error_class):
-                        planned(Phase.PLANNED)  # making it anew may wait for the log
+                        planned(Phase.PLANNED)  # making the session anew may wait for the log
                     if not (refused_unrun and await self._recover(error, epoch)):
                         raise
 
     def _begun(self, request: bytes, operation_id: str) -> Callable[[float], Any]:
-        """Return the begin of a plan in the present session."""
+        """Return the function that starts a plan in the present session."""
         made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
         self._channel.check_bytes(len(made))
         return partial(self._channel.relay("ExecutePlan"), made)
@@ -301,7 +300,7 @@ class SparkRelay:
         *,
         changes: bool,
     ) -> bytes:
-        """Make a call with one answer; again if the server only lost the session."""
+        """Make a call with one answer; repeat it if the server has lost the session."""
         for attempt in range(1, _RELAY_ATTEMPTS_MAX + 1):
             epoch = await self._fit(changes=changes)
             made = [to_spark(rpc, each, self._remote.names, USER) for each in requests]
@@ -316,7 +315,7 @@ class SparkRelay:
         raise AssertionError("the last attempt returns or raises")
 
     async def _fit(self, *, changes: bool) -> int:
-        """Return the session's epoch, once the server's own id of it is known."""
+        """Return the session's epoch, once the server's own id of the session is known."""
         epoch = await self._begin()
         if not self._remote.names.server_id:
             await self._remote.open()

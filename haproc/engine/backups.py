@@ -1,9 +1,9 @@
-"""What a backup is: Delta tables in a folder that need nothing of HAProc, and a manifest of each.
+"""The form of a backup: Delta tables in a folder, readable without HAProc, and manifests.
 
-``tables/SCHEMA/TABLE`` is a Delta table. Each backup of it is a commit: it removes the files that
-the cluster's table has no more, and adds new ones. No file is ever deleted, so earlier backups are
-the table's earlier versions. ``manifest-OFFSET.json`` says which versions belong together, what
-there was beside tables, and what the rows' checksums were on the cluster. It is written last.
+``tables/SCHEMA/TABLE`` is a Delta table. Each backup of it is a commit, which removes files that
+the cluster's table no longer has, and adds new ones. No file is ever deleted, so earlier backups
+are earlier versions of the table. ``manifest-OFFSET.json`` names the versions of one backup, the
+definitions besides tables, and the checksums of the rows on the cluster. It is written last.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from haproc.pin.sqltypes import quote_name
 FORMAT: Final = 1
 BATCH_FILES: Final = 500
 BATCH_BYTES: Final = 8 << 30
-"""What Spark is asked to copy at a time, but for one larger file. Chosen: it takes minutes."""
+"""The most bytes per copy call of Spark, except for one larger file. Chosen: it takes minutes."""
 OPERATION: Final = "HAPROC BACKUP"
-"""What the history of a backup's table says of each backup."""
+"""The operation's name in the history of a backup's table."""
 PLACE_CHARACTERS_MAX: Final = 500
-"""Of a backup's place; a request to restore it is kept beside a cursor."""
+"""The longest path of a backup: a request to restore it is stored beside a cursor."""
 _MANIFEST: Final = re.compile(r"manifest-(\d{20})\.json")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[!-~]*|/[!-~]*")
 
 
 def is_place(text: str) -> bool:
-    """Return whether a text is a whole path or URL, in characters that storages agree about."""
+    """True if a text is an absolute path or URL, in characters that all storages accept."""
     return len(text) <= PLACE_CHARACTERS_MAX and _URL.fullmatch(text) is not None
 
 
@@ -43,9 +43,9 @@ def is_place(text: str) -> bool:
 class TableBackup:
     """A table of a backup.
 
-    ``source``: which state of which table it is, see `CopyTable.source`; ``id`` and ``version``:
-    Delta's, of the table in the backup; ``bytes`` of its ``files``; ``checksum``: of its rows and
-    columns, as a verification of the clusters makes it.
+    ``source``: the table and its state, see `CopyTable.source`. ``id`` and ``version``: Delta's
+    own, of the table in the backup. ``bytes``: the size of its ``files``. ``checksum``: of rows and
+    columns, as `haproc verify` computes it.
     """
 
     schema: str
@@ -60,7 +60,7 @@ class TableBackup:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Schema and name."""
+        """Return schema and name."""
         return self.schema, self.name
 
     def table(self, place: str) -> CopyTable:
@@ -73,7 +73,7 @@ class TableBackup:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One backup. ``offset``: the place in the log of which it is; ``log``: which log that is."""
+    """One backup. ``offset``: its place in the log. ``log``: the id of that log."""
 
     ring: str
     cluster: str
@@ -85,12 +85,12 @@ class Manifest:
     format: int = FORMAT
 
     def text(self) -> bytes:
-        """Return it as JSON."""
+        """Return the manifest as JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
     def of(cls, text: bytes) -> Manifest:
-        """Return what `text` gave; ValueError if it is something else."""
+        """Return the manifest that a JSON text holds; raises ValueError for any other text."""
         try:
             found = msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as error:
@@ -100,7 +100,7 @@ class Manifest:
         return found
 
     def inventory(self, place: str) -> Inventory:
-        """Return what a cluster holds after a restore; the tables are those of the backup."""
+        """Return the inventory that a cluster has after a restore, with the backup's tables."""
         tables = tuple(each.table(place) for each in self.tables)
         known = self.definitions
         return Inventory(known.schemas, known.views, known.functions, tables)
@@ -112,29 +112,29 @@ def manifest_name(offset: int) -> str:
 
 
 def manifest_offsets(names: Iterable[str]) -> list[int]:
-    """Return of which offsets there are manifests among files, lowest first."""
+    """Return the offsets of the manifests among these file names, lowest first."""
     found = (_MANIFEST.fullmatch(name) for name in names)
     return sorted(int(each[1]) for each in found if each is not None)
 
 
 def folder_of(place: str, schema: str, name: str) -> str:
-    """Return where a backup has a table."""
+    """Return the folder of a table in a backup."""
     return f"{place.rstrip('/')}/tables/{schema}/{name}"
 
 
 def commit_name(version: int) -> str:
-    """Return the name of the file of a Delta table's commit, below ``_delta_log``."""
+    """Return the name of a Delta commit's file, below ``_delta_log``."""
     return f"{version:020}.json"
 
 
 def state_of(table: CopyTable) -> TableState:
-    """Return a cluster's table as it stands, for its checksum."""
+    """Return the state of a cluster's table, for its checksum."""
     name = f"spark_catalog.{quote_name(table.schema)}.{quote_name(table.name)}"
     return TableState(name, table.version)
 
 
 def id_of(table: CopyTable) -> str:
-    """Return what Delta is to call a table's backup at first: another id than the table's."""
+    """Return Delta's id for a new backup table; it differs from the table's own id."""
     text = hashlib.sha256(f"haproc backup of {table.id}".encode()).hexdigest()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:32]))
 
@@ -147,9 +147,9 @@ def backup_lines(
     offset: int,
     at_ms: int,
 ) -> list[bytes]:
-    """Return the first lines of the commit that makes a backup of a table; `changes` are the rest.
+    """Return the first lines of the commit that backs up a table; `changes` gives the others.
 
-    ``backup``: the table in the backup so far, of the state ``before``; None: there is none.
+    ``backup``: the table in the backup so far, with the state ``before``; None if there is none.
     """
     info: dict[str, Json] = {
         "timestamp": at_ms,
@@ -175,9 +175,9 @@ def _domains(state: Sequence[Any]) -> list[str]:
 async def changes(
     new: AsyncIterator[Mapping[str, Any]], old: AsyncIterator[Mapping[str, Any]], at_ms: int
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield the actions that make the files of one state of a table those of another.
+    """Yield the actions that turn the files of one table state (old) into those of another (new).
 
-    ``new`` and ``old``: the ``add`` actions of both states, in the order of their paths.
+    ``new`` and ``old``: the ``add`` actions of the states, in the order of their paths.
     """
     wanted, known = await anext(new, None), await anext(old, None)
     while wanted is not None or known is not None:
@@ -187,7 +187,7 @@ async def changes(
             wanted = await anext(new, None)
             continue
         if wanted is not None and wanted["path"] == known["path"]:
-            # A file with another deletion vector is another one for Delta.
+            # For Delta, a file with another deletion vector is another file.
             if wanted.get("deletionVector") != known.get("deletionVector"):
                 yield _removed(known, at_ms)
                 yield _added(wanted)
@@ -211,10 +211,10 @@ def _removed(add: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
 
 
 def batches(adds: Iterable[Any], bytes_max: int = BATCH_BYTES) -> Iterator[list[str]]:
-    """Yield the paths of the files that ``add`` actions name, as many as are copied at a time.
+    """Yield the paths of the files that ``add`` actions name, in groups for one copy call each.
 
-    ``bytes_max``: of these, but for one larger file. Raises EngineError if a file lies outside the
-    table.
+    ``bytes_max``: the most bytes of a group, except for one larger file. Raises EngineError if a
+    file lies outside the table.
     """
     paths, size = list[str](), 0
     for file in files_of(adds):
@@ -228,7 +228,7 @@ def batches(adds: Iterable[Any], bytes_max: int = BATCH_BYTES) -> Iterator[list[
 
 
 def differences(manifest: Manifest, found: Inventory) -> list[str]:
-    """Return in what a cluster's definitions are not those of a backup, by names."""
+    """Return the differences between a cluster's definitions and those of a backup, as texts."""
     wanted = manifest.definitions
     pairs = (
         ("schema", _names(wanted.schemas), _names(found.schemas)),

@@ -1,10 +1,10 @@
-"""One connection to a Spark Connect server, and what its failed calls mean.
+"""One connection to a Spark Connect server, and the meaning of its failed calls.
 
 The calls are raw gRPC on the generated messages. Every call has a deadline. Streams are not
-reattachable: the server then keeps no results back and does not cut the stream after two minutes
-(it does for reattachable ones); a stream that breaks is an availability error, and what to do about
-that is decided above. Keepalive pings run only while a call does, and a server that does not answer
-them (frozen, or behind a cut cable) breaks the connection.
+reattachable: for reattachable ones the server keeps results back and cuts the stream after two
+minutes. A broken stream is an availability error, which the caller handles. Keepalive pings run
+only during a call. A server that does not answer them (frozen, or behind a cut cable) breaks the
+connection.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from haproc.spark_error import NO_DETAILS, Context, Details, details
 # From a failed gRPC call to an EngineError.
 #
 # Spark packs an ErrorInfo into the call's trailing metadata: the outermost error's class, SQLSTATE,
-# Java classes and (a few) parameters, its message cut at 2,048 characters. The whole message, its
-# places in the text and the causes are fetched (FetchErrorDetails) where they matter: not for
-# faults of the cluster, which go to its operators. The server keeps them for a while under an id.
+# Java classes and (a few) parameters, and its message, cut at 2,048 characters. The whole message,
+# its places in the SQL text and the causes are fetched (FetchErrorDetails) where they matter.
+# Faults of the cluster do not need them. The server keeps them for a while under an id.
 
 
 _MESSAGE_CUT_AT = 2000
-"""Spark cuts a status message at 2,048 characters; longer ones are asked for in full."""
+"""Spark cuts a status message at 2,048 characters; longer ones are fetched in full."""
 _DETAILS = "grpc-status-details-bin"
 _REFUSALS = (
     *(ErrorClass.NO_QUERY, ErrorClass.PATH, ErrorClass.OPTION, ErrorClass.TABLE_NAME),
     ErrorClass.NONDETERMINISTIC,
 )
-"""The beginnings of the plugin's messages (haproc/spark)."""
+"""The error classes with which the plugin's messages begin (haproc/spark)."""
 _OF_PLUGIN = ("java.lang.IllegalArgumentException",)
 _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A failed call according to its trailing metadata; ``link`` is None if Spark gave no error."""
+    """A failed call, read from its trailing metadata; ``link`` is None if Spark gave no error."""
 
     code: str
     message: str
@@ -68,15 +68,15 @@ class CallFailure:
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """The plugin's reason for a refusal: our error class and the rest; both may be empty."""
-        # The plugin has no error class of Spark's to give: those are a closed list.
+        """Return error class and rest of a refusal by HAProc's plugin; both empty if it is none."""
+        # The plugin cannot give an error class of its own: Spark's are a closed list.
         link, (error_class, found, rest) = self.link, self.message.partition(": ")
         is_ours = link is not None and not link.error_class and link.java_classes[:1] == _OF_PLUGIN
         return (error_class, rest) if is_ours and found and error_class in _REFUSALS else ("", "")
 
     @property
     def wants_details(self) -> bool:
-        """True if a request for the whole error would add something."""
+        """True if fetching the whole error would add something."""
         if self.link is None or not self.error_id or self.refusal[0]:
             return False
         cut = len(self.message) >= _MESSAGE_CUT_AT
@@ -85,7 +85,7 @@ class CallFailure:
         return kind_of_chain([self.link]) is ErrorKind.APPLICATION
 
     def error(self) -> EngineError:
-        """Return the error that this failure amounts to while nothing is known of its causes."""
+        """Return the error as far as it is known without its causes."""
         if self.link is None:
             kind = kind_of_code(self.code)
             message = self.message or "no word about what went wrong"
@@ -105,14 +105,14 @@ class CallFailure:
 
 
 def relayed(error: grpc.aio.AioRpcError) -> RelayedError:
-    """Return a failed call in the form for clients that get Spark's own words."""
+    """Return a failed call in the form for clients that receive Spark's own error."""
     failed = decode(error)
     packed = next((v for k, v in error.trailing_metadata() or () if k == _DETAILS), b"")
     return RelayedError(failed.error(), failed.code, failed.message, bytes(packed))
 
 
 def decode(error: grpc.aio.AioRpcError) -> CallFailure:
-    """Read a failed call's code and what Spark packed into its trailing metadata."""
+    """Return a failed call's code, and the error in its trailing metadata."""
     code = error.code().name
     message = error.details() or ""
     for key, value in error.trailing_metadata() or ():
@@ -151,7 +151,7 @@ def _with_info(code: str, message: str, metadata: dict[str, str]) -> CallFailure
 
 
 def error_with_details(failure: CallFailure, response: Any) -> EngineError:
-    """Return the error that a failure amounts to, given a FetchErrorDetailsResponse."""
+    """Return the error of a failure, with the details of a FetchErrorDetailsResponse."""
     if not response.HasField("root_error_idx") or failure.link is None:
         return failure.error()
     chain, described = [failure.link], [failure.details]
@@ -214,8 +214,7 @@ def _merged(first: Link, second: Link) -> Link:
 
 
 def _shown(chain: list[Link]) -> int:
-    """Return the client's error: the first that decides and has a class, else the first with
-    one."""
+    """Return the index of the client's error: the first one with a class, deciding ones first."""
     named = [at for at, link in enumerate(chain) if link.error_class]
     return next((at for at in named if not needs_causes(chain[at])), named[0] if named else 0)
 
@@ -226,9 +225,9 @@ def _shown(chain: list[Link]) -> int:
 _SERVICE = "/spark.connect.SparkConnectService/"
 _KIND = {"ExecutePlan": "unary_stream", "AddArtifacts": "stream_unary"}
 _CONNECT_TIMEOUT_MS = 5000
-"""For one attempt (gRPC's name for it misleads); 100 ms were too few for a server just started."""
+"""For one attempt (gRPC's name misleads); 100 ms were too few for a server just started."""
 _LAST_CALLS_TIMEOUT_S = 1.0
-"""The time for interrupts under way when the connection closes. Chosen."""
+"""The time for unfinished interrupts when the connection closes. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,29 +235,29 @@ class EngineLimits:
     """Bounds and deadlines of a connection."""
 
     message_bytes_max: int = 128 * 1024 * 1024
-    """One message in either direction: Spark's own default."""
+    """The largest message in either direction: Spark's own default."""
     control_timeout_s: float = 10.0
     """For calls that run no statement: interrupts, states, error details. Chosen."""
     small_statement_timeout_s: float = 60.0
-    """For statements of the engine's own (USE, a table's columns), and settings: a cold server on a
-    busy machine took over 10 s for the first call of a session."""
+    """For statements of HAProc's own (USE, a table's columns) and settings: a cold server on a busy
+    machine took over 10 s for the first call of a session."""
     keepalive_interval_s: float = 10.0
-    """A running call's connection is pinged this often; a server's progress reports (2 s) keep it
-    from minding that. Chosen, not measured."""
+    """The interval of pings during a call. The server accepts them because it sends progress
+    reports (every 2 s). Chosen, not measured."""
     ping_timeout_s: float = 20.0
-    """The time that a ping may take. Chosen: longer than a server's garbage collection."""
+    """The time for the answer to a ping. Chosen: longer than a server's garbage collection."""
     reconnect_backoff_s_max: float = 1.0
-    """A server that comes back is noticed at most this late."""
+    """The longest pause before the next attempt to reach a server again."""
     interrupt_wait_s: float = 15.0
     """The time that an interrupted statement may take to end. Chosen, not measured."""
     applied_bytes_max: int = 1024 * 1024
-    """The most bytes kept of a write's result; longer ones lose their end."""
+    """The most bytes kept of a write's result; the rest is dropped."""
     history_rows: int = 64
-    """The number of a table's newest commits that are read at first for its last mark."""
+    """The number of a table's newest commits that are searched first for a transaction marker."""
     tables_at_once: int = 4
-    """The number of tables whose histories are read at the same time."""
+    """The number of tables with histories that are read at the same time."""
     session_touch_interval_s: float = 600.0
-    """Idle sessions are touched this often; the server drops them after an hour by default."""
+    """The interval of calls that keep idle sessions; the server drops them after an hour."""
 
 
 class Channel:
@@ -300,7 +299,7 @@ class Channel:
         }
 
     def execute(self, request: bytes, timeout_s: float) -> Any:
-        """Start ExecutePlan; the messages (None: not readable) are read from the returned call.
+        """Start ExecutePlan; the returned call yields the messages (None: not readable).
 
         Raises EngineError for a request that is larger than servers take.
         """
@@ -308,7 +307,7 @@ class Channel:
         return self._traced("ExecutePlan", self._execute, request, timeout_s)
 
     def _traced(self, rpc: str, call: Any, request: Any, timeout_s: float) -> Any:
-        """Start a call that runs a statement, with a span of its own if its request has one."""
+        """Start a call that runs a statement, with its own trace span if its request has one."""
         span = tracing.statement(rpc)
         if span is None:
             return call(request, timeout=timeout_s, metadata=self._metadata)
@@ -317,7 +316,7 @@ class Channel:
         return started
 
     async def unary(self, name: str, request: Any, timeout_s: float) -> Any:
-        """Make one of the calls that have one answer (None: it is not readable).
+        """Make a call with one answer; returns None if the answer is not readable.
 
         Raises grpc.aio.AioRpcError.
         """
@@ -326,7 +325,7 @@ class Channel:
         return await self._unary[name](data, timeout=timeout_s, metadata=self._metadata)
 
     def relay(self, name: str) -> Any:
-        """Return the call of this name, of bytes that are nobody's message here."""
+        """Return the call of this name, which takes and gives bytes."""
         if name not in self._raw:
             make = getattr(self._channel, _KIND.get(name, "unary_unary"))
             self._raw[name] = make(_SERVICE + name)
@@ -336,13 +335,13 @@ class Channel:
         return lambda request, timeout_s: call(request, timeout=timeout_s, metadata=self._metadata)
 
     def in_background(self, call: Coroutine[Any, Any, None]) -> None:
-        """Make a call whose outcome nobody waits for."""
+        """Run a call in the background; nothing waits for its outcome."""
         task = asyncio.create_task(call)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def aclose(self) -> None:
-        """Close the connection; calls under way are cancelled."""
+        """Close the connection; unfinished calls are cancelled."""
         self.closing.set()
         if self._background:
             await asyncio.wait(self._background, timeout=_LAST_CALLS_TIMEOUT_S)
@@ -364,7 +363,7 @@ class Channel:
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return the reader of an answer; None if it is not to be read (`wire.parsed`)."""
+    """Return a function that parses an answer; it returns None if that fails (`wire.parsed`)."""
 
     def read(data: bytes) -> Any:
         try:

@@ -17,7 +17,7 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a table. ``user``: empty where Delta notes none; ``note``: its user metadata."""
+    """A commit of a table. ``user``: empty if Delta has none; ``note``: its user metadata."""
 
     version: int
     at_ms: int
@@ -35,5 +35,5 @@ class Histories(Protocol):
         ...
 
     async def commits(self, table: str, count: int) -> Sequence[Commit]:
-        """Return that many of a table's newest commits, the newest first; none if it is gone."""
+        """Return a table's ``count`` newest commits, newest first; none if it does not exist."""
         ...

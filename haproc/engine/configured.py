@@ -1,4 +1,4 @@
-"""Server-side sessions with what is in force in them, and those that were just made."""
+"""Server-side sessions: their settings, and the restoring of new ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from haproc.engine.remote import USER, RemoteSession, plan_bytes, sql_plan, sql_
 from haproc.engine.statement import Statement
 from haproc.engine.table import columns_of
 
-# A session that was just made, into which its owner puts back what it held.
+# A new session, into which its owner puts its content back.
 #
-# No other call uses it yet, so nothing here waits, and after a loss the restoring begins anew.
+# No other call uses it yet, so nothing here waits. After a loss the restoring begins again.
 
 
 _base = protos.base
@@ -100,27 +100,26 @@ def _fill(chunk: Any, data: bytes) -> None:
     chunk.data, chunk.crc = data, zlib.crc32(data)
 
 
-# A server-side session together with what is known to be in force in it.
+# A server-side session with the settings that are known to be in force in it.
 #
-# Settings, and the current catalog and schema, are sent only where they differ from what the
-# session was given last; the calls that are needed go out together, so a change costs one round
-# trip.
+# Settings, and the current catalog and schema, are sent only if they differ from the last ones. The
+# calls are sent together, so a change costs one round trip.
 
 
 Defaults = Callable[[Sequence[str]], Awaitable[Mapping[str, str | None]]]
-"""Returns the values that settings have in a session in which nobody changed them."""
+"""Returns the values that settings have in a session in which they were never changed."""
 
 _HOME: Final = "USE `spark_catalog`.`default`"
 _HOME_BY: Final = {
     "spark.sql.defaultCatalog": "spark_catalog",
     "spark.sql.catalog.spark_catalog.defaultDatabase": "default",
 }
-"""Settings that decide where a session begins, with their default values. Nobody may set them in a
-session. They are asked for in a tenth of the time that a USE takes."""
+"""Settings that decide the first catalog and schema of a session, with their default values. No
+client may set them. Reading them takes a tenth of the time of a USE."""
 
 
 class ConfiguredSession:
-    """Keeps a session's settings at what the next statement needs."""
+    """Keeps a session's settings at those that the next statement needs."""
 
     def __init__(
         self,
@@ -140,7 +139,7 @@ class ConfiguredSession:
         self._is_new = True
 
     def forget(self, *, session_is_new: bool) -> None:
-        """Take nothing for known any more; a new session has no settings to take back."""
+        """Treat the settings as unknown. A new session has no settings to reset."""
         attempted = confs.Change()
         self._in_force = (
             confs.InForce() if session_is_new else confs.unknown_after(self._in_force, attempted)
@@ -149,11 +148,11 @@ class ConfiguredSession:
         self._is_new = session_is_new
 
     def touched(self) -> None:
-        """Take in that something was done in it."""
+        """Note that a call has used the session."""
         self._is_new = False
 
     async def ensure(self, settings: Settings, marker: TransactionMarker | None) -> None:
-        """Put exactly these settings and this mark in force; raises EngineError."""
+        """Put exactly these settings and this transaction marker in force; raises EngineError."""
         want = confs.wanted(settings, marker, self._pool, self._paths)
         change = confs.change(self._in_force, want)
         if client_confs := [key for key in change.unsets if key not in confs.MARKER_CONFS]:
@@ -176,19 +175,19 @@ class ConfiguredSession:
         results = await asyncio.gather(*calls, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
-            # If any call is still in doubt, that is what the caller must know.
+            # An error that leaves doubt about the session goes first: the caller must know it.
             raise next((error for error in errors if _in_doubt(error)), errors[0])
         self._in_force = confs.InForce(want)
         self._used = use
 
     async def _begin_at_home(self) -> None:
-        """See to it that a session is there in which nothing was done yet."""
+        """Send the USE only if a new session does not begin in the default catalog and schema."""
         begins = await self.remote.get_confs_if_any(list(_HOME_BY))
         if any((begins.get(key) or home) != home for key, home in _HOME_BY.items()):
             await self._run(_HOME)
 
     async def _run(self, sql: str) -> None:
-        """Run a statement whose result does not matter."""
+        """Run a statement and ignore its result."""
         async with contextlib.aclosing(
             self.remote.execute(sql_plan(sql), str(uuid.uuid4()), self._timeout_s)
         ) as responses:

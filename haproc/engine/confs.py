@@ -1,4 +1,4 @@
-"""Settings of sessions: the pool of Spark's scheduler, and what a lane must change."""
+"""Settings of sessions: the pool of Spark's scheduler, and the changes that a lane must make."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Final
 
 from haproc.engine.interface import Settings, TransactionMarker
 
-# The pools of Spark's scheduler: which one what HAProc has a cluster run is in.
+# The pools of Spark's scheduler for the statements that HAProc sends.
 
 
 POOL: Final = "spark.scheduler.pool"
-"""Spark hands a session's settings to its scheduler, too."""
+"""A session setting that Spark's scheduler reads, too."""
 
 
 _USERS: Final = "user/"
 CHECKS_POOL: Final = "checks"
-"""That of verifications, which read whole tables."""
+"""The pool of verifications, which read whole tables."""
 READING_POOL: Final = "reading"
-"""That of statements that are read: they run no tasks."""
+"""The pool of plan readings: they run no tasks."""
 
 
 def pool_of(user: str) -> str:
     """Return the pool of Spark's scheduler in which a user's queries run.
 
-    Where the cluster schedules fairly, pools take turns at its cores, task by task: one user's
-    queries of minutes leave another's of a row their turns, and so they do what runs in other
-    pools. Only short looks at the cluster (probes) have none of their own. Else Spark
-    takes no notice of it.
+    If the cluster schedules fairly, its pools take turns at the cores, task by task. So a user's
+    long queries do not block another user's short ones, or other pools. Only short statements of
+    HAProc (probes) have no pool. If the cluster does not schedule fairly, Spark ignores pools.
     """
     return f"{_USERS}{user}"
 
@@ -43,7 +42,7 @@ def is_users(pool: str) -> bool:
 def pool_of_lane(index: int) -> str:
     """Return the pool of the writes that a lane applies.
 
-    Each lane has its own, so no write waits for the tasks of a longer one that another lane runs.
+    Each lane has its own, so that no write waits for the tasks of a longer write in another lane.
     """
     return f"lane/{index}"
 
@@ -53,24 +52,23 @@ def pool_of_rows(user: str) -> str:
     return f"rows/{user}"
 
 
-# Which session settings a lane must change before a statement, from what is in force.
+# The session settings that a lane must change before a statement.
 #
-# A lane's statements each come with all settings that change their meaning. What the statement
-# before had and this one lacks goes back to the server's default: a mark by taking it away, any
-# other setting by setting the value that an untouched session has (unsetting would bring back
-# Spark's built-in default, whatever the server was configured with). After a call that failed
-# half-way it is unknown what is in force: then all is set anew, and whatever may have been set is
-# taken back.
+# A lane's statements each come with all settings that change their meaning. A setting of the last
+# statement that this one does not have goes back to the server's default. A transaction marker is
+# unset. Any other setting is set to the value of an untouched session, because unsetting would give
+# Spark's built-in default, not the server's configuration. After a failed call the settings are
+# unknown: then all are set again, and all that may have been set are reset.
 
 
 _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
 _CACHED = "spark.sql.haproc.cached"
-"""By this a session finds what clients cached: haproc/spark/CacheIdentity.java."""
+"""With it a session uses the tables that clients cached: haproc/spark/CacheIdentity.java."""
 _GUARDED = "spark.sql.haproc.guarded"
-"""By this a session changes nothing but itself: haproc/spark/Guard.java. It names the files, by the
-beginnings of their paths, that statements may name: haproc/spark/Files.java."""
+"""With this setting a session changes nothing but itself: haproc/spark/Guard.java. Its value is the
+list of path prefixes of the files that statements may name: haproc/spark/Files.java."""
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -80,9 +78,9 @@ _OWN = frozenset({*MARKER_CONFS, POOL, _CACHED, _GUARDED})
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Settings to set and names to take back; all may be empty.
+    """Settings to set and names to reset; all may be empty.
 
-    ``resets`` is set like ``sets``, but a refusal is ignored: it may name what was refused before.
+    ``resets`` is set like ``sets``, but a refusal is ignored: it may name a setting refused before.
     """
 
     sets: tuple[tuple[str, str], ...] = ()
@@ -92,9 +90,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The settings that a session has been given so far.
+    """The settings that a session has received so far.
 
-    ``confs`` is None while that is unknown; ``possible`` names all that may have been set.
+    ``confs`` is None while they are unknown; ``possible`` names all that may have been set.
     """
 
     confs: Mapping[str, str] | None = None
@@ -106,9 +104,9 @@ def wanted(
 ) -> dict[str, str]:
     """Return all settings, by their names in Spark, that a statement runs under.
 
-    Whatever pool its client chose counts for nothing: it would be a way to more of the cluster than
-    a user's share. Only a session in a user's pool finds what users cached. ``paths``: below which
-    a guarded session's statements may name files.
+    A pool that the client chose is ignored: it could give more of the cluster than a user's share.
+    Only a session in a user's pool finds tables that users cached. ``paths``: the folders for files
+    that a guarded session's statements may name.
     """
     confs = {k: value for k, value in settings.confs if k not in _OWN}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
@@ -127,12 +125,12 @@ def wanted(
 
 
 def user_metadata(marker: TransactionMarker) -> str:
-    """Return the note that a commit carries beside its mark, which SQL cannot read back."""
+    """Return the commit's note for a transaction marker; SQL can read the note, not the marker."""
     return f"haproc:{marker.application}:{marker.version}"
 
 
 def version_in(note: str, application: str) -> int | None:
-    """Return the mark version in a commit's note, if this application wrote it."""
+    """Return the version of the transaction marker in a commit's note, if of this application."""
     prefix = f"haproc:{application}:"
     version = note.removeprefix(prefix)
     return int(version) if note.startswith(prefix) and version.isdecimal() else None
@@ -142,7 +140,7 @@ _NOTE: Final = re.compile("haproc:(.+):([0-9]+)")
 
 
 def mark_in(note: str) -> tuple[str, int] | None:
-    """Return the application and the version of the mark that a commit's note tells, if any."""
+    """Return application and version of the transaction marker in a note; None: no marker."""
     if (found := _NOTE.fullmatch(note)) is None:
         return None
     return found[1], int(found[2])
@@ -157,7 +155,7 @@ def change(in_force: InForce, want: Mapping[str, str]) -> Change:
 
 
 def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Change:
-    """Return the change with each setting to be taken back set to the server's default instead."""
+    """Return the change that sets the server's defaults instead of unsetting settings."""
     back = {key: defaults.get(key) for key in wanted_change.unsets}
     return Change(
         wanted_change.sets,
@@ -167,7 +165,7 @@ def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Chang
 
 
 def unknown_after(in_force: InForce, attempted: Change) -> InForce:
-    """Return the settings in force after a change that may or may not have been made."""
+    """Return the settings in force after a change with an unknown outcome."""
     known = in_force.confs.keys() if in_force.confs is not None else frozenset()
     return InForce(
         None, in_force.possible | frozenset(known) | frozenset(key for key, _ in attempted.sets)
@@ -185,16 +183,16 @@ def quoted(name: str) -> str:
 
 
 def parts_of(name: str) -> list[str]:
-    """Return the parts of an operation's full name of something, as plain text."""
+    """Return the parts of a full name in an operation, without quotes."""
     found = _PART.findall(name)
     return [p[1:-1].replace("``", "`") if p.startswith("`") else p for p in found]
 
 
 def quoted_name(name: str) -> str:
-    """Return an operation's full name of something as SQL."""
+    """Return a full name in an operation as SQL."""
     return ".".join(quoted(part) for part in parts_of(name))
 
 
 def quoted_path(path: str) -> str:
-    """Return a schema's name quoted; one with several levels is written with dots."""
+    """Return a schema's name quoted; dots separate its levels."""
     return ".".join(quoted(part) for part in path.split("."))

@@ -1,8 +1,8 @@
-"""A Spark cluster spoken to over Spark Connect: the implementation of Engine.
+"""The implementation of Engine: a Spark cluster, reached over Spark Connect.
 
-One connection, many server-side sessions: one of the engine's own (probes, tables' columns and
-histories), one per reader's key, one per lane. A query is one round trip; its result passes through
-unparsed.
+One connection carries many server-side sessions: one of HAProc's own (probes, columns and histories
+of tables), one for each key of a reader, one for each lane. A query is one round trip; its result
+is passed on unparsed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
 _ATTEMPTS_MAX = 3
 _CONNECT_S = 1.0
 _CHECKS = "haproc/checks"
-"""Key of the session that verifications run in; no client's id has a slash."""
+"""The key of the session for verifications; a slash is in no client's id."""
 _Result = TypeVar("_Result")
 
 
 class SparkConnectEngine:
     """Implements Engine; made in a running event loop.
 
-    ``paths``: below which users' statements may name files.
+    ``paths``: the folders of the files that users' statements may name.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SparkConnectEngine:
             await rows_in_turn(own, _PROBE, timeout_s)
 
     async def _refuses(self) -> bool:
-        """True if nothing listens there, which gRPC's errors do not distinguish from silence."""
+        """True if nothing listens at the address; gRPC's errors do not show the difference."""
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, writer = await asyncio.open_connection(self._address.host, self._address.port)
@@ -113,7 +113,7 @@ class SparkConnectEngine:
         return known
 
     def lane(self, index: int, authorise: Authorise = anybody) -> SparkLane:
-        """Return the applier's lane of this index; the first call decides how it is authorised."""
+        """Return the applier's lane of this index; the first call sets ``authorise``."""
         if index not in self._lanes:
             remote = RemoteSession(
                 self._channel,
@@ -143,7 +143,7 @@ class SparkConnectEngine:
         timeout_s = self._limits.small_statement_timeout_s
         return await self._in_own_session(lambda own: objects.plain_columns(own, table, timeout_s))
 
-    # -- what is there ---------------------------------------------------------------------
+    # -- the objects on the cluster --------------------------------------------------------
 
     async def storage(self, known: str) -> str:
         """See Engine."""
@@ -202,7 +202,7 @@ class SparkConnectEngine:
     async def _of_each(
         self, tables: Sequence[str], read: Callable[[RemoteSession, str], Awaitable[_Result]]
     ) -> Mapping[str, _Result]:
-        """Ask the same of several tables, a few at once."""
+        """Ask the same about several tables, ``tables_at_once`` at a time."""
         places = asyncio.Semaphore(self._limits.tables_at_once)
 
         async def one(table: str) -> _Result:
@@ -213,7 +213,7 @@ class SparkConnectEngine:
         found = await asyncio.gather(*(one(table) for table in names))
         return dict(zip(names, found, strict=True))
 
-    # -- what it holds, for verifications --------------------------------------------------
+    # -- content, for verifications --------------------------------------------------------
 
     async def staged(self) -> Collection[str]:
         """See Engine."""
@@ -229,8 +229,8 @@ class SparkConnectEngine:
         return SparkHistories(self._in_own_session, self.standing)
 
     async def table_states(self) -> Sequence[TableState]:
-        """Return all tables and views as they stand now; raises EngineError."""
-        # A fresh session: one that read a table of files before would not see its new ones.
+        """Return all tables and views with their present states; raises EngineError."""
+        # A fresh session: one that has read a table of files does not see new files.
         await self._checking().aclose()
         confs = await self._in_own_session(lambda own: own.confs_below(table.CATALOG_CONFS))
         return await table.survey(
@@ -258,7 +258,7 @@ class SparkConnectEngine:
         return await self._in_own_session(lambda own: own.get_confs_if_any(keys))
 
     async def _in_own_session(self, call: Callable[[RemoteSession], Awaitable[_Result]]) -> _Result:
-        """Make a call that depends on no session state, again if the session was lost."""
+        """Make a call that depends on no session state; repeat it if the session was lost."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             epoch = self._own.epoch
             try:
@@ -282,7 +282,7 @@ class SparkConnectEngine:
 
 
 class _KeyedSession(SparkSession):
-    """A session that its engine forgets once it is closed."""
+    """A session that its engine forgets when it is closed."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""What a cluster gives to another one that copies it, and takes from it.
+"""The data that a cluster gives and takes when its tables are copied.
 
-A table is its files and the newest state of its Delta log. So a copy has the donor's rows, columns
-and properties, whatever they are, and Spark computes nothing. The plugin in the server reads and
-writes (`haproc/spark/Copies.java`); a commit that HAProc writes makes the files a table.
+A table is its files and the newest state of its Delta log. So a copy has exactly the donor's rows,
+columns and properties, and Spark computes nothing. The plugin in the server reads and writes
+(`haproc/spark/Copies.java`); HAProc writes the commit that makes the files a table.
 
-The table is made empty first, so that the catalog knows it. The second commit replaces the state.
-That commit names its source, so a later process finds the tables that are done.
+An empty table is created first, so that the catalog has it. The second commit replaces its state.
+It names its source, so a later process finds the finished tables.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TransactionMarker
 
 FILES_AT_ONCE: Final = 500
-"""Files of a table that are told of at a time. Chosen: half a MiB."""
+"""The number of a table's files that one answer lists. Chosen: half a MiB."""
 CHUNK_BYTES: Final = 4 << 20
-"""What is asked for and written at a time; a HAProc holds it up to six times for each file that is
-copied at once: 100 MiB. Chosen."""
+"""The bytes of a file that one call reads or writes. A HAProc holds up to six such chunks for each
+file that is copied at once: 100 MiB. Chosen."""
 LINES_BYTES_MAX: Final = 8 << 20
-"""Of a commit in memory; a larger one is put together in a file."""
+"""The largest commit in memory; a larger one is built in a file."""
 COMMIT: Final = "_delta_log/00000000000000000001.json"
 """The commit that makes a copy of an empty table."""
 OPERATION: Final = "HAPROC COPY"
-"""What a table's history says of the commit that made a copy of it."""
+"""The operation's name in a table's history, for the commit that makes a copy."""
 _NOT_COPIED: Final = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits"})
-"""Features of Delta whose commits stand elsewhere than in the table's folder."""
+"""Delta's features for tables with commits outside of their folder."""
 _Z85: Final = (
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )
@@ -46,7 +46,7 @@ _UUID_CHARACTERS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class CopyTable:
-    """A Delta table as it stands. ``id``: Delta's own of this table; ``bytes`` of its files."""
+    """The state of a Delta table. ``id``: Delta's id of it; ``bytes``: the size of its files."""
 
     schema: str
     name: str
@@ -56,28 +56,28 @@ class CopyTable:
     files: int
     bytes: int
     request: int = 0
-    """What is copied for one request is not kept for the next one."""
+    """The request that the copy serves. A copy for one request is not kept for the next one."""
     marker: int = -1
-    """The offset of the record at which this state was noted."""
+    """The copy offset: the offset of the record at which the donor noted this state."""
 
     @property
     def full_name(self) -> str:
-        """What people call it."""
+        """Return schema and name with a dot between."""
         return f"{self.schema}.{self.name}"
 
     @property
     def key(self) -> tuple[str, str]:
-        """Schema and name."""
+        """Return schema and name."""
         return self.schema, self.name
 
     @property
     def source(self) -> str:
-        """What tells this state of this table from every other one, and one request from others."""
+        """Return a text that is unique for this state of this table, and for the request."""
         state = f"{self.id}@{self.version}"
         return f"{state} for {self.request} at {self.marker}" if self.request else state
 
     def is_kept(self, begun: Begun) -> bool:
-        """Return whether a copy that was begun is one of this state, so that it can go on.
+        """True if a copy that was begun has this state, so that it can be continued.
 
         All clusters hold the same rows at a record. So a finished copy as of the same record is
         right, too, whichever cluster it is from.
@@ -92,9 +92,9 @@ class CopyTable:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All that a cluster holds. Definitions are JSON, as the plugin gives and takes them.
+    """Everything that a cluster holds. Definitions are JSON, in the plugin's form.
 
-    ``others``: what cannot be copied, and why.
+    ``others``: names of objects that cannot be copied, and the reasons.
     """
 
     schemas: tuple[Mapping[str, Any], ...] = ()
@@ -108,7 +108,7 @@ class Inventory:
 class CopyFile:
     """A file of a table. ``path``: below the table's folder, as in Delta's log.
 
-    ``size`` is None where only the file itself tells it.
+    ``size`` is None if the log does not contain it.
     """
 
     path: str
@@ -117,7 +117,7 @@ class CopyFile:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A copy of a table that was begun: its `CopyTable.source`, and whether it is finished."""
+    """A begun copy of a table. ``source``: its `CopyTable.source`; ``done``: it is finished."""
 
     source: str
     done: bool
@@ -125,7 +125,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a copy is made: the table's folder, Delta's id of it, the sizes of the files there."""
+    """The target of a copy: the table's folder, its Delta id, the sizes of the files there."""
 
     location: str
     id: str
@@ -133,9 +133,9 @@ class Place:
 
 
 def located(location: str, prefixes: Iterable[tuple[str, str]]) -> str:
-    """Return how another Spark reaches a folder: the longest prefix of it is replaced.
+    """Return the path by which another Spark reaches a folder: the longest prefix is replaced.
 
-    ``prefixes``: each with what stands for it. A folder below none of them stays what it is.
+    ``prefixes``: pairs of a prefix and its replacement. A folder below no prefix stays as it is.
     """
     place, found, length = place_of(location), location, -1
     for prefix, target in prefixes:
@@ -150,62 +150,62 @@ def located(location: str, prefixes: Iterable[tuple[str, str]]) -> str:
 
 
 class Copies(Protocol):
-    """What one cluster gives and takes. Methods raise EngineError."""
+    """The reading and writing of copies on one cluster. Methods raise EngineError."""
 
     async def inventory(self) -> Inventory:
         """Return all that the cluster holds now."""
         ...
 
     async def state(self, table: CopyTable) -> Sequence[Json]:
-        """Return the actions of a table's state, but for its files."""
+        """Return the actions of a table's state, without those of its files."""
         ...
 
     async def files(self, table: CopyTable, after: str) -> Sequence[Json]:
-        """Return the next ``add`` actions behind a path, in the order of paths; empty: no more."""
+        """Return the next ``add`` actions behind a path, in path order; empty at the end."""
         ...
 
     async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
-        """Return the Delta table in a folder, which need not be in the catalog; None: none."""
+        """Return the Delta table in a folder (None: there is none), also if no catalog has it."""
         ...
 
     async def names(self, location: str) -> Mapping[str, int]:
-        """Return the files that lie in a folder itself, and their sizes."""
+        """Return the names and sizes of the files directly in a folder."""
         ...
 
     async def transfer(self, source: str, target: str, paths: Sequence[str]) -> tuple[int, int]:
-        """Copy files from one folder to another; return how many were not there, and their bytes.
+        """Copy files between folders; return the number of missing files, and their bytes.
 
-        A file that is there with its size is left alone.
+        A file that is there with the same size is not copied again.
         """
         ...
 
     async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
-        """Return a file's size, and so many of its bytes."""
+        """Return a file's size, and ``length`` of its bytes from ``offset`` on."""
         ...
 
     async def begun(self, tables: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Begun]:
-        """Return how far copies are that were begun under these names."""
+        """Return the copies that were begun under these names."""
         ...
 
     async def clear(
         self, keep: Iterable[tuple[str, str]], only: Collection[tuple[str, str]] | None = None
     ) -> None:
-        """Drop everything that the cluster holds, or ``only`` these tables, but for some."""
+        """Drop everything on the cluster, or ``only`` these tables, except those in ``keep``."""
         ...
 
     async def define(self, what: str, said: Mapping[str, Json]) -> None:
-        """Make a ``schema``, ``view`` or ``function``."""
+        """Create a ``schema``, ``view`` or ``function``, as ``what`` says."""
         ...
 
     async def begin(self, table: CopyTable) -> Place:
-        """Make an empty table for a copy, or find the one that was made."""
+        """Create an empty table for a copy, or find the one that was created before."""
         ...
 
     async def put(self, location: str, path: str, offset: int, data: bytes, *, last: bool) -> int:
         """Write bytes of a file; return its size so far.
 
-        A commit or manifest is there as a whole or not at all. One that is there already with
-        other content is an error.
+        A commit or manifest appears as a whole or not at all. If it exists with other content, that
+        is an error.
         """
         ...
 
@@ -228,7 +228,7 @@ def files_of(adds: Iterable[Any]) -> list[CopyFile]:
 
 
 def vector_path(coded: str) -> str:
-    """Return the path of a deletion vector's file from what Delta's log says: prefix and UUID."""
+    """Return the path of a deletion vector's file, from its coded name in Delta's log."""
     prefix, code = coded[:-_UUID_CHARACTERS], coded[-_UUID_CHARACTERS:]
     data = base64.b85decode(code.translate(str.maketrans(_Z85, _RFC1924)))
     text = data.hex()
@@ -237,7 +237,7 @@ def vector_path(coded: str) -> str:
 
 
 def check_state(actions: Sequence[Any]) -> None:
-    """Raise EngineError if a table of this state cannot be copied file by file."""
+    """Raise EngineError if a table in this state cannot be copied file by file."""
     for action in actions:
         protocol = action.get("protocol") or {}
         features = {
@@ -256,10 +256,10 @@ def commit(
     marker: int,
     at_ms: int,
 ) -> list[bytes]:
-    """Return the lines of the commit that makes files a table, but for the ``add`` actions.
+    """Return the lines of the commit that makes files a table, without the ``add`` actions.
 
-    ``table_id``: what Delta calls the copy. ``application`` and ``marker``: the transaction marker
-    that says that everything below the copy's record is in the table.
+    ``table_id``: Delta's id of the copy. ``application`` and ``marker``: the transaction marker; it
+    says that the table contains everything below the copy's record.
     """
     info: dict[str, Json] = {
         "timestamp": at_ms,
@@ -276,9 +276,9 @@ def commit(
 def begin_commit(
     info: Mapping[str, Json], table_id: str, actions: Sequence[Any]
 ) -> list[dict[str, Any]]:
-    """Return what a commit begins with that gives a table the state of another one.
+    """Return the first actions of a commit that gives a table the state of another one.
 
-    ``info``: what it says of itself, with a ``timestamp``; ``actions``: that state.
+    ``info``: the content of ``commitInfo``, with a ``timestamp``. ``actions``: that state.
     """
     told, state = dict(info), list[dict[str, Any]]()
     for action in actions:
@@ -288,7 +288,7 @@ def begin_commit(
             meta["configuration"] = {
                 key: value
                 for key, value in meta.get("configuration", {}).items()
-                # They name a commit of the donor's table.
+                # These properties name a commit of the donor's table.
                 if not key.startswith("delta.inCommitTimestampEnablement")
             }
             if meta["configuration"].get("delta.enableInCommitTimestamps") == "true":
@@ -299,9 +299,9 @@ def begin_commit(
 
 
 async def put_all(put: Callable[[int, bytes, bool], Awaitable[int]], file: IO[bytes]) -> None:
-    """Write a file that was put together; nothing of it is seen before its last byte.
+    """Write a finished local file in chunks; it appears only with its last byte.
 
-    ``put``: takes an offset, bytes, and whether they are the last; returns the size so far.
+    ``put``: takes an offset, bytes, and True for the last bytes; returns the size so far.
     """
     size, offset = file.tell(), 0
     while offset < size:

@@ -1,4 +1,4 @@
-"""Copies of tables over Spark Connect: what HAProc's plugin gives and takes."""
+"""Copies of tables over Spark Connect, by calls of HAProc's plugin."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PUT: Final = "haproc/put"
 _Packed: Final = type(protos.relations.Relation().extension)
 _TIMEOUT_S: Final = 600.0
 _TRANSFER_TIMEOUT_S: Final = 3600.0
-"""Of `haproc.engine.backups.BATCH_BYTES`, or one larger file. Chosen."""
+"""The time for `haproc.engine.backups.BATCH_BYTES`, or one larger file. Chosen."""
 _SOURCE: Final = "haproc.copy"
-"""Property of the empty table, with what it is to be a copy of."""
+"""The property of the empty table that holds the `CopyTable.source`."""
 _ELSEWHERE: Final = "path LIKE '%:%' OR deletionVector.storageType = 'p'"
-"""What files of a table may lie outside of it: those of a clone do."""
+"""A condition for files that may lie outside of their table, as those of a clone do."""
 
 
 class SparkCopies:
@@ -192,7 +192,7 @@ class SparkCopies:
         """See Copies."""
         said = {"location": location, "path": path, "offset": offset, "last": last}
         head = json.dumps(said).encode()
-        # In pieces: each message around the data, and its bytes, would be one more copy of it.
+        # In pieces: each nested message, and its bytes, would be one more copy of the data.
         asked = wire.within(_Packed(type_url=_PUT), "value", [len(head).to_bytes(4), head, data])
         asked = wire.within(protos.relations.Relation(), "extension", asked)
         plan = wire.within(protos.base.Plan(), "root", asked)
@@ -224,7 +224,7 @@ def _name(*parts: str) -> str:
 
 
 def _tidy(add: dict[str, Any]) -> dict[str, Any]:
-    """Return an ``add`` without what is not set; partition values may be null."""
+    """Return an ``add`` action without unset fields; partition values may be null."""
     vector = add.get("deletionVector")
     if vector is not None:
         add["deletionVector"] = {k: v for k, v in vector.items() if v is not None}

@@ -10,29 +10,29 @@ from typing import Final
 from haproc.failure import ErrorClass
 from haproc.spark_error import NO_DETAILS, Details
 
-# What a cluster answers when a statement fails, reduced to what HAProc must decide by.
+# The errors of a failed statement, reduced to the facts that HAProc needs for its decisions.
 
 
 class ErrorKind(StrEnum):
     """The party that must act on a failure."""
 
     APPLICATION = "application"
-    """The statement is wrong for these tables: the same everywhere, goes to the client."""
+    """The statement is wrong for these tables, the same everywhere; the client gets the error."""
     AVAILABILITY = "availability"
-    """The cluster could not be asked, or went away: its outcome is unknown, another one may do."""
+    """The cluster could not be asked, or went away; the outcome is unknown, another may work."""
     ENVIRONMENT = "environment"
-    """The cluster answered but lacks something (memory, disk, executors): trying again may do."""
+    """The cluster answered but lacks something (memory, disk, executors): trying again may help."""
 
 
 REFUSED: Final = "CONNECTION_REFUSED"
-"""The error class of a server that does not accept connections: it is not there, for certain."""
+"""The error class of a server that refuses connections: it surely does not run."""
 
 
 class EngineError(Exception):
     """A statement failed on a cluster.
 
-    ``error_class`` and ``sqlstate`` are Spark's own (such as ``TABLE_OR_VIEW_NOT_FOUND`` and
-    ``42P01``) where it gave them, and so are the ``details``.
+    ``error_class``, ``sqlstate`` and ``details`` are Spark's own if Spark gave them (for example
+    ``TABLE_OR_VIEW_NOT_FOUND`` and ``42P01``).
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class EngineError(Exception):
 
 
 class NoQueryError(EngineError):
-    """A statement did not run in a guarded session: it does more than give rows.
+    """A guarded session refused a statement because it is not only a query.
 
-    ``effects``: the classes of what in its plan does more, without packages (`InsertIntoStatement`,
-    `DeleteFromTable`); never empty.
+    ``effects``: the Java classes of the plan's nodes that have effects, without packages
+    (`InsertIntoStatement`, `DeleteFromTable`); never empty.
     """
 
     def __init__(self, effects: tuple[str, ...], details: Details = NO_DETAILS) -> None:
@@ -70,7 +70,7 @@ class NoQueryError(EngineError):
 
 
 class RelayedError(EngineError):
-    """A relayed call failed; the server's error is here as it came.
+    """A relayed call failed; the server's error is kept unchanged.
 
     ``code`` and ``status_message`` are those of its status; ``packed`` is a serialized
     google.rpc.Status, empty if Spark gave none.
@@ -93,17 +93,18 @@ class RelayedError(EngineError):
 #
 # A failure on a Spark cluster is a chain of errors, each the cause of the one before. An error that
 # Spark wrote itself has an error class and mostly a SQLSTATE; others only have Java classes. Some
-# *decide* (a division by zero stays one however deep it lies in a failed job); others only
-# *suggest*, because they also stand around anything else (TASK_WRITE_FAILED, a bare
-# RuntimeException); a few *wrap* another error without a meaning of their own. The outermost
-# deciding error counts; if there is none, the innermost suggestion, but only if every error of the
-# chain is known and its end was seen. Else ENVIRONMENT: trying again is safe (marks make a second
-# run a no-op), while calling a broken disk or a metastore's lost connection the statement's fault
-# would skip a write here that the other clusters have. What fails on every cluster for a reason
-# that nobody knows is given up by the ring, not by one of them.
+# errors *decide*: a division by zero keeps its meaning however deep it lies in a failed job. Others
+# only *suggest*, because they also occur around any other error (TASK_WRITE_FAILED, a bare
+# RuntimeException). A few *wrap* another error and have no meaning of their own. The outermost
+# deciding error counts. Without one, the innermost suggestion counts, but only if the whole chain
+# is known. Otherwise the kind is ENVIRONMENT. Trying again is safe: with transaction markers a
+# second run does nothing. The opposite mistake is worse: if a broken disk or a lost connection to
+# the metastore counted as the statement's fault, this cluster would skip a write that the others
+# have. A statement that fails on every cluster for an unknown reason is given up by the ring, not
+# by one.
 #
-# A failure without any word from Spark (a broken connection, a deadline, a wrong token) is
-# AVAILABILITY: whether the statement ran is unknown.
+# A failure without an error of Spark's (a broken connection, a deadline, a wrong token) is
+# AVAILABILITY: it is unknown if the statement ran.
 
 
 _APPLICATION = ErrorKind.APPLICATION
@@ -113,7 +114,7 @@ _ENVIRONMENT = ErrorKind.ENVIRONMENT
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One error of a chain; ``java_classes`` from the class itself up to its ancestors."""
+    """One error of a chain; ``java_classes``: its class, then the ancestors."""
 
     error_class: str = ""
     sqlstate: str = ""
@@ -135,7 +136,7 @@ _BY_MAIN_CLASS: Mapping[str, ErrorVerdict] = {
     "OPERATION_CANCELED": ErrorVerdict(_AVAILABILITY),
     "SPARK_JOB_CANCELLED": ErrorVerdict(_AVAILABILITY),
     "SPARK_CONNECT_ILLEGAL_STATE": ErrorVerdict(_AVAILABILITY),
-    # Another commit came in between: the same statement may pass a moment later.
+    # Another commit came in between: the same statement may succeed a moment later.
     "DELTA_MERGE_MATERIALIZE_SOURCE_FAILED_REPEATEDLY": ErrorVerdict(_ENVIRONMENT),
     "DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION": ErrorVerdict(_ENVIRONMENT),
     "DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_UNBACKFILL": ErrorVerdict(_ENVIRONMENT),
@@ -151,7 +152,7 @@ _BY_MAIN_CLASS: Mapping[str, ErrorVerdict] = {
     "STAGE_MATERIALIZATION_MULTIPLE_FAILURES": ErrorVerdict(_ENVIRONMENT, decides=False),
     "FAILED_RENAME_TEMP_FILE": ErrorVerdict(_ENVIRONMENT),
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": ErrorVerdict(_ENVIRONMENT),
-    # This cluster's files of a table do not hold what they must.
+    # The files of a table on this cluster are damaged.
     "DELTA_CHECKPOINT_SNAPSHOT_MISMATCH": ErrorVerdict(_ENVIRONMENT),
     "DELTA_DELETION_VECTOR_CARDINALITY_MISMATCH": ErrorVerdict(_ENVIRONMENT),
     "DELTA_DELETION_VECTOR_CHECKSUM_MISMATCH": ErrorVerdict(_ENVIRONMENT),
@@ -169,21 +170,21 @@ _BY_MAIN_CLASS: Mapping[str, ErrorVerdict] = {
     "DELTA_STATE_RECOVER_ERROR": ErrorVerdict(_ENVIRONMENT),
     "DELTA_TRUNCATED_TRANSACTION_LOG": ErrorVerdict(_ENVIRONMENT),
     "DELTA_TXN_LOG_FAILED_INTEGRITY": ErrorVerdict(_ENVIRONMENT),
-    # Its Delta is older than the table, which no statement can be: ALTER TABLE checks it before.
+    # Delta is older than the table. No statement causes this: ALTER TABLE checks it before.
     "DELTA_INVALID_PROTOCOL_VERSION": ErrorVerdict(_ENVIRONMENT),
     "DELTA_UNSUPPORTED_FEATURES_FOR_READ": ErrorVerdict(_ENVIRONMENT),
     "DELTA_UNSUPPORTED_FEATURES_FOR_WRITE": ErrorVerdict(_ENVIRONMENT),
-    # About what a statement asks of a table, though their SQLSTATE is one of damage (KD002, KD007).
+    # Errors of statements, although their SQLSTATE is one of damage (KD002, KD007).
     "DELTA_FAILED_SCAN_WITH_HISTORICAL_VERSION": ErrorVerdict(_APPLICATION),
     "DELTA_MISSING_CHANGE_DATA": ErrorVerdict(_APPLICATION),
     "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": ErrorVerdict(_APPLICATION),
     "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": ErrorVerdict(_APPLICATION),
     "DELTA_TABLE_INVALID_REMOVE_TABLE_REDIRECT": ErrorVerdict(_APPLICATION),
-    # Wrap whatever happened in a task.
+    # These wrap any error of a task.
     "TASK_WRITE_FAILED": ErrorVerdict(_ENVIRONMENT, decides=False),
     "FAILED_READ_FILE": ErrorVerdict(_ENVIRONMENT, decides=False),
 }
-"""By error class without its sub-class (what stands before the dot)."""
+"""By error class, without the sub-class behind the dot."""
 
 _BY_SQLSTATE: Mapping[str, ErrorVerdict] = {
     "08": ErrorVerdict(_ENVIRONMENT),  # connection exception (inside the cluster)
@@ -199,11 +200,11 @@ _BY_SQLSTATE: Mapping[str, ErrorVerdict] = {
     "KD002": ErrorVerdict(_ENVIRONMENT),  # a log can't be read
     "KD006": ErrorVerdict(_ENVIRONMENT),  # commits are missing
     "KD007": ErrorVerdict(_ENVIRONMENT),  # the schema changed while the statement ran
-    "KD00B": ErrorVerdict(_ENVIRONMENT),  # a log holds what nobody knows
+    "KD00B": ErrorVerdict(_ENVIRONMENT),  # a log has unknown content
     "KD00C": ErrorVerdict(_ENVIRONMENT),  # a log has a gap
     "XX": ErrorVerdict(_APPLICATION, decides=False),  # internal errors
 }
-"""By SQLSTATE, the longest prefix first. What has another one is the statement's fault."""
+"""By SQLSTATE, the longest prefix first. Any other SQLSTATE is the statement's fault."""
 
 _BY_ANCESTOR: Mapping[str, ErrorVerdict] = {
     "java.lang.OutOfMemoryError": ErrorVerdict(_ENVIRONMENT),
@@ -249,7 +250,7 @@ _BY_EXACT_JAVA_CLASS: Mapping[str, ErrorVerdict] = {
         "org.apache.spark.SparkIllegalArgumentException",
     )
 }
-"""By the class itself only: a storage library's own RuntimeException is not the statement's."""
+"""By the Java class alone: a storage library's own subclass is not the statement's fault."""
 
 _WRAPS = ErrorVerdict(_ENVIRONMENT, decides=False)
 _WRAPPERS = frozenset(
@@ -266,10 +267,10 @@ _WRAPPERS = frozenset(
         "org.sparkproject.guava.util.concurrent.ExecutionError",
     }
 )
-"""Java classes without a meaning of their own; at a chain's end nothing is known."""
+"""Java classes without a meaning of their own. If a chain ends with one, the cause is unknown."""
 _UNKNOWN = ErrorVerdict(_ENVIRONMENT, decides=False)
 CHAIN_MAX = 5
-"""Spark sends at most so many errors of a chain (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
+"""The number of a chain's errors that Spark sends at most (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
 
 
 def verdict(link: Link) -> ErrorVerdict:
@@ -294,9 +295,9 @@ def verdict(link: Link) -> ErrorVerdict:
 
 
 def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
-    """Return the party that must act on Spark's failure, from the outermost error inwards.
+    """Return the party that must act on Spark's failure; ``chain`` begins with the outermost error.
 
-    ``whole``: whether the chain's end was seen.
+    ``whole``: True if the chain is complete.
     """
     verdicts = [verdict(link) for link in chain]
     for each in verdicts:
@@ -309,15 +310,15 @@ def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
 
 
 def needs_causes(link: Link) -> bool:
-    """Return whether the errors beneath this one count."""
+    """True if the causes of this error count."""
     return not verdict(link).decides
 
 
 def kind_of_code(code: str) -> ErrorKind:
-    """Return the party that must act on this gRPC code without an error of Spark's.
+    """Return the party that must act on a gRPC code that comes without an error of Spark's.
 
-    UNKNOWN is what a server answers that met something it did not expect, such as a stack overflow
-    in its parser (measured: a SELECT nested 1,500 deep): it lives, and did not do it.
+    A server answers UNKNOWN if it met something unexpected, such as a stack overflow in its parser
+    (measured: a SELECT nested 1,500 deep). It lives, and has not run the statement.
     """
     return _ENVIRONMENT if code in ("RESOURCE_EXHAUSTED", UNKNOWN) else _AVAILABILITY
 
@@ -332,15 +333,15 @@ _LOST = frozenset({SESSION_CHANGED, "INVALID_HANDLE.SESSION_NOT_FOUND", _SESSION
 
 
 def session_lost(error_class: str) -> bool:
-    """Return whether the server refused the call because it no longer knows the session."""
+    """True if the server refused the call because it no longer knows the session."""
     return error_class in _LOST
 
 
 def has_ended(error: EngineError) -> bool:
-    """Return whether a statement has ended completely, by the error that its answer ended with."""
+    """True if the error that ended a statement's answer shows that the statement has ended."""
     return error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
 
 
 def session_id_spent(error_class: str) -> bool:
-    """Return whether the session's id can never be used again on this server."""
+    """True if the session's id can never be used again on this server."""
     return error_class == _SESSION_CLOSED

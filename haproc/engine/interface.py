@@ -1,9 +1,9 @@
 """HAProc's interface to a Spark cluster.
 
-One Spark cluster is an `Engine`. It gives *sessions* (a Spark session each: own settings, temporary
-views) to readers, and *lanes* to the applier. A lane is a Spark session of HAProc's own that runs
-one replicated statement at a time, because Delta's marks and the settings that change a statement's
-meaning are session settings.
+One Spark cluster is an `Engine`. It gives *sessions* to readers (each a Spark session with its own
+settings and temporary views), and *lanes* to the applier. A lane is a Spark session of HAProc's own
+that runs one replicated statement at a time, because Delta's transaction markers, and the settings
+that change a statement's meaning, are session settings.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Session settings that change what a statement means; replicated with every operation."""
+    """Session settings that change the meaning of a statement; replicated with every operation."""
 
     catalog: str = "spark_catalog"
     schema: str = "default"
     time_zone: str = "UTC"
     ansi: bool = True
     confs: tuple[tuple[str, str], ...] = ()
-    """Further settings by name, sorted, as a client's SET statements left them."""
+    """Further settings by name, sorted, as the client's SET statements made them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
-    """Identifies a replicated write in its very commit on a Delta table.
+    """The identity of a replicated write, stored in its own commit on a Delta table.
 
     ``application`` stands for the ring and its log, ``version`` is the log offset of the (last)
     operation. A table's newest version can be read back (`Engine.offsets_applied`).
 
-    ``guarded``: Delta itself skips the write on a table that holds a version at or above this one.
-    That makes it read the table's whole state first: 0.5 s for an INSERT of 0.2 s.
+    ``guarded``: Delta itself skips the write if the table holds this version or a higher one. For
+    that it reads the table's whole state first: 0.5 s for an INSERT of 0.2 s.
     """
 
     application: str
@@ -71,31 +71,31 @@ class Column:
 
 ABSENT: Final = "absent"
 PRESENT: Final = "present"
-"""There is something; what, was not asked."""
+"""An object exists; its content was not asked for."""
 UNREADABLE: Final = "unreadable"
-"""The catalog knows the table, but it cannot be read."""
+"""The catalog has the table, but it cannot be read."""
 
 
 SETTINGS_OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
 """The prefixes of settings that may change a statement's result."""
 VERSION: Final = "version."
-"""The prefix of versions among the settings: of spark, java and delta."""
+"""The prefix of the versions among the settings: of spark, java and delta."""
 
 
 class Sort(StrEnum):
     """The kind of object that a name belongs to."""
 
     TABLE = "table"
-    """Or a view."""
+    """A table or a view."""
     FUNCTION = "function"
     NAMESPACE = "namespace"
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A full name, as operations have them: parts in backquotes only where they need it.
+    """A full name, as operations have it: parts are in backquotes only if necessary.
 
-    ``content``: False where it is only asked whether anything stands under it.
+    ``content``: False if only the existence of the object is asked for.
     """
 
     sort: Sort
@@ -105,10 +105,10 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table or view as it stood at a moment.
+    """The state of a table or view at one moment.
 
-    ``version``: the version of a Delta table, which can be read later. ``checksum``: of all others,
-    read at that moment; empty where that failed.
+    ``version``: of a Delta table; it can be read later. ``checksum``: of any other table or view,
+    read at that moment; empty if it could not be read.
     """
 
     name: str
@@ -120,7 +120,7 @@ class TableState:
 class Applied:
     """The result of a write: a small one such as ``num_affected_rows`` (Arrow IPC streams).
 
-    ``observed``: what its observations found, see `Observed`.
+    ``observed``: the results of its observations, see `Observed`.
     """
 
     chunks: tuple[bytes, ...] = ()
@@ -139,9 +139,9 @@ class Chunk:
 class ResultStream(Protocol):
     """A running query's result; the pieces come as the cluster makes them.
 
-    Iterating raises EngineError. There is always at least one chunk (an empty result has one with
-    the schema and no rows). Leave it through ``aclose`` (a stream not read to its end is cancelled
-    on the cluster).
+    Iterating raises EngineError. There is always at least one chunk: an empty result has one with
+    the schema and no rows. Leave it through ``aclose``, which stops an unfinished statement on the
+    cluster.
     """
 
     def __aiter__(self) -> AsyncIterator[Chunk]: ...
@@ -150,11 +150,11 @@ class ResultStream(Protocol):
 
 
 class Relay(Protocol):
-    """Calls of Spark Connect as a client sent them, made in the session behind the client's.
+    """Calls of Spark Connect as a client sent them, made in the client's session on the server.
 
-    Requests keep all but the names of session, user and operation; answers are as the server sent
-    them. With ``changes`` the session holds something afterwards that only its owner can bring
-    back. Raises EngineError, which is a RelayedError where the server answered.
+    In requests only the names of session, user and operation are replaced; answers are as the
+    server sent them. With ``changes`` the session then holds content that only its owner can
+    restore. Raises EngineError, which is a RelayedError if the server answered.
     """
 
     async def unary(
@@ -180,23 +180,23 @@ class Relay(Protocol):
     ) -> AsyncGenerator[bytes, None]:
         """Run a plan under this id; leave it through ``aclose``, which stops it.
 
-        ``planned``: as of `Queries.query`.
+        ``planned``: as in `Queries.query`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """A file of a session by its name there, in pieces of bounded size; at least one."""
+    """A file of a session by its name there, in one or more pieces of bounded size."""
 
     name: str
     pieces: tuple[bytes, ...]
 
 
 class Fresh(Protocol):
-    """A Spark session that was just made: restoring puts its content back.
+    """A new Spark session, into which restoring puts the content back.
 
-    Methods raise EngineError. Nobody else uses it before that is done.
+    Methods raise EngineError. No other code uses it before that is done.
     """
 
     async def configure(self, settings: Settings) -> None:
@@ -204,7 +204,7 @@ class Fresh(Protocol):
         ...
 
     async def run(self, statement: Statement, *, timeout_s: float) -> None:
-        """Run a statement that leaves something in the session."""
+        """Run a statement that changes the content of the session."""
         ...
 
     async def columns(self, sql: str) -> list[Column]:
@@ -217,14 +217,14 @@ class Fresh(Protocol):
 
 
 Observed = Callable[[bytes], None]
-"""Called with what an observation (``df.observe``) of a statement found: a serialized
+"""Receives the result of an observation (``df.observe``) of a statement: a serialized
 ``spark.connect.ExecutePlanResponse.ObservedMetrics``."""
 Restore = Callable[[Fresh], Awaitable[None]]
-"""Puts back what a session held, each time its Spark session is made; raises what its users get."""
+"""Puts back a session's content each time its Spark session is made. Its errors go to users."""
 
 
 class Queries(Protocol):
-    """A session of which one only asks."""
+    """A session for queries only."""
 
     async def query(
         self,
@@ -236,7 +236,7 @@ class Queries(Protocol):
     ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state.
 
-        ``planned`` is called, once or more often, when the driver has planned it.
+        ``planned`` is called, once or more often, with the phases of the statement.
         """
         ...
 
@@ -249,11 +249,11 @@ class Queries(Protocol):
     ) -> str:
         """Return Spark's parsed and analyzed tree of a statement, which does not run.
 
-        As the plugin gives it: JSON, for `haproc.reading.tree.read`. Large ones (up to 64 MiB) are
-        parsed by the process that judges them: a parsed reading takes many times the memory. A
-        plan's root is a relation: a DataFrame, or a text with those that it reads. ``parsed_only``:
-        the analyzer is not asked, which costs as much as running DDL. Raises EngineError: a
-        statement that is wrong gives the error that it would meet itself.
+        The result is the plugin's JSON, for `haproc.reading.tree.read`, of up to 64 MiB. The
+        process that judges it parses it, because a parsed reading takes many times the memory. A
+        plan's root is a relation: a DataFrame, or a text with DataFrames that it reads.
+        ``parsed_only``: without the analyzer, which costs as much as running DDL. Raises
+        EngineError: a wrong statement raises its own.
         """
         ...
 
@@ -269,22 +269,22 @@ class Queries(Protocol):
 class Session(Queries, Protocol):
     """A Spark session on this cluster for queries and session statements.
 
-    It is made when first used, and anew when the server has lost it. Settings that `configure` gave
-    it come back then; what statements left in it comes back through the `Restore` that it was made
-    with. Without one, statements must leave nothing in it.
+    It is made at the first use, and again after the server has lost it. Then `configure`'s settings
+    come back, and the content that statements made comes back through the `Restore` that it was
+    made with. Without a `Restore`, statements must leave nothing in it.
 
-    Spark caches in each session what it has looked up: functions, tables of files, whether a schema
-    is there. Another session's DDL changes none of that.
+    Spark caches in each session the results of look-ups: functions, tables of files, existing
+    schemas. The DDL of another session does not change this cache.
     """
 
     @property
     def busy(self) -> bool:
-        """True if a statement runs in it; it must not be closed then."""
+        """True if a statement runs in the session; then it must not be closed."""
         ...
 
     @property
     def epoch(self) -> int:
-        """Rises whenever the server lost the session, with all that statements left in it."""
+        """Rises whenever the server has lost the session and its content."""
         ...
 
     @property
@@ -301,31 +301,31 @@ class Session(Queries, Protocol):
         ...
 
     async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
-        """Return the values that settings have on this cluster where nobody set them."""
+        """Return the values that settings have on this cluster if no client sets them."""
         ...
 
     async def ready(self) -> None:
-        """Make the session, if it is not there, and restore it."""
+        """Make the session, if it does not exist, and restore its content."""
         ...
 
     @property
     def stands(self) -> bool:
-        """True if it exists with all its content, as far as is known here."""
+        """True if the session exists with all its content, as far as is known here."""
         ...
 
     def as_it_is(self) -> Queries:
-        """Return this session's queries as it is now: they fail if it must be recreated.
+        """Return the present session's queries: they fail if it must be recreated.
 
-        That may take long: the code that recreates it may be waiting for the caller.
+        They do not wait for that: the code that recreates it may be waiting for the caller.
         """
         ...
 
     def outdate(self) -> None:
-        """Have it made anew before the next statement: it may hold what its owner doesn't know."""
+        """Recreate the session before the next statement: its content may be unknown."""
         ...
 
     async def cancel(self) -> None:
-        """Interrupt what the session runs."""
+        """Interrupt the statements of the session."""
         ...
 
     async def aclose(self) -> None:
@@ -344,31 +344,31 @@ class Lane(Protocol):
         *,
         timeout_s: float,
     ) -> Applied:
-        """Run the write under these settings and mark; raises EngineError.
+        """Run the write under these settings and this transaction marker; raises EngineError.
 
-        After an availability error it may or may not have committed, or may yet commit: `fence`,
-        then look at the tables, before it is run again.
+        After an availability error it may or may not have committed, or may commit later: call
+        `fence`, then check the tables, before it is run again.
         """
         ...
 
     async def guarded(self, call: Callable[[Any], Awaitable[_Result]]) -> _Result:
-        """Call with the lane's session (a RemoteSession); no replaced process ever does.
+        """Call with the lane's session (a RemoteSession); a replaced process never gets it.
 
-        Raises EngineError. After an availability error what was asked for may still be under way;
-        the next use of the lane ends it first.
+        Raises EngineError. After an availability error the request may still run; the next use of
+        the lane ends it first.
         """
         ...
 
     async def fence(self) -> None:
-        """Return when nothing given to this lane before, by any process, runs or will ever run."""
+        """Return when no statement of this lane, from any process, runs or can run later."""
         ...
 
     def renew(self) -> None:
-        """Have the next statement run in a session that has looked nothing up yet."""
+        """Run the next statement in a new session, which has nothing cached."""
         ...
 
     async def prepare(self) -> None:
-        """Make that session now, rather than when a statement waits for it; raises nothing."""
+        """Make the new session now, so that no statement waits for it; raises nothing."""
         ...
 
 
@@ -378,22 +378,22 @@ class Engine(Protocol):
     async def probe(self, *, timeout_s: float) -> None:
         """Run a statement that needs the whole path to the executors; raises EngineError.
 
-        Once `storage` has returned the cluster's marker, the statement reads that.
+        Once `storage` has returned the storage id, the statement reads it.
         """
         ...
 
     async def storage(self, known: str) -> str:
-        """Return the id of the marker in the cluster's storage, from which on `probe` reads it.
+        """Return the id that is stored in the cluster's storage; from then on `probe` reads it.
 
-        If none is ``known`` yet, it is made where there is none. Raises EngineError; of class
-        STORAGE_AWAY if the marker is not the known one.
+        If no id is ``known`` yet, a missing one is made. Raises EngineError; of class STORAGE_AWAY
+        if the id is not the known one.
         """
         ...
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
-        """Return the session of this key; ``restore`` counts for one that is new, and ``pool``.
+        """Return the session of this key; ``restore`` and ``pool`` count only if it is new.
 
-        ``pool``: Spark's scheduler's, in which its statements run; empty: that of short looks.
+        ``pool``: that of Spark's scheduler for its statements; empty for HAProc's short statements.
         """
         ...
 
@@ -410,69 +410,67 @@ class Engine(Protocol):
         ...
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
-        """Return the columns of a Delta table that stores what it is given, and keeps no more.
+        """Return the columns of a Delta table that stores rows exactly as given, and nothing else.
 
-        None if the catalog has no such table, or if something in it is computed, padded, filled in
-        or recorded beside the rows. Raises EngineError if that cannot be found out.
+        None if the catalog has no such table, or if the table computes, pads or fills in values, or
+        records something beside the rows. Raises EngineError if that cannot be found out.
         """
         ...
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        """Return the highest mark version each Delta table holds; tables without one are absent.
+        """Return the highest transaction marker version of each Delta table that has one.
 
-        Absent means: it was read and holds none, it has another format, or the catalog does not
-        know it. Raises EngineError if that cannot be found out.
+        A table without one is absent, as is one of another format, or one that the catalog does not
+        have. Raises EngineError if that cannot be found out.
         """
         ...
 
     async def check_tables(self, tables: Sequence[str]) -> None:
-        """Return if the storage is there and each of the tables can be read or does not exist.
-
-        Raises EngineError otherwise.
-        """
+        """Raise EngineError unless the storage is there and each existing table is readable."""
         ...
 
     async def standing(self, named: Sequence[Named]) -> str:
-        """Return a text that is another one once anything under these names has changed.
+        """Return the fingerprint of the objects: a text that changes when any of them changes.
 
-        Made of a part for each name, with slashes between; see `objects.standing`. Raises
+        It has one part for each name, with slashes between; see `objects.standing`. Raises
         EngineError if the storage is away.
         """
         ...
 
     async def keeps_marks(self, table: str) -> bool:
-        """Return whether a name stands for a Delta table, which keeps the marks of statements.
+        """True if a name stands for a Delta table, which keeps transaction markers.
 
-        Answered also while statements hold all cores; raises EngineError.
+        Works also while statements hold all cores; raises EngineError.
         """
         ...
 
     async def default_place(self, table: str) -> str:
-        """Return the place of the files of a managed table of this name; empty if unknown."""
+        """Return the folder for the files of a managed table of this name; empty if unknown."""
         ...
 
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
-        """Return the server's versions, and its settings as a fresh session has them.
+        """Return the server's versions, and its settings in a fresh session.
 
-        Those that it was given below SETTINGS_OF_RESULTS, and the named ones, if only by default;
-        None: it has none. Versions go by VERSION and `spark`, `java`, `delta`. Raises EngineError.
+        The settings: those given to the server below SETTINGS_OF_RESULTS, and the named ones, also
+        as defaults (None: no value). Keys of versions: VERSION and `spark`, `java`, `delta`. Raises
+        EngineError.
         """
         ...
 
     def copies(self, lane: Lane | None = None) -> Copies:
-        """Return the copier of this cluster's tables to others, and, with a lane, of theirs."""
+        """Return the copier of this cluster's tables; with a lane, it can also write copies."""
         ...
 
     def histories(self) -> Histories:
-        """Return the reader of its tables' commits."""
+        """Return the reader of the commits of the cluster's tables."""
         ...
 
     async def staged(self) -> Collection[str]:
-        """Return the full names of the staging tables that there are; raises EngineError."""
+        """Return the full names of the existing staging tables; raises EngineError."""
         ...
 
     async def table_states(self) -> Sequence[TableState]:
-        """Return all tables and views as they stand now; raises EngineError."""
+        """Return all tables and views with their present states; raises EngineError."""
         ...
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
@@ -493,4 +491,4 @@ class EngineAddress:
     token: str = field(default="", repr=False)
     tls: bool = False
     ca_file: Path | None = None
-    """Certificates (PEM) that may have signed the server's; None: those that gRPC trusts."""
+    """Certificates (PEM) that may have signed the server's; None: gRPC's own."""

@@ -1,19 +1,19 @@
 """A lane: the applier's own Spark session, in which one replicated statement runs at a time.
 
-Delta's marks are session settings, and a statement reads them when it commits. So no statement may
-ever meet another one's settings, or it would commit under the other's mark and the other be skipped
-for good. A lane changes its settings only when the server has answered everything before. After a
-broken connection, a deadline or a cancellation, and on first use (an earlier HAProc may have left
-something under way), it stops what runs in its session and has it made anew: late requests for the
-old one are refused. So it does when it is *renewed*, behind DDL of other lanes: a session goes on
-with the functions, the tables of files and the current schema that it has looked up before. The ids
-are derived from the ring's and the cluster's name, which is what lets a lane find what an earlier
-incarnation left.
+Delta's transaction markers are session settings, and a statement reads them when it commits. So no
+statement may run under the settings of another one. Otherwise it would commit under the wrong
+marker, and the other statement would be skipped for ever. A lane changes its settings only when the
+server has answered everything before. After a broken connection, a deadline or a cancellation, and
+at the first use (an earlier HAProc may have left statements), it stops all statements of its
+session and has the session made anew: late requests for the old one are refused. It does the same
+when it is *renewed*, after DDL in another lane, because a session keeps the functions, tables of
+files and current schema that it has looked up. The session ids are derived from the names of the
+ring and the cluster, so a lane finds the statements of an earlier incarnation.
 
-Nobody runs a statement in a session that he was not *authorised* for after it was made. A process
-that takes over first records it where `authorise` looks, and then ends all existing sessions. So
-one that it replaced, however long that slept and wherever, either holds a session that is gone, or
-asks for leave after the takeover and gets none.
+A statement runs only in a session for which the process was *authorised* after it was made. A
+process that takes over first records this where `authorise` looks, and then ends all sessions. So a
+replaced process, however long it slept, either has a session that is gone, or asks for permission
+after the takeover and gets none.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from haproc.engine.statement import Statement
 _Result = TypeVar("_Result")
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
 IDS_SEARCHED: Final = 4
-"""The least number of a lane's ids that a new process searches for earlier statements. Spark spends
-an id when its session was idle for an hour: the second one is used only after no HAProc ran for so
-long. It remembers the last 1,000 spent ones, and all ids behind those are searched."""
+"""The least number of a lane's ids that a new process searches for earlier statements. Spark ends
+the use of an id when its session was idle for an hour: the second id is used only after an hour
+without any HAProc. Spark remembers the last 1,000 such ids; all ids behind those are searched."""
 Authorise: TypeAlias = Callable[[], Awaitable[None]]
 """Returns if this process may apply; otherwise never, or with an error."""
 
@@ -46,7 +46,7 @@ async def anybody() -> None:
 
 
 def lane_session_id(ring: str, cluster: str, index: int, generation: int) -> uuid.UUID:
-    """Return the session id of a lane; the generation rises when the server has spent an id."""
+    """Return the session id of a lane; the generation rises when an id cannot be used any more."""
     return uuid.uuid5(_NAMESPACE, f"{ring}/{cluster}/{index}/{generation}")
 
 
@@ -83,7 +83,7 @@ class SparkLane:
         *,
         timeout_s: float,
     ) -> Applied:
-        """Run the write under these settings and mark; raises EngineError."""
+        """Run the write under these settings and this transaction marker; raises EngineError."""
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -96,7 +96,7 @@ class SparkLane:
                 ) from error
 
     async def guarded(self, call: Callable[[RemoteSession], Awaitable[_Result]]) -> _Result:
-        """Make a call in the lane's session, of which no settings are asked; raises EngineError."""
+        """Make a call in the lane's session, with any settings; raises EngineError."""
         async with self._one_at_a_time:
             epoch = await self._begin()
             self._in_doubt = True
@@ -110,19 +110,19 @@ class SparkLane:
             return result
 
     async def fence(self) -> None:
-        """Return when nothing given to this lane before, by any process, runs or will ever run."""
+        """Return when no statement of this lane, from any process, runs or can run later."""
         async with self._one_at_a_time:
             await self._fence()
 
     def renew(self) -> None:
-        """Have the next statement run in a session that has looked nothing up yet.
+        """Run the next statement in a new session, which has nothing cached.
 
-        One that runs in this lane meanwhile has nothing to do with what was defined.
+        A statement that runs in this lane now does not depend on the new definitions.
         """
         self._outdated = True
 
     async def prepare(self) -> None:
-        """Make that session now, rather than when a statement waits for it; raises nothing."""
+        """Make the new session now, so that no statement waits for it; raises nothing."""
         async with self._one_at_a_time:
             if not self._outdated or self._in_doubt or self._settings is None:
                 return
@@ -134,7 +134,7 @@ class SparkLane:
 
     async def _fence(self) -> None:
         self._in_doubt = True
-        await self._authorise()  # one that was replaced is not to disturb the one in its place
+        await self._authorise()  # a replaced process must not disturb its successor
         self._open = self._outdated = False
         await self._remote.move_on(IDS_SEARCHED if self._first else 1)
         self._first = self._in_doubt = False
@@ -146,7 +146,7 @@ class SparkLane:
         self._open, self._in_doubt = True, False
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored (the next call sees)."""
+        """Keep the server from dropping the session; errors are ignored until the next call."""
         if self._open and not (self._in_doubt or self._outdated):
             with contextlib.suppress(EngineError):
                 await self._remote.get_confs([confs.TIME_ZONE])
@@ -167,8 +167,8 @@ class SparkLane:
             del plan  # large, and sent before the first answer
             applied = await self._applied(running)
         except EngineError as error:
-            # A lost session is not made anew behind the applier's back: it may have been taken
-            # away by another incarnation, and the applier must find that out first.
+            # A lost session is not made anew without the applier's knowledge: another incarnation
+            # may have taken it away, and the applier must find that out first.
             lost = self._remote.renew(error, epoch)
             self._in_doubt = lost or error.kind is ErrorKind.AVAILABILITY
             raise
@@ -176,7 +176,7 @@ class SparkLane:
         return applied
 
     async def _begin(self) -> int:
-        """Return the epoch of a session that is the lane's own, with nothing in doubt."""
+        """Return the epoch of a session that is the lane's own, without doubtful statements."""
         if self._in_doubt or self._outdated:
             await self._fence()
         if not self._open:
@@ -204,7 +204,7 @@ class SparkLane:
 
 
 def _rows_in(response: Any) -> bytes:
-    """Return the rows that a message brings, which a SQL command has inside a relation."""
+    """Return the rows in a message; the result of a SQL command is inside a relation."""
     if response.HasField("arrow_batch"):
         return bytes(response.arrow_batch.data)
     return bytes(response.sql_command_result.relation.local_relation.data)

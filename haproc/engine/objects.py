@@ -1,7 +1,7 @@
 """The object that has a name: a table, a view, a function, a schema, or nothing.
 
-No error of a statement shows for certain that there is no table: one whose files are unreachable
-looks the same. The catalog's list of names shows it, and does not touch the tables' files.
+No error of a statement proves that a table does not exist: unreachable files look the same. The
+catalog's list of names proves it, without access to the tables' files.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from haproc.engine.table import (
 _PLAIN_FEATURES: Final = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "clustering", "domainMetadata", "timestampNtz"}
 )
-"""Of Delta's, those that change neither what is stored in a row nor what is kept beside rows. A
-check refuses rows, and changes none."""
+"""Features of Delta that change neither the stored rows nor the data beside rows. A check refuses
+rows, and changes none."""
 
 
 _PLAIN_PARTITIONS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "date"})
-"""Types whose values come back from the text that a partition is named by. An empty text does not:
-Delta makes NULL of it."""
+"""Types with values that can be read back from the text in a partition's name. An empty text
+cannot: Delta makes NULL of it."""
 
 
 _COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
@@ -55,7 +55,7 @@ class What(Enum):
 
 
 async def what_is(remote: RemoteSession, name: str, timeout_s: float) -> What:
-    """Ask the catalog what a table's name stands for that could not be read as a Delta table."""
+    """Ask the catalog for the object with a name that could not be read as a Delta table."""
     described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
     if described is None:
         known = await _in_catalog(remote, parts_of(name), timeout_s)
@@ -64,7 +64,7 @@ async def what_is(remote: RemoteSession, name: str, timeout_s: float) -> What:
 
 
 def _described(rows: Sequence[dict[str, Any]] | None) -> What:
-    """Return what a description is of that could not be read as a Delta table, if it can be had."""
+    """Return the kind of a described object that could not be read as a Delta table."""
     if rows is None:
         return What.UNREADABLE
     values = {row["col_name"]: row["data_type"] for row in rows}
@@ -75,7 +75,7 @@ def _described(rows: Sequence[dict[str, Any]] | None) -> What:
 
 
 async def is_delta(remote: RemoteSession, name: str, timeout_s: float) -> bool:
-    """Ask the catalog whether a name stands for a Delta table. Spark runs no task for that."""
+    """True if the catalog says that the name is a Delta table. Spark runs no task for that."""
     described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
     values = {row["col_name"]: row["data_type"] for row in described or ()}
     return values.get("Type") != "VIEW" and str(values.get("Provider", "")).lower() == "delta"
@@ -95,7 +95,7 @@ async def plain_columns(
     delta = detail["format"] == "delta" and set(detail["tableFeatures"] or ()) <= _PLAIN_FEATURES
     columns, partitions = columns_of(schema), set(detail["partitionColumns"] or ())
     as_given = all(c.type_text in _PLAIN_PARTITIONS for c in columns if c.name in partitions)
-    # CHAR and VARCHAR, collations and defaults stand in the metadata of columns.
+    # CHAR and VARCHAR, collations and defaults are in the metadata of columns.
     return columns if delta and as_given and metadata_of(schema) <= {"comment"} else None
 
 
@@ -111,7 +111,7 @@ async def check_readable(remote: RemoteSession, name: str, timeout_s: float) -> 
 
 
 def unreadable(name: str, error: EngineError) -> EngineError:
-    """Return the error of a table that is there and cannot be read."""
+    """Return the error of a table that exists and cannot be read."""
     return EngineError(
         ErrorKind.ENVIRONMENT,
         f"the catalog knows {name}, but it cannot be read: {error.message}",
@@ -123,11 +123,11 @@ def unreadable(name: str, error: EngineError) -> EngineError:
 async def standing(
     remote: RemoteSession, marker: Marker, named: Sequence[Named], timeout_s: float
 ) -> str:
-    """Return a text that changes whenever an object under one of the names has changed.
+    """Return the fingerprint of the objects: a text that changes when any of them changes.
 
-    A part for each name, with slashes between. ABSENT if there is nothing; the newest commit of a
-    Delta table (it has an @); a hash of the description of everything else. PRESENT for any table
-    whose content is not asked for.
+    It has one part for each name, with slashes between: ABSENT if there is nothing; the newest
+    commit of a Delta table (it has an @); a hash of the description of everything else; PRESENT for
+    any table if its content is not asked for.
     """
     names = [(each.sort.value, parts_of(each.name), each.content) for each in named]
     plan = standing_plan(await marker.folder(remote), names)
@@ -142,7 +142,7 @@ async def standing(
 
 
 async def _standing(remote: RemoteSession, named: Named, timeout_s: float) -> str:
-    """Ask by statements, for a name in a catalog that the plugin does not know its way in."""
+    """Return a name's part of the fingerprint by statements, in a catalog unknown to the plugin."""
     name = quoted_name(named.name)
     if named.sort is Sort.FUNCTION:
         return _hash(await _rows(remote, f"DESCRIBE FUNCTION EXTENDED {name}", timeout_s))
@@ -162,19 +162,19 @@ async def _standing(remote: RemoteSession, named: Named, timeout_s: float) -> st
 
 
 async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> str:
-    """Return the place of the files of a managed table of this name; empty if unknown."""
+    """Return the folder for the files of a managed table of this name; empty if unknown."""
     *namespace, table = parts_of(name)
     where = ".".join(map(quoted, namespace))
     rows = await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {where}", timeout_s)
     values = {row["info_name"]: row["info_value"] for row in rows or ()}
     location = str(values.get("Location") or "").rstrip("/")
-    # Other catalogs give each table a place of its own making.
+    # Other catalogs choose the folder of each table themselves.
     ours = namespace[0].lower() == "spark_catalog" and location
     return f"{location}/{table.lower()}" if ours else ""
 
 
 async def staged(remote: RemoteSession, timeout_s: float) -> frozenset[str]:
-    """Return the full names of the staging tables that there are."""
+    """Return the full names of the existing staging tables."""
     where = f"{CATALOG}.{STAGING_SCHEMA}"
     rows = await _rows(remote, f"SHOW TABLES IN {where}", timeout_s)
     return frozenset(f"{where}.{row['tableName']}" for row in rows or ())
@@ -190,7 +190,7 @@ async def _in_catalog(remote: RemoteSession, parts: list[str], timeout_s: float)
 
 
 async def _rows(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[str, Any]] | None:
-    """Run a query; None if the cluster refuses the question."""
+    """Return the rows of a query; None if the cluster refuses it."""
     try:
         return [row async for row in all_rows(remote, sql, timeout_s)]
     except EngineError as error:

@@ -1,4 +1,4 @@
-"""Results of any size: those that a driver bears, and staging tables for the others."""
+"""Results of any size: small enough for a driver, or through a staging table."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from haproc.engine import placeholder
 from haproc.engine.placeholder import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 
-# Staging tables: where a cluster gathers rows of many parts before one statement reads them, and
-# puts what a query gives before it is read in pieces.
+# Staging tables. A cluster gathers rows of many parts in one before one statement reads them, and
+# stores the result of a query in one before it is read in pieces.
 #
-# They lie in a schema of HAProc's own, which no statement of a client's may name, and which is
-# made and dropped on each cluster by itself. Parquet, because it takes whatever types a query
-# gives (Delta knows no intervals, and not every name) and an append is about 0.3 s quicker; what
-# it lacks for being a table of the ring's, a mark in each commit, is of no use here: a table that
-# was not gathered in one go is never read.
+# They lie in a schema of HAProc's own, which no client's statement may name. Each cluster makes and
+# drops it by itself. They are Parquet, because Parquet takes all types of a query (Delta has no
+# intervals, and not every name) and an append is about 0.3 s quicker. A staging table needs no
+# transaction markers: one that was not gathered without interruption is never read.
 
 
 CATALOG = "spark_catalog"
 MAKE_SCHEMA = SqlText(f"CREATE SCHEMA IF NOT EXISTS {CATALOG}.{STAGING_SCHEMA}")
 DROP_SCHEMA = SqlText(f"DROP SCHEMA IF EXISTS {CATALOG}.{STAGING_SCHEMA} CASCADE")
-"""With all that is in it, also files of tables that no catalog knows."""
+"""With its content, also files of tables that no catalog has."""
 FILE_ROWS_MAX: Final = 50_000
-"""Of a table that a query fills: mostly less than is read at a time. Chosen."""
+"""The most rows of a file that a query fills: mostly fewer than are read at a time. Chosen."""
 BLOCK_BYTES: Final = 16 << 20
-"""Each task has one in memory; Parquet's own default is 128 MiB."""
+"""The Parquet block size; each task has one block in memory. Parquet's own default is 128 MiB."""
 _FILLED: Final = {
     "maxRecordsPerFile": str(FILE_ROWS_MAX),
     "parquet.block.size": str(BLOCK_BYTES),
-    # In files of so few rows every column gets one, tried for each value: 2 s of 5 for 128 MiB.
+    # Small files get a dictionary for every column, tested for each value: 2 s of 5 for 128 MiB.
     "parquet.enable.dictionary": "false",
 }
-"""The form of a query's rows: written once, to be read twice."""
+"""Options for the rows of a query, which are written once and read twice."""
 _base = protos.base
 _Write = protos.commands.WriteOperation
 
@@ -52,7 +51,7 @@ def staging_name(offset: int, epoch: int, attempt: int) -> str:
 
 
 def fill(table: str, query: Statement, schema: bytes) -> SparkPlan:
-    """Return the plan that makes a staging table of all that a query of this schema gives."""
+    """Return the plan that makes a staging table from all rows of a query with this schema."""
     plan, write = _made(table)
     write.input.CopyFrom(carried(query, schema))
     write.options.update(_FILLED)
@@ -97,26 +96,26 @@ def _of_rows(write: Any, rows: bytes) -> SparkPlan:
     return SparkPlan(b"".join(wire.within(_base.Plan(), "command", command)))
 
 
-# Results that a driver bears, of queries that may give any amount of rows.
+# Results that are small enough for a driver, of queries that may give any number of rows.
 #
-# Spark Connect puts a result together in the driver as fast as its tasks make it, however slowly it
-# is read. So a reader of a result that may be large requests no more than the driver has room for.
-# A LIMIT bounds rows, not bytes; what may be long in a row is measured by the query itself:
+# Spark Connect collects a result in the driver as fast as the tasks make it, even if it is read
+# slowly. So a large result is requested in parts for which the driver has room. A LIMIT bounds
+# rows, not bytes. So the query itself measures the long values of a row:
 #
-# - `attempt`: the first rows of a query, with a mark where one is too wide, in place of its
+# - `attempt`: the first rows of a query. A row that is too wide has a flag in place of its
 #   values.
-# - `sizes`, `widths`, `whole`, `cut`, `rows_of`: a staging table that holds them all, piece by
+# - `sizes`, `widths`, `whole`, `cut`, `rows_of`: a staging table that holds all rows, piece by
 #   piece.
 #
-# Sizes are near what rows take as Arrow: exact for all but nested values, which are taken for
-# their text.
+# Sizes are close to those of the rows in Arrow: exact, except for nested values, which are
+# estimated from their text.
 
 
 ANSWER_BYTES_MAX: Final = 64 << 20
 """The most bytes that a driver collects for HAProc at a time; it holds them two or three times.
-Chosen: a driver of 1 GiB bears that on several lanes."""
+Chosen: a driver of 1 GiB can do that for several lanes."""
 ATTEMPT_ROWS_MAX: Final = 50_000
-"""The most rows of one attempt if rows differ in width; so one may take 1.3 kB. Chosen."""
+"""The most rows of one attempt if rows differ in width; so a row may take 1.3 kB. Chosen."""
 _FIXED: Final = {
     **dict.fromkeys(("null", "boolean", "byte"), 1),
     **dict.fromkeys(("short", "integer", "float", "date", "year_month_interval"), 4),
@@ -126,7 +125,7 @@ _FIXED_OTHERS: Final = 8
 _TEXTS: Final = frozenset({"string", "char", "var_char", "binary"})
 _NESTED: Final = frozenset({"array", "map", "struct", "variant"})
 _OF_TEXT: Final = 3
-"""A nested value takes so many times its text: `1, ` stands for eight bytes."""
+"""The estimated size of a nested value, in multiples of its text: `1, ` stands for eight bytes."""
 _UNSTAGED: Final = {
     "calendar_interval": "calendar intervals (INTERVAL with months and days)",
     "udt": "types of a program's own",
@@ -139,9 +138,9 @@ _Type = protos.data_types.DataType
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """The first rows of a query: the last column shows if the row was too wide to be in it.
+    """The query for the first rows; its last column is True for a row that was too wide.
 
-    There are more of them than ``rows_max`` if and only if there are more rows.
+    It gives more than ``rows_max`` rows if and only if there are more rows.
     """
 
     plan: SparkPlan
@@ -158,7 +157,7 @@ class StagingFile:
 
 @dataclass(frozen=True, slots=True)
 class RowsPiece:
-    """Rows of a staging table: of whole files, perhaps none, or a stretch of one."""
+    """Rows of a staging table: those of whole files (perhaps none), or a range of one file."""
 
     files: tuple[str, ...]
     begin: int = 0
@@ -166,7 +165,7 @@ class RowsPiece:
 
 
 def attempt(query: Statement, schema: bytes, rows_max: int) -> FirstRows:
-    """Return the query for the first rows, ``rows_max`` at most, as columns ``c1`` to ``cN``."""
+    """Return the query for at most ``rows_max`` first rows, as columns ``c1`` to ``cN``."""
     widths = [_width(name, kind) for name, kind in _columns(schema)]
     fixed = sum(width for width in widths if isinstance(width, int))
     measured = [width for width in widths if isinstance(width, str)]
@@ -193,9 +192,9 @@ def count(schema: bytes) -> int:
 
 
 def carried(query: Statement, schema: bytes) -> Any:
-    """Return the relation of a query's rows as columns ``c1`` to ``cN``, of types to carry them in.
+    """Return the relation of a query's rows as columns ``c1`` to ``cN``, in types for files.
 
-    A table's fields must have names of their own, also in a struct, and no file knows collations;
+    A table's fields must have different names, also in a struct, and no file knows collations;
     `haproc.engine.placeholder.restored` gives the exact types back.
     """
     columns = _columns(schema)
@@ -210,7 +209,7 @@ def carried(query: Statement, schema: bytes) -> Any:
         to_df.column_names.append(name)
         alias = relation.project.expressions.add().alias
         alias.name.append(name)
-        alias.metadata = "{}"  # it is no table's column any more, with a default, say
+        alias.metadata = "{}"  # without a table column's metadata, such as a default
         value = alias.expr
         if (plain := _plain(kind)) != kind:
             value.cast.type.CopyFrom(plain)
@@ -220,7 +219,7 @@ def carried(query: Statement, schema: bytes) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type that carries a type's values: fields called by number, texts just that."""
+    """Return the type that can hold a type's values: numbered field names, plain strings."""
     found = _Type()
     found.CopyFrom(kind)
     match kind.WhichOneof("kind"):
@@ -241,7 +240,7 @@ def _plain(kind: Any) -> Any:
 
 
 def unstaged(schema: bytes) -> str:
-    """Return the columns of a schema that a staging table cannot hold; empty if it can hold all."""
+    """Return the kind of columns that a staging table cannot hold; empty if it can hold all."""
     for _, kind in _columns(schema):
         for each in _within(kind):
             if what := _UNSTAGED.get(each.WhichOneof("kind")):
@@ -252,7 +251,7 @@ def unstaged(schema: bytes) -> str:
 
 
 def sizes(table: str, schema: bytes) -> SqlText:
-    """Return the query for a staging table's files, and what the rows of each take."""
+    """Return the query for a staging table's files, and the size of each one's rows."""
     return SqlText(
         "SELECT _metadata.file_name AS name, "
         f"sum({_row(schema)}) AS bytes FROM {table} GROUP BY _metadata.file_name ORDER BY name"
@@ -260,7 +259,7 @@ def sizes(table: str, schema: bytes) -> SqlText:
 
 
 def widths(table: str, schema: bytes, file: str) -> SqlText:
-    """Return the query for the bytes of a file's rows, in their order."""
+    """Return the query for the size of each of a file's rows, in their order."""
     return SqlText(
         f"SELECT {_row(schema)} AS bytes FROM {table} WHERE _metadata.file_name = '{file}' "
         "ORDER BY _metadata.row_index"
@@ -285,7 +284,7 @@ def whole(files: Sequence[StagingFile]) -> Iterator[RowsPiece | StagingFile]:
 
 
 def cut(file: str, widths: Sequence[int]) -> Iterator[RowsPiece]:
-    """Yield the pieces of a file whose rows take so many bytes."""
+    """Yield the pieces of a file; ``widths``: the bytes of each row."""
     begin = taken = 0
     for at, width in enumerate(widths):
         if at > begin and taken + width > ANSWER_BYTES_MAX:
@@ -326,7 +325,7 @@ def _within(kind: Any) -> Iterator[Any]:
 
 
 def _width(name: str, kind: Any) -> int | str:
-    """Return the bytes that a column's values take: a number, or an expression for it."""
+    """Return the bytes that a column's values take: a number, or a SQL expression."""
     what = kind.WhichOneof("kind")
     if what in _TEXTS:
         return f"coalesce(octet_length({name}), 0)"
@@ -342,7 +341,7 @@ def _row(schema: bytes) -> str:
 
 
 def _sum(expressions: Sequence[str]) -> str:
-    """Return the sum as a bigint; halved again and again, since parsers bear no deep nesting."""
+    """Return the sum as a bigint. Halved again and again, because parsers bear no deep nesting."""
     if len(expressions) == 1:
         return f"CAST({expressions[0]} AS BIGINT)"
     half = len(expressions) // 2

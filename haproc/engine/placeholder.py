@@ -1,4 +1,4 @@
-"""Rows in plans: a placeholder for those computed later, a relation that is planned quickly."""
+"""Rows in plans: a placeholder for rows that are computed later, and a fast relation of rows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from haproc.wire import Piece
 
 # Rows as a relation that Spark plans quickly.
 #
-# The rows of a local relation are a part of the plan, and whatever goes through a plan goes
-# through each of them: dozens of Catalyst's rules, one after another, on one thread. So many rows
-# are sent as few, each a list of some thousand, which `inline` takes apart where the statement
-# runs: an INSERT of 12 MiB takes Spark half the processor time. Rows of many small requests come
-# in as many batches; these are put together before, since a list of two rows costs more than two
-# rows do.
+# The rows of a local relation are a part of the plan. Dozens of Catalyst's rules, one after
+# another, on one thread, go through each row. So many rows are sent as a few: each is a list of
+# some thousand rows, which `inline` splits where the statement runs. An INSERT of 12 MiB then takes
+# Spark half the processor time. The rows of many small requests come in as many batches. They are
+# joined before, because a list of two rows costs more than two rows.
 
 
 TOGETHER: Final = 4_096
-"""So many rows are one. Measured: with 1,024 it takes a quarter more."""
+"""The number of rows in one list. Measured: with 1,024 it takes a quarter more."""
 FEW: Final = 1_024
-"""So many go as they are, which costs the least for a statement of a few rows. Chosen."""
+"""The most rows that are sent unchanged, which is cheapest for a small statement. Chosen."""
 _COLUMN: Final = "rows"
 _Relations = protos.relations
 _PLAIN: Final = frozenset(
@@ -44,16 +43,16 @@ _PLAIN: Final = frozenset(
 
 
 def column_names(count: int) -> list[str]:
-    """Return the names of the columns of plain rows."""
+    """Return the names of ``count`` plain columns: ``c1`` to ``cN``."""
     return [f"c{at}" for at in range(1, count + 1)]
 
 
 class RowsRelation:
     """The encoding of a relation of rows that come as Arrow IPC streams of one schema.
 
-    In pieces that are put together once, with all that stands around them: a message that holds
-    the rows, and its bytes, would be copies of them. ``count``: how many rows there are about;
-    ``names``: what the columns are called, if not as in the schema.
+    It consists of pieces that are joined once, with the messages around them: a message with the
+    rows, and its bytes, would be copies. ``count``: the approximate number of rows. ``names``: the
+    columns' names, if they differ from the schema's.
     """
 
     def __init__(self, schema: pa.Schema, count: int, names: Sequence[str] | None = None) -> None:
@@ -64,7 +63,7 @@ class RowsRelation:
         self._data: list[Piece] = []
 
     def add(self, stream: bytes) -> None:
-        """Take in the next rows; raises pa.ArrowInvalid."""
+        """Add the next rows; raises pa.ArrowInvalid."""
         if self._packing is not None:
             with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
                 self._data += [part for batch in reader for part in self._packing.add(batch)]
@@ -99,7 +98,7 @@ class RowsRelation:
 def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece]:
     """Return the encoding of the relation of one stream's rows, in pieces.
 
-    Of a stream that can't be read Spark says what is wrong.
+    An unreadable stream is sent unchanged, so that Spark reports the error.
     """
     try:
         schema, count = pa.ipc.read_schema(pa.py_buffer(rows)), rows_in(rows)
@@ -130,7 +129,7 @@ def appending(table: str, relation: Sequence[Piece]) -> list[Piece]:
 
 
 def _packs(kind: pa.DataType) -> bool:
-    """True if values of a type can stand in lists: pyarrow has no arrays of some (intervals)."""
+    """True if pyarrow can make lists of a type's values; it has no arrays of some (intervals)."""
     if pa.types.is_struct(kind):
         return all(_packs(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_map(kind):
@@ -139,10 +138,10 @@ def _packs(kind: pa.DataType) -> bool:
 
 
 class _Packing:
-    """Makes rows a stream of one column, of lists of the rows as structs."""
+    """Packs rows into a stream of one column, of lists of structs, one struct for each row."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        # The names are put back behind: two columns may have one, two fields of a struct may not.
+        # Names are restored later: columns may share a name, fields of a struct may not.
         names = column_names(len(schema))
         self._fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
         element = pa.field("element", pa.struct(self._fields), nullable=False)
@@ -152,13 +151,13 @@ class _Packing:
         self.head: Piece = self._packed.serialize()
 
     def add(self, batch: pa.RecordBatch) -> list[Piece]:
-        """Take in rows; return a message of them once they fill a list."""
+        """Add rows; return a message when they fill a list, otherwise nothing."""
         self._small.append(batch)
         self._rows += len(batch)
         return self._message() if self._rows >= TOGETHER else []
 
     def rest(self) -> list[Piece]:
-        """Return what is left, and the stream's end."""
+        """Return the message of the remaining rows, and the stream's end."""
         return [*(self._message() if self._small else ()), END_OF_STREAM]
 
     def _message(self) -> list[Piece]:
@@ -172,11 +171,11 @@ class _Packing:
 
 # Plans with a placeholder for the rows that are computed for them.
 #
-# The placeholder reads a table that no statement may name, so it cannot be a client's. It stands
-# for columns ``c1`` to ``cN``; around it `restored` gives these back their names and exact types,
-# since rows come out of it with the types of Arrow, or Parquet: without the units of intervals,
-# collations, a second field of the same name, what CHAR and VARCHAR are known by. What comes out
-# may be null everywhere, as in a table that a query makes.
+# The placeholder reads a table that no client's statement may name. It stands for columns ``c1`` to
+# ``cN``. Around it, `restored` gives the columns their names and exact types back, because the rows
+# come with the types of Arrow or Parquet. These lack the units of intervals, collations, repeated
+# field names, and the metadata of CHAR and VARCHAR. All restored columns may be null, as in a table
+# that a query makes.
 #
 # The rows themselves replace the placeholder, or a read of the table that holds them.
 
@@ -188,7 +187,7 @@ _base = protos.base
 
 
 def placeholder() -> Any:
-    """Return the relation that stands for the rows."""
+    """Return the placeholder: the relation that stands for the rows."""
     relation = protos.relations.Relation()
     relation.read.named_table.unparsed_identifier = PLACEHOLDER
     return relation
@@ -233,7 +232,7 @@ def restored(schema: bytes, names: Sequence[str]) -> Any:
 
 
 def sql_with_rows(head: str, schema: bytes) -> bytes:
-    """Return the plan of the statement that begins so, with the hole's rows as its query."""
+    """Return the plan of a statement that begins so, with the placeholder as its query."""
     fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     plain, alias = column_names(len(fields)), _alias(head)
     items = ", ".join(
@@ -250,21 +249,21 @@ def sql_with_rows(head: str, schema: bytes) -> bytes:
 
 
 def with_rows(plan: bytes, rows: bytes) -> bytes:
-    """Return the plan with an Arrow IPC stream in its hole."""
+    """Return the plan with an Arrow IPC stream in place of its placeholder."""
     relation = protos.relations.Relation()
     relation.local_relation.data = rows
     return _filled(plan, relation)
 
 
 def with_table(plan: bytes, table: str) -> bytes:
-    """Return the plan with a table's rows in its hole."""
+    """Return the plan with a table's rows in place of its placeholder."""
     relation = protos.relations.Relation()
     relation.read.named_table.unparsed_identifier = table
     return _filled(plan, relation)
 
 
 def plan_with_rows(template: bytes, schema: bytes) -> bytes:
-    """Return a template whose hole has the schema's columns, under its names and types."""
+    """Return a template with the schema's columns, names and types for its placeholder."""
     fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     return _filled(template, restored(schema, [field.name for field in fields]))
 
@@ -277,7 +276,7 @@ def plan_of_query(relation: bytes) -> bytes:
 
 
 def rests_on_handles(relation: bytes) -> bool:
-    """True if a relation reads an object of one session of one server: a checkpoint, a model."""
+    """True if a relation reads an object of one server's session: a checkpoint, a model."""
     plan = wire.parsed(_base.Plan, plan_of_query(relation))
     return any(each.WhichOneof("rel_type") in _HANDLES for each in _relations(plan))
 
@@ -306,7 +305,7 @@ def _placeholders(message: Any) -> list[Any]:
 
 
 def _relations(message: Any) -> Iterator[Any]:
-    """Yield every relation in a plan, but for those that are packed."""
+    """Yield every relation in a plan, except those that are packed in another message."""
     if message.DESCRIPTOR.full_name == "spark.connect.Relation":
         yield message
     for field, value in message.ListFields():
@@ -325,7 +324,7 @@ def _members(field: Any, value: Any) -> Iterator[Any]:
 
 
 def _alias(head: str) -> str:
-    """Return a name that the text does not hold: a temporary view hides tables of its name."""
+    """Return a name that is not in the text: a temporary view hides tables of its name."""
     words = {token.text.lower().strip("`") for token in tokenize(head) if _is_name(token.kind)}
     name = _ALIAS
     while name in words:
@@ -338,7 +337,7 @@ def _is_name(kind: TokenKind) -> bool:
 
 
 def _nullable(data_type: Any) -> Any:
-    """Return the type with nulls allowed everywhere, so that whatever holds its values fits it."""
+    """Return the type with nulls allowed everywhere, so that all values fit it."""
     found = protos.data_types.DataType()
     found.CopyFrom(data_type)
     match found.WhichOneof("kind"):

@@ -1,13 +1,13 @@
-"""One session on the server: every call of it, each failure turned into an EngineError.
+"""One session on the server: all its calls, with each failure turned into an EngineError.
 
-A session is known by an id that we choose and one that the server adds. Once learned, the server's
-id goes with every request: a server that was restarted, and would make a fresh session under our id
-without our settings and views, then refuses the call *before* it does anything. So a statement that
-depends on the session's state can never run on a session that lost it (`session_lost` in
-haproc/engine/errors.py), and running the refused call again on a renewed session is safe.
+A session has an id that HAProc chooses, and one that the server adds. Once learned, the server's id
+goes with every request. A restarted server would make a fresh session under our id, without our
+settings and views; with its id in the request it refuses the call *before* it does anything. So a
+statement that depends on the session's state never runs on a session that lost it (`session_lost`
+in haproc/engine/errors.py). Running the refused call again on a renewed session is safe.
 
-`move_on` makes a session anew under the same id: it has another id of the server's then, so all
-that was sent for the one before is refused, also by a server that was restarted in between.
+`move_on` makes a session anew under the same id. The new session has another server id, so all
+requests for the old one are refused, also by a server that was restarted in between.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from haproc.wire import Piece
 USER = "haproc"
 _POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S = 0.05, 1.0
 _ANY_CONF = "spark.sql.ansi.enabled"
-"""Asked for where the question is only whether there is a session."""
+"""Read only to find out if there is a session."""
 _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
-"""TERMINATING is not: the server reports it once the statement has finished, failed or been
-cancelled, and only has to be forgotten. Two of its threads may do that at once (Spark 4.2.1: a
-statement is interrupted just when its caller goes away), and then it reports so for ever."""
+"""TERMINATING is not active: the server reports it once the statement has finished, failed or been
+cancelled, and only must be forgotten. If two threads of the server do that at once (Spark 4.2.1: a
+statement is interrupted just when its caller leaves), it reports that state for ever."""
 _ENDED = frozenset(
     {
         _STATUS.OPERATION_STATE_TERMINATING,
@@ -69,14 +69,14 @@ class EarlierSession(Enum):
     """The earlier session with a session id."""
 
     ENDED = auto()
-    """A session, in which nothing runs now."""
+    """A session in which nothing runs now."""
     NOTHING = auto()
     SPENT = auto()
-    """A session that the server closed for good."""
+    """A session that the server closed for good; its id cannot be used any more."""
 
 
 class RemoteSession:
-    """A session under an id that ``name`` gives for each generation (an id can be spent)."""
+    """A session on the server, under the id that ``name`` gives for each generation of ids."""
 
     def __init__(self, channel: Channel, name: Callable[[int], uuid.UUID]) -> None:
         self.channel = channel
@@ -85,9 +85,9 @@ class RemoteSession:
         self._observed = ""
         self.id = str(name(0))
         self.epoch = 0
-        """Rises with each loss: calls of one epoch met the same session."""
+        """Rises with each loss: all calls of one epoch used the same session."""
         self.stopping = 0
-        """The number of abandoned operations that run: it must not be dropped."""
+        """The number of abandoned operations that still run: the session must not be dropped."""
 
     @property
     def names(self) -> Names:
@@ -95,9 +95,9 @@ class RemoteSession:
         return Names(self.id, self._observed)
 
     def renew(self, error: EngineError, epoch: int) -> bool:
-        """Begin a fresh session if the error shows that the epoch's one is lost.
+        """Begin a fresh session if the error shows that the session of this epoch is lost.
 
-        Returns False for any other error. Of several calls that met the loss only one renews.
+        Returns False for any other error. If several calls meet the loss, only one renews.
         """
         if not session_lost(error.error_class):
             return False
@@ -109,7 +109,7 @@ class RemoteSession:
         return True
 
     def start_over(self) -> None:
-        """Begin a fresh session under another id; what runs in the one before is let be."""
+        """Begin a fresh session under another id; statements of the old one go on."""
         self._next_id()
 
     def _next_id(self) -> None:
@@ -136,8 +136,8 @@ class RemoteSession:
     ) -> AsyncGenerator[Any, None]:
         """Run a plan, or the encoding of one, and yield the server's messages; raises EngineError.
 
-        With ``epoch``, only in that epoch's session, whose settings the caller knows. What only
-        reads is stopped on the cluster if this is left early. ``planned``: see `Queries.query`.
+        With ``epoch``, only in that epoch's session (the caller knows its settings).
+        ``reads_only``: it is stopped if this is left early. ``planned``: see `Queries.query`.
         """
         if epoch is not None and epoch != self.epoch:
             raise EngineError(
@@ -153,7 +153,7 @@ class RemoteSession:
         else:
             request.plan.CopyFrom(plan)
             data = request.SerializeToString()
-        del plan  # large, and a part of the request by now, which is sent before the first answer
+        del plan  # large; the request contains it now, and is sent before the first answer
         epoch, begin = self.epoch, partial(self.channel.execute, data)
         answering = self.answer(begin, operation_id, timeout_s, stops=reads_only, planned=planned)
         del data, begin
@@ -175,10 +175,10 @@ class RemoteSession:
         stops: bool = True,
         planned: Planned | None = None,
     ) -> AsyncIterator[SparkAnswer]:
-        """Begin a plan and give its answer, whose reader raises EngineError.
+        """Begin a plan and give its answer; reading that raises EngineError.
 
-        This is how every statement ends: by itself, or left early. Then it is stopped on the
-        cluster (``stops``), or let be. ``raw``: messages are bytes, and errors as Spark gave them.
+        If the reader leaves early, the statement is stopped on the cluster (``stops``) or goes on.
+        ``raw``: messages are bytes, and errors as Spark gave them.
         """
         was = copy(self)
         answer = SparkAnswer(begin, timeout_s, self.channel.tasks, planned, raw=raw)
@@ -198,7 +198,7 @@ class RemoteSession:
                 self.stop_soon(operation_id, planned, answer, was)
 
     async def set_confs(self, pairs: Sequence[tuple[str, str]], *, silent: bool = False) -> None:
-        """Set session settings; ``silent`` passes over those that can't be set."""
+        """Set session settings; with ``silent``, settings that cannot be set are ignored."""
         operation = _base.ConfigRequest.Operation()
         operation.set.silent = silent
         for key, value in pairs:
@@ -226,7 +226,7 @@ class RemoteSession:
         return {pair.key: pair.value if pair.HasField("value") else None for pair in response.pairs}
 
     async def confs_below(self, prefix: str) -> list[str]:
-        """Return the names of the session's settings that begin so."""
+        """Return the names of the session's settings that begin with ``prefix``."""
         operation = _base.ConfigRequest.Operation()
         operation.get_all.prefix = prefix
         response = await self._config(operation)
@@ -240,7 +240,7 @@ class RemoteSession:
         return response.schema.schema
 
     async def interrupt(self, operation_id: str | None = None) -> None:
-        """Ask the server to stop one operation, or all of this session."""
+        """Ask the server to stop one operation, or all operations of this session."""
         kinds = _base.InterruptRequest.InterruptType
         request = self._request(_base.InterruptRequest)
         if operation_id is None:
@@ -257,12 +257,12 @@ class RemoteSession:
         answer: SparkAnswer | None = None,
         was: RemoteSession | None = None,
     ) -> None:
-        """See to it that an operation ends, without waiting (the server may be frozen).
+        """End an operation in the background: the server may be frozen.
 
-        A statement whose caller went away runs on by itself: Spark does not stop it. ``planned`` is
-        called if the server reports its end; planning does not react to an interrupt. ``answer``:
-        its own, which nobody else reads any more; ``was``: a copy of this session from before it
-        began, which may have gone on in another one since.
+        Spark does not stop a statement after its caller has left. ``planned`` is called if the
+        server reports the end; planning does not react to an interrupt. ``answer``: the operation's
+        answer, which has no reader any more. ``was``: a copy of this session from before the
+        operation began, because this object may have moved to another session since.
         """
         session = was if was is not None and was.epoch != self.epoch else copy(self)
         self.stopping += 1
@@ -299,7 +299,7 @@ class RemoteSession:
             try:
                 await self.interrupt(operation_id)
                 ended = operation_id in await self._operations(_ENDED)
-            except EngineError as error:  # of a busy server, the next one may be answered
+            except EngineError as error:  # a busy server may answer the next interrupt
                 ended = session_lost(error.error_class)
             if ended:
                 return True
@@ -307,19 +307,19 @@ class RemoteSession:
         return False
 
     async def move_on(self, ids: int = 1) -> None:
-        """Leave this session for good, with all that runs in it or may still arrive there.
+        """Leave this session for ever, with all statements that run or may arrive in it.
 
-        A request under way (its answer was not waited for) can reach the server after the next
-        ones. So a process that does not know what is under way ends all that runs and has the
-        server drop the session: a late call names the old one and is refused. With ``ids``,
-        whatever there is under that many ids, from the first one on, is ended.
+        An unfinished request can reach the server after later ones. So a process that does not know
+        all unfinished requests ends all statements and has the server drop the session: a late call
+        names the old session and is refused. With ``ids``, the sessions under that many ids, from
+        the first one on, are ended.
         """
         first, generation, found = (0 if ids > 1 else self._generation), 0, EarlierSession.SPENT
         while generation < ids or (ids > 1 and found is EarlierSession.SPENT):
             self._take_id(first + generation)
             found = await self.interrupt_and_wait()
             if found is EarlierSession.ENDED:
-                # Other than by default, the server lets the id be used again.
+                # This lets the id be used again; the server's default does not.
                 request = self._request(
                     _base.ReleaseSessionRequest, observed=False, allow_reconnect=True
                 )
@@ -328,9 +328,9 @@ class RemoteSession:
         self._take_id(first)
 
     async def open(self) -> None:
-        """Learn which session the server has under this id; it is made by asking.
+        """Learn the server's id of the session; the question makes the session if there is none.
 
-        Whatever needs to be refused once the session is gone must come after this.
+        A call that must be refused once the session is gone must come after this one.
         """
         while True:
             epoch = self.epoch
@@ -338,12 +338,12 @@ class RemoteSession:
                 await self.get_confs_if_any([_ANY_CONF])
                 return
             except EngineError as error:
-                # An id that the server has dropped for being idle is spent.
+                # An id that the server dropped because it was idle cannot be used again.
                 if not (session_id_spent(error.error_class) and self.renew(error, epoch)):
                     raise
 
     async def interrupt_and_wait(self) -> EarlierSession:
-        """Stop all that runs in this session, from any process; returns once it has ended."""
+        """Stop all statements of this session, from any process; returns once they have ended."""
         wait_s = self.channel.limits.interrupt_wait_s
         end = time.monotonic() + wait_s
         while True:
@@ -360,7 +360,7 @@ class RemoteSession:
                     return EarlierSession.SPENT if spent else EarlierSession.NOTHING
                 if observed:
                     self._new_epoch()
-                    continue  # it is another one than we knew: look into that
+                    continue  # another session than the known one: check it, too
             if time.monotonic() >= end:
                 raise EngineError(
                     ErrorKind.AVAILABILITY,
@@ -413,7 +413,7 @@ class RemoteSession:
         return request
 
     async def _explained(self, error: grpc.aio.AioRpcError) -> EngineError:
-        """Return the error of a failed call, with details from the server where they matter."""
+        """Return the error of a failed call, with details from the server if they matter."""
         failed = channel.decode(error)
         if not failed.wants_details:
             return failed.error()
@@ -430,7 +430,7 @@ class RemoteSession:
 def _unreadable(*, reads_only: bool) -> EngineError:
     """Return the error of an answer that cannot be read.
 
-    What only reads is to blame itself. A write may have been committed: the tables' marks show it.
+    For a query the statement is at fault. A write may be committed: transaction markers show it.
     """
     return EngineError(
         ErrorKind.APPLICATION if reads_only else ErrorKind.ENVIRONMENT,
@@ -455,7 +455,7 @@ def plan_of(statement: Statement) -> Any:
 
 
 async def plan_bytes(statement: Statement) -> bytes | list[Piece]:
-    """Return the encoding of the plan that runs a statement; in pieces where it brings rows."""
+    """Return the encoding of the plan that runs a statement; in pieces if it contains rows."""
     match statement:
         case SparkPlan():
             return statement.plan
@@ -489,7 +489,7 @@ def table_relation(table: str) -> Any:
 
 
 async def _fetched(statement: RowsInLog) -> list[Piece]:
-    """Return the plan of rows that are fetched now, one operation's after another's."""
+    """Return the plan of rows that are fetched from the log now, one operation after another."""
     assert statement.fetch is not None, "these are no rows, but what stands for them"
     schema = pa.ipc.read_schema(pa.py_buffer(statement.rows))
     relation = placeholder.RowsRelation(schema, statement.count)

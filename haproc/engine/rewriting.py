@@ -1,9 +1,9 @@
-"""The changes in a client's message to Spark, and in Spark's message back.
+"""The changes in a client's message to Spark, and in Spark's message to the client.
 
-A client's session is another one on the server: under an id of ours, HAProc's user, and the id that
-the server itself gave it. So the fields with these names are replaced, and nothing else is read. In
-a request, which has a dozen fields at most, the old ones are left out. In responses, which may be
-large and many, the new ones are appended: if a scalar field comes twice, the last one counts.
+The client's session has other names on the server: an id of HAProc's, HAProc's user, and the
+server's own id. So the fields with these names are replaced, and no other field is read. Requests
+have at most a dozen fields: the old ones are removed. Responses may be large and many: new fields
+are appended, because the last value of a repeated scalar field counts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from haproc import protos, wire
 from haproc.wire import varint, varint_bytes
 
 _SESSION, _USER_CONTEXT = 1, 2
-"""In every request."""
+"""Fields of every request."""
 _EXECUTE_PLAN, _EXECUTE_OPTIONS, _EXECUTE_OPERATION = 3, 5, 6
 _RESPONSE_OPERATION, _RESPONSE_ID = 12, 13
-"""In an ExecutePlanResponse."""
+"""Fields of an ExecutePlanResponse."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 FIELDS_MAX: Final = 100_000
-"""Of one message, not counting what is inside them: a dozen, or a list's. Chosen: walking so many
-takes a tenth of a second."""
+"""The most fields of one message, without nested ones; Spark's have a dozen, or a list's. Chosen:
+walking so many takes a tenth of a second."""
 _BYTE_MAX = 0x7F
 """The largest number that is one byte."""
 _TAG_MAX = (1 << 32) - 1
-"""Spark's own reading drops what is above that, and takes the rest for the tag."""
+"""Spark's parser drops higher bits, and takes the rest as the tag."""
 _OPTION = protos.base.ExecutePlanRequest.RequestOption
 
 
@@ -36,7 +36,7 @@ class Rpc:
     """The numbers of the fields that name the session in a call's messages."""
 
     observed: int | None
-    """In the request: the server's own id of the session, as the client has learned it."""
+    """Of the request: the server's own id of the session, as the client has learned it."""
     response_session: int
     response_server_session: int
 
@@ -67,10 +67,10 @@ class Names:
 
 
 def to_spark(rpc: str, request: bytes, names: Names, user: str, operation_id: str = "") -> bytes:
-    """Return a client's request as it is meant for the session of these names.
+    """Return a client's request, changed for the session of these names.
 
-    ExecutePlan gets ``operation_id`` for its own, and is not reattachable: a server keeps results
-    back for those that are, and cuts their streams. Raises ValueError for what is no message.
+    ExecutePlan gets ``operation_id``, and is made not reattachable: for reattachable streams a
+    server keeps results back, and cuts the streams. Raises ValueError if it is no message.
     """
     fields = {
         _SESSION: names.session_id.encode(),
@@ -85,10 +85,10 @@ def to_spark(rpc: str, request: bytes, names: Names, user: str, operation_id: st
 
 
 def fields_of(message: bytes, number: int) -> list[bytes]:
-    """Return the values of this field, as often as it comes; raises ValueError for no message.
+    """Return all values of this field; raises ValueError if it is no message.
 
-    Of a text the last one counts; those of a message count together, as if they were one. Numbers
-    under the same tag's number do not belong to it: parsers of the message pass over them.
+    For a text the last value counts; the values of a message count together, as one. Values with
+    another wire type under this number are left out, as parsers of the message ignore them.
     """
     return [
         message[inner:end]
@@ -108,7 +108,7 @@ def with_operation(request: bytes, operation_id: str) -> bytes:
 
 
 def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
-    """Return the bytes that make a response one of the session of these names, when appended."""
+    """Return the bytes that, appended to a response, give it the names of this session."""
     numbers = RPCS[rpc]
     fields = [
         _field(numbers.response_session, names.session_id.encode()),
@@ -120,7 +120,7 @@ def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
 
 
 def response_id(text: str) -> bytes:
-    """Return the bytes that give an ExecutePlanResponse this id, when appended."""
+    """Return the bytes that, appended to an ExecutePlanResponse, give it this id."""
     return _field(_RESPONSE_ID, text.encode())
 
 
@@ -151,16 +151,16 @@ def _replaced(
 
 
 def top_level(message: bytes | memoryview) -> list[tuple[int, int, int, int]]:
-    """Return each field: its number, where it starts, where its value does, where it ends.
+    """Return of each field: its number, its start, the start of its value, its end.
 
-    Raises ValueError for what is no message, or has more fields than any of Spark's.
+    Raises ValueError if it is no message, or has more fields than any of Spark's.
     """
     found: list[tuple[int, int, int, int]] = []
     at, size = 0, len(message)
     while at < size:
         if len(found) == FIELDS_MAX:
             raise ValueError(f"it has more than {FIELDS_MAX:,} fields")
-        # Nearly all numbers have one byte: to call for each of them took longer than all else.
+        # Nearly all numbers have one byte: a call for each of them took longer than all the rest.
         start, tag, at = at, message[at], at + 1
         if tag > _BYTE_MAX:
             tag, at = varint(message, start, size)

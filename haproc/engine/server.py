@@ -16,11 +16,11 @@ from haproc.engine.statement import version_plan
 from haproc.engine.table import all_rows, rows_in_turn, single_row
 from haproc.failure import ErrorClass
 
-# Whether a cluster's Spark runs with HAProc's plugin (`haproc/spark`), in this HAProc's version.
+# The check for HAProc's plugin (`haproc/spark`), of this HAProc's version, in a cluster's Spark.
 #
-# Without it, the writes of the ring would use tables that a client cached in Spark, and statements
-# could not be read. The server's own answer proves it: the relation that gives the versions is the
-# reader's, and it calls a function of the extension, so both are loaded.
+# Without it, the writes of the ring would use tables that a client cached in Spark, and plan
+# readings would be impossible. The server's answer proves it: the reader answers the question for
+# versions, and calls a function of the extension, so both are loaded.
 
 
 SOURCES: Final = Path(__file__).parent.parent / "spark"
@@ -29,17 +29,17 @@ CLASS: Final = "haproc.spark.Extension"
 READER: Final = "haproc.spark.Reader"
 EXTENSION_SETTING: Final = "spark.sql.extensions"
 READER_SETTING: Final = "spark.connect.extensions.relation.classes"
-"""By which Spark loads the two: lists, with commas."""
+"""The settings by which Spark loads the two: lists, with commas."""
 SPARK: Final = "4.2"
-"""The version of Spark that the plugin is built for: it uses what is Spark's own business."""
+"""The version of Spark that the plugin is built for: the plugin uses Spark's internals."""
 _LACKS: Final = {
     "UNRESOLVED_ROUTINE": f"{CLASS} in {EXTENSION_SETTING}",
     "ROUTINE_NOT_FOUND": f"{CLASS} in {EXTENSION_SETTING}",
     "CONNECT_INVALID_PLAN.NO_HANDLER_FOR_EXTENSION": f"{READER} in {READER_SETTING}",
 }
-"""The missing part, by the error of its user."""
+"""The missing part, by the error class that its absence causes."""
 _UNLOADABLE: Final = frozenset({"java.lang.ClassNotFoundException", "java.lang.LinkageError"})
-"""Of a setting that names the plugin without its jar, or with one for another Spark."""
+"""Errors of a setting that names the plugin without its jar, or with a jar for another Spark."""
 _HOW: Final = (
     "`haproc spark-jar` prints the jar and the settings with which Spark loads it; start Spark "
     "anew with them"
@@ -56,9 +56,9 @@ def version() -> str:
 
 
 def missing(found: Mapping[str, str]) -> str:
-    """Return the missing parts of a server, by its versions; empty if there are none.
+    """Return the missing parts of a server as a text; empty if there are none.
 
-    ``found``: by `version` (the plugin's), `spark` and `delta`.
+    ``found``: the versions, by `version` (the plugin's), `spark` and `delta`.
     """
     spark = ".".join(found["spark"].split(".")[:2])
     if found["version"] != version():
@@ -69,13 +69,13 @@ def missing(found: Mapping[str, str]) -> str:
 
 
 class Plugin:
-    """Looks at each server once: in another one the session is of another epoch."""
+    """Checks each server once: for another server the session has another epoch."""
 
     def __init__(self) -> None:
         self._seen_in: int | None = None
 
     async def check(self, remote: RemoteSession, timeout_s: float) -> None:
-        """Raise EngineError, of class ErrorClass.PLUGIN_MISSING if it is not there as it must be.
+        """Raise EngineError, of class ErrorClass.PLUGIN_MISSING, if the plugin is missing or wrong.
 
         ``remote``: always the same session.
         """
@@ -105,34 +105,34 @@ async def _lacks(remote: RemoteSession, timeout_s: float) -> str:
     return missing(rows[0])
 
 
-# Whether the cluster's storage is there: a marker of HAProc's own in the warehouse.
+# The check for the cluster's storage: a file of HAProc's own in the warehouse, with the storage id.
 #
-# Storage that is away mostly looks like tables that do not exist, or like empty ones: a folder
-# whose file system is not mounted is a folder without files. So no answer of the cluster shows it.
-# A file that is known to exist shows it: written once, with an id that the progress in the log
-# remembers. Where that file cannot be read, or has another id, the storage is not the one to which
-# the cursor belongs, and nothing that the cluster reports about its tables counts.
+# Storage that is away mostly looks like missing or empty tables: a folder with a file system that
+# is not mounted is a folder without files. So an answer of the cluster does not prove it. A file
+# that must exist proves it: it is written once, with an id that is stored with the progress in the
+# log. If that file cannot be read, or has another id, the storage is not the one to which the
+# cursor belongs, and reports about its tables do not count.
 
 
 _WAREHOUSE = "spark.sql.warehouse.dir"
 _FOLDER = "_haproc"
-"""Begins with an underscore: Spark takes it for no table's."""
+"""Begins with an underscore, so Spark does not take it for a table's folder."""
 
 
 class Marker:
-    """The marker of one cluster; ``known`` is the id that it has to have, once that is known."""
+    """The storage id of one cluster; ``known`` is the id that it must have, once that is known."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._path = ""
         self._files = frozenset[str]()
-        """Those in which `check` found it."""
+        """The files in which `check` found the id."""
         self.known = ""
 
     async def find(self, remote: RemoteSession, known: str) -> str:
-        """Return the marker's id; one that nobody knows yet is made if it is not there.
+        """Return the storage id; if none is known yet, a missing one is made.
 
-        Raises EngineError, of class ErrorClass.STORAGE_AWAY if it is not the known one.
+        Raises EngineError, of class ErrorClass.STORAGE_AWAY if the id is not the known one.
         """
         self.known = known
         if known:
@@ -146,7 +146,7 @@ class Marker:
         return found
 
     async def check(self, remote: RemoteSession, timeout_s: float) -> None:
-        """Read the marker, by a job on the executors; raises EngineError unless it is known."""
+        """Read the storage id, by a job on the executors; EngineError unless it is ``known``."""
         found = await self._read(remote, timeout_s)
         if found != self.known:
             what = f"has the id {found}" if found else "is not there"
@@ -159,10 +159,10 @@ class Marker:
             )
 
     async def look(self, remote: RemoteSession, timeout_s: float, files: Collection[str]) -> None:
-        """See to it that these files of its `folder` are those in which `check` found it.
+        """Check the storage id again if the ``files`` of its `folder` have changed.
 
-        Nobody writes into a file of Spark's a second time. Raises EngineError like `check`; nothing
-        as long as it is not known.
+        A file of Spark's is never written twice, so the same files have the same content. Raises
+        EngineError like `check`; does nothing while the id is not known.
         """
         if self.known and (not files or frozenset(files) != self._files):
             await self.check(remote, timeout_s)
@@ -187,22 +187,22 @@ class Marker:
             pass
 
     async def folder(self, remote: RemoteSession) -> str:
-        """Return its place below the warehouse."""
+        """Return the folder of the storage id, below the warehouse."""
         if not self._path:
             confs = await remote.get_confs([_WAREHOUSE])
             self._path = f"{confs[_WAREHOUSE].rstrip('/')}/{_FOLDER}"
         return self._path
 
 
-# The facts of a server by which its results are the same as another one's.
+# The settings and versions of a server that must be equal for equal results.
 
 
 _VERSIONS = (
-    # The revision belongs to it: a build of one's own has the same number.
+    # With the revision: a private build has the same number.
     ("spark", "version()"),
-    # Of time zones' rules and of how dates and numbers are written, too.
+    # Also decides the rules of time zones, and the text forms of dates and numbers.
     ("java", "java_method('java.lang.System', 'getProperty', 'java.version')"),
-    # Spark Connect has no question for it; it is a constant of Delta's package.
+    # Spark Connect cannot tell it; it is a constant of Delta's package.
     ("delta", "java_method('io.delta.package', 'VERSION')"),
 )
 
@@ -210,10 +210,10 @@ _VERSIONS = (
 async def settings_of_results(
     remote: RemoteSession, names: Collection[str], timeout_s: float
 ) -> dict[str, str | None]:
-    """See Engine.server_settings. The session must be a fresh one.
+    """Return what `Engine.server_settings` returns, from a fresh session.
 
     Spark and Delta themselves set something in a session once statements run in it (Delta 4.4:
-    `spark.sql.parquet.fieldId.read.enabled`), so the settings are read before there is any.
+    `spark.sql.parquet.fieldId.read.enabled`), so the settings are read before any statement.
     """
     given = [name for prefix in SETTINGS_OF_RESULTS for name in await remote.confs_below(prefix)]
     found = dict(await remote.get_confs_if_any(sorted({*given, *names})))

@@ -1,8 +1,8 @@
-"""A session: settings and whatever its statements left in it, several queries at once.
+"""A session: settings and the content that its statements made, for several queries at once.
 
-If the server lost the session (it was restarted, or dropped it), it is made anew without anybody
-noticing: with its settings, and with all that its owner's `Restore` puts back. That is the very way
-in which it was made the first time.
+If the server lost the session (it was restarted, or dropped it), it is made anew without any error
+for the user: with its settings, and the content that its owner's `Restore` puts back. The first
+making is the same.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class SparkSession(Asking):
 
     @property
     def busy(self) -> bool:
-        """True if a statement runs in it, or is being stopped; it must not be closed then."""
+        """True if a statement runs in it, or is being stopped; then it must not be closed."""
         return self._running > 0 or self._remote.stopping > 0
 
     @property
     def epoch(self) -> int:
-        """Rises whenever the server lost the session, with all that statements left in it."""
+        """Rises whenever the server has lost the session and its content."""
         return self._remote.epoch
 
     @contextlib.contextmanager
@@ -99,32 +99,32 @@ class SparkSession(Asking):
         )
 
     def _is_changed(self) -> None:
-        """Take in that a statement may change settings."""
+        """Note that a statement may change settings."""
         self._session.forget(session_is_new=False)
 
     async def ready(self) -> None:
-        """Make the session, if it is not there, and restore it."""
+        """Make the session, if it does not exist, and restore its content."""
         await self._begin()
 
     @property
     def stands(self) -> bool:
-        """True if it exists with all its content, as far as is known here."""
+        """True if the session exists with all its content, as far as is known here."""
         return self._restored
 
     def as_it_is(self) -> Queries:
-        """Return this session's queries as it is now: they fail if it must be recreated."""
+        """Return the present session's queries: they fail if it must be recreated."""
         return _AsItIs(self, self._remote, self._timeout_s)
 
     def lost(self, error: EngineError, epoch: int) -> None:
         """Record an error of this epoch's session. It does not recreate the session.
 
-        The epoch stays, so what others send meanwhile names the lost session, too, and is refused.
+        The epoch stays, so later calls of others name the lost session, too, and are refused.
         """
         if epoch == self._remote.epoch and session_lost(error.error_class):
             self.outdate()
 
     def outdate(self) -> None:
-        """Have it made anew before the next statement: it may hold what its owner doesn't know."""
+        """Recreate the session before the next statement: its content may be unknown."""
         if self._restore is not None:
             self._restored = False
 
@@ -153,11 +153,11 @@ class SparkSession(Asking):
             return await self._read_settings()
 
     async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
-        """Return the values that settings have on this cluster where nobody set them."""
+        """Return the values that settings have on this cluster if no client sets them."""
         return await self._defaults(names)
 
     async def cancel(self) -> None:
-        """Interrupt what the session runs."""
+        """Interrupt the statements of the session."""
         epoch = self._remote.epoch
         try:
             await self._remote.interrupt()
@@ -166,7 +166,7 @@ class SparkSession(Asking):
                 raise
 
     async def touch(self) -> None:
-        """Keep the server from dropping the session; errors are ignored (the next call sees)."""
+        """Keep the server from dropping the session; errors are ignored until the next call."""
         try:
             await self._remote.get_confs([confs.TIME_ZONE])
         except EngineError:
@@ -190,13 +190,13 @@ class SparkSession(Asking):
         )
 
     async def _begin(self) -> int:
-        """Return the session's epoch, once it holds what it has to."""
+        """Return the session's epoch, once its content is restored."""
         async with self._changing:
             await self._restore_if_new()
             return self._remote.epoch
 
     async def _recover(self, error: EngineError, epoch: int) -> bool:
-        """Recreate the session if the error shows that it is lost; True if that was all."""
+        """Recreate the session if the error shows that it is lost; False for any other error."""
         async with self._changing:
             if not self._renewed(error, epoch):
                 return False
@@ -206,7 +206,7 @@ class SparkSession(Asking):
         return True
 
     def _renewed(self, error: EngineError, epoch: int) -> bool:
-        """Begin a fresh session if the error shows that this epoch's is lost."""
+        """Begin a fresh session if the error shows that this epoch's session is lost."""
         first = epoch == self._remote.epoch
         if not self._remote.renew(error, epoch):
             return False
@@ -220,7 +220,7 @@ class SparkSession(Asking):
         self._begun = False
 
     async def _restore_if_new(self) -> None:
-        """Put back what the session held, into a Spark session that nothing was put into yet."""
+        """Put the session's content back, if this Spark session does not have it yet."""
         if self._restore is None or self._restored:
             return
         if self._begun:
@@ -230,7 +230,7 @@ class SparkSession(Asking):
         self._restored = True
 
     async def _leave(self) -> None:
-        """Go on in another Spark session; what still runs in this one comes to its end."""
+        """Continue in another Spark session; statements that run in the old one end there."""
         if not self.busy:
             await self._remote.release()
         self._remote.start_over()
@@ -238,7 +238,7 @@ class SparkSession(Asking):
 
 
 class _AsItIs(Asking):
-    """It waits for nothing: the code that recreates the session may be waiting for the caller."""
+    """The queries of the present session, which fail if it must be recreated."""
 
     def __init__(self, session: SparkSession, remote: RemoteSession, timeout_s: float) -> None:
         super().__init__(remote, timeout_s)
@@ -264,7 +264,7 @@ class _AsItIs(Asking):
 
 
 def _leaves_something(statement: Statement) -> bool:
-    """Return whether a statement may change its session; when in doubt, it may."""
+    """True if a statement may change its session; True in doubt."""
     match statement:
         case SqlText():
             return _text_leaves_something(statement.sql)

@@ -13,8 +13,8 @@ from haproc import protos
 
 # Plans that HAProc's plugin in the server answers (`haproc/spark/Reader.java`).
 #
-# Each is a relation of the plugin's own, whose bytes are JSON. None has a plan id: Spark Connect
-# keeps the analyzed plans of relations that have one, and would answer from there.
+# Each is a relation of the plugin's own; its bytes are JSON. None has a plan id: Spark Connect
+# caches the analyzed plans of relations with an id, and would answer from that cache.
 
 
 _VERSION: Final = "haproc/version"
@@ -23,12 +23,12 @@ _STANDING: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
-    """Return the plan whose one row describes the server, see `engine.server`."""
+    """Return the plan that gives one row about the server, see `engine.server`."""
     return _plan(_VERSION, b"")
 
 
 def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -> bytes:
-    """Return the bytes of the plan whose one value is a statement's reading."""
+    """Return the bytes of the plan that gives a statement's plan reading as one value."""
     plan = _of_text(statement.sql) if isinstance(statement, SqlText) else statement.plan
     request = {
         "plan": base64.b64encode(plan).decode(),
@@ -39,9 +39,9 @@ def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -
 
 
 def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
-    """Return the plan whose one value is JSON: a folder's ``files``, and what is ``standing``.
+    """Return the plan for JSON: a folder's ``files``, and the fingerprints (``standing``).
 
-    ``named``: sort, parts of the name, whether the content is asked for; see `Standing.java`.
+    ``named``: sort, parts of the name, True if the content is asked for; see `Standing.java`.
     """
     request = [
         {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
@@ -62,22 +62,22 @@ def _plan(what: str, request: bytes) -> Any:
     return plan
 
 
-# A statement as a cluster runs it, whatever form it has.
+# A statement as a cluster runs it, in any form.
 #
-# Sessions and lanes take any form; only `engine.remote.plan_of` turns a form into Spark's. As a
-# client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`. The
-# log's records hold statements by their tags (`dmq.log`).
+# Sessions and lanes take any form; only `engine.remote.plan_of` turns a form into a plan of
+# Spark's. A statement as a client sends it, before its parameters are bound, is a
+# `haproc.route.model.Sent`. The log's records hold statements by their tags (`dmq.log`).
 
 
 class SqlText(Struct, frozen=True, tag="sql"):
-    """One SQL statement that stands alone: its parameters are bound."""
+    """One complete SQL statement: its parameters are bound."""
 
     sql: str
 
 
 ROWS_MAX: Final = 1_000_000
-"""Of one statement that brings rows. Chosen: each takes some 100 bytes of a driver, even if it has
-next to none itself."""
+"""The most rows of one statement. Chosen: each row takes some 100 bytes of a driver, even if its
+content is nearly empty."""
 
 
 class ArrowRows(Struct, frozen=True, tag="rows"):
@@ -88,10 +88,10 @@ class ArrowRows(Struct, frozen=True, tag="rows"):
 
 
 class RowsInLog(ArrowRows, frozen=True, tag="rows-in-log"):
-    """Stands for large rows until they are sent to a cluster: the log has them, memory has not.
+    """A stand-in for large rows that are in the log, not in memory, until a cluster needs them.
 
-    ``rows`` is their schema, without any of them; ``size_bytes`` and ``count`` are theirs. No
-    record holds this. ``fetch``: yields them, as streams, once they are to be sent.
+    ``rows`` is their schema, without rows; ``size_bytes`` and ``count`` are those of the rows. No
+    record holds this. ``fetch`` yields the rows, as streams, when they are sent.
     """
 
     size_bytes: int = 0
@@ -100,7 +100,7 @@ class RowsInLog(ArrowRows, frozen=True, tag="rows-in-log"):
 
 
 class SparkPlan(Struct, frozen=True, tag="plan"):
-    """A Spark Connect plan that stands alone; ``plan`` is a serialized ``spark.connect.Plan``."""
+    """A complete Spark Connect plan; ``plan`` is a serialized ``spark.connect.Plan``."""
 
     plan: bytes
 

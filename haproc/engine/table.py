@@ -1,4 +1,4 @@
-"""The engine's questions about tables: columns, the last mark of each, checksums, commits."""
+"""The engine's questions about tables: columns, transaction markers, checksums, commits."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def _interval(detail: Any, units: tuple[str, ...]) -> str:
 
 # The content of a cluster, as a checksum of each table and view.
 #
-# Reading every table takes long, so it happens in two steps: `survey` notes what there is and each
-# Delta table's version, while nothing changes; `checksum` reads those versions afterwards. What
-# has no versions is read at once: views (their definitions) and tables of other formats.
+# Reading every table takes long, so it has two steps. `survey` notes the tables and each Delta
+# table's version, while nothing changes; `checksum` reads those versions afterwards. Objects
+# without versions are read at once: views (their definitions) and tables of other formats.
 #
 # A checksum does not depend on the order of rows. It holds their count, the sum of a 64-bit hash of
 # each row (unlike an exclusive-or, a sum changes with a repeated row), and the columns' names and
@@ -102,13 +102,13 @@ def _interval(detail: Any, units: tuple[str, ...]) -> str:
 
 
 SETTINGS: Final = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
-"""Spark hashes no maps otherwise, because equal ones may stand in another order. Here they don't:
+"""Without it Spark hashes no maps, because equal maps may have different orders. Here they don't:
 all clusters ran the same statements."""
 CATALOG_CONFS: Final = "spark.sql.catalog."
 SURVEY_TIMEOUT_S: Final = 60.0
 _SYSTEM: Final = frozenset({"information_schema", "sys", "global_temp"}) | OWN_SCHEMAS
 _AS_TEXT: Final = re.compile(r"\bvariant\b|\bcollate\b")
-"""Types that are hashed as text: some have no hash, some have one that takes `a` for `A`."""
+"""Types that are hashed as text: some have no hash, for some `a` and `A` have the same hash."""
 _DEFINING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})
 
 
@@ -119,7 +119,7 @@ def catalogs(confs: Iterable[str]) -> list[str]:
 
 
 async def survey(session: Session, names: Sequence[str], at_once: int) -> list[TableState]:
-    """Return everything there is in these catalogs, as it stands now; raises EngineError."""
+    """Return the states of all objects in these catalogs now; raises EngineError."""
     await session.configure(SETTINGS)
     places = asyncio.Semaphore(at_once)
 
@@ -140,7 +140,7 @@ async def survey(session: Session, names: Sequence[str], at_once: int) -> list[T
 
 
 async def checksum(session: Session, state: TableState, timeout_s: float) -> str:
-    """Return the checksum of a table as it stood when it was surveyed; raises EngineError."""
+    """Return the checksum of a table in the state of its survey; raises EngineError."""
     await session.configure(SETTINGS)
     source = state.name if state.version is None else f"{state.name} VERSION AS OF {state.version}"
     columns = await session.columns(f"SELECT * FROM {source}")
@@ -154,7 +154,7 @@ async def checksum(session: Session, state: TableState, timeout_s: float) -> str
 
 
 async def _readable(session: Session, name: str) -> str:
-    """Return the checksum of what has no versions; empty where it cannot be read."""
+    """Return the checksum of an object without versions; empty if it cannot be read."""
     try:
         return await checksum(session, TableState(name), SURVEY_TIMEOUT_S)
     except EngineError as error:
@@ -174,7 +174,7 @@ async def listed(rows: Rows, catalog: str) -> list[tuple[str, bool]]:
     for row in await rows(f"SHOW NAMESPACES IN {inside}"):
         if row["namespace"] in _SYSTEM:
             continue
-        # A namespace of several levels comes as SQL has it, one of one level as its plain name.
+        # A namespace of several levels comes as SQL, one of one level as its plain name.
         plain = str(row["namespace"])
         namespace = plain if "." in plain or "`" in plain else quote_name(plain)
         where = f"{inside}.{namespace}"
@@ -207,7 +207,7 @@ async def _version(session: Session, name: str) -> int | None:
 
 
 async def _definition(session: Session, name: str) -> str:
-    """Return a checksum of what a view is."""
+    """Return a checksum of a view's definition."""
     rows = await _rows(session, f"DESCRIBE TABLE EXTENDED {name}")
     names = [str(row["col_name"]) for row in rows]
     columns = rows[: names.index("")] if "" in names else rows
@@ -234,7 +234,7 @@ async def _rows(
         return [row async for chunk in result for row in arrow.rows([chunk.data])]
 
 
-# What the engine asks about tables: their columns, and the last mark that each one holds.
+# The engine's questions about tables: their columns, and their last transaction marker.
 
 
 HISTORY_TIMEOUT_S = 60.0
@@ -252,7 +252,7 @@ def columns_of(schema: Any) -> list[Column]:
 
 
 def metadata_of(schema: Any) -> frozenset[str]:
-    """Return the keys of the metadata in a schema message, of its fields at any depth."""
+    """Return the metadata keys of all fields in a schema message, at any depth."""
     found: set[str] = set()
     below = [schema]
     while below:
@@ -273,9 +273,9 @@ async def all_rows(
     operation_id: str = "",
     receive: Callable[[Any], None] = lambda _: None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Run a query, a text or a plan, and yield its rows, for small results.
+    """Run a query, a text or a plan, and yield its rows; for small results.
 
-    ``receive`` is given each message.
+    ``receive`` is called with each message.
     """
     plan = sql_plan(query) if isinstance(query, str) else query
     async with contextlib.aclosing(
@@ -293,7 +293,7 @@ async def rows_in_turn(
 ) -> list[dict[str, Any]]:
     """Return the rows of a query, a text or a plan; raises EngineError.
 
-    ``timeout_s`` begins anew for as long as the cluster is busy with others of ours.
+    ``timeout_s`` begins again while the cluster is busy with other statements of HAProc.
     """
     wait, operation_id = remote.channel.tasks.wait(), str(uuid.uuid4())
 
@@ -328,7 +328,7 @@ def _late(timeout_s: float, *, is_held: bool) -> EngineError:
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:
-    """Run a query that gives one row."""
+    """Return the row of a query that gives one row."""
     rows = [row async for row in all_rows(remote, sql, timeout_s)]
     return rows[0]
 
@@ -336,11 +336,11 @@ async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[
 async def last_version(
     remote: RemoteSession, table: str, application: str, history_rows: int
 ) -> int | None:
-    """Return the highest mark version in a Delta table's history; None if there is none in it.
+    """Return the highest transaction marker version in a Delta table's history; None: no marker.
 
-    ``table`` as SQL has it. A mark itself can't be read by SQL; the note in the same commit can
-    (confs.user_metadata). The newest note is the highest. Only if the newest commits have none is
-    the whole history read. Raises EngineError, also if it is no Delta table.
+    ``table`` as SQL has it. SQL cannot read a marker itself, but the note in the same commit
+    (confs.user_metadata). The newest note is the highest. The whole history is read only if the
+    newest commits have no note. Raises EngineError, also if it is no Delta table.
     """
     for limit in (f" LIMIT {history_rows}", ""):
         versions, commits = [], 0
@@ -354,18 +354,18 @@ async def last_version(
     return max(versions, default=None)
 
 
-# Asks a cluster for the commits of its Delta tables.
+# The commits of a cluster's Delta tables.
 
 
 STANDING_AT_ONCE: Final = 200
-"""Tables whose newest commits are asked for in one call. Chosen: a second at 5 ms each."""
+"""The number of tables with newest commits read in one call. Chosen: a second at 5 ms each."""
 _DELTA: Final = re.compile(r"([0-9]+)@([0-9]+)")
 
 
 class SparkHistories:
     """Implements Histories.
 
-    ``ask`` makes a call that depends on no session's state; ``standing`` is that of the engine.
+    ``in_session`` makes a call that depends on no session's state; ``standing`` is the engine's.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class SparkHistories:
         self._standing = standing
 
     async def newest(self) -> Mapping[str, Newest]:
-        """See Histories. Spark runs no task for it."""
+        """Return the newest commit of each Delta table. Spark runs no task for it."""
         names = [name for name, is_view in await listed(self._rows, CATALOG) if not is_view]
         found: dict[str, Newest] = {}
         for first in range(0, len(names), STANDING_AT_ONCE):

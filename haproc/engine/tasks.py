@@ -1,17 +1,17 @@
-"""The cluster's other work for us while a small statement waits: shows if it is busy, or down.
+"""HAProc's other work on a cluster while a small statement waits: is the cluster busy, or down?
 
 A small statement may be late because the cluster is busy. This is no fault of the cluster while
-other statements of ours have the cores that it waits for: the server reports every two seconds how
-many tasks each running statement has. The same holds while other statements of ours are answered: a
-driver that plans hundreds of them at once has work before any task runs. But an answered statement
-may have touched no storage, and each gets its share of a busy cluster. So a statement that is
-overtaken again and again, or for long, is late for another reason. So is one beside which nothing
-runs and nothing is answered, or nothing is reported any more: the executors are gone, their storage
-hangs, or the driver does.
+other statements of HAProc use the cores that it waits for: the server reports every two seconds the
+number of tasks of each running statement. The same holds while other statements of HAProc are
+answered: a driver that plans hundreds of them at once has work before any task runs. But an
+answered statement may not have used the storage, and each statement gets its share of a busy
+cluster. So a statement that is overtaken too often, or for too long, is late for another reason.
+The same holds if nothing else runs, is answered, or is reported: then the executors are gone, their
+storage hangs, or the driver does.
 
 An abandoned statement can hold its cores for minutes more: tasks notice an interrupt only now and
-then (Spark 4.2.1: between two batches of rows that a join has processed), and no report lists them
-any more. They are known to have ended once a small statement that came later is answered.
+then (Spark 4.2.1: between two batches of rows of a join), and no report lists them any more. They
+have surely ended when a later small statement is answered.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from haproc import protos, wire
 
 _RESPONSE = protos.base.ExecutePlanResponse
 _REPORT_TAG = b"\x92\x01"
-"""Field 18, a message: how a report's answer has it among its bytes."""
+"""Field 18, a message: the bytes of a progress report in an answer."""
 _REPORT_BYTES_MAX = 1 << 16
 """Larger answers are rows: they are not searched."""
 OVERTAKEN_MAX: Final = 8
-"""As many times as many statements as were under way when one began may be answered before it.
-Reading the marker takes the driver several times as long as a query of a literal. Chosen."""
+"""The number of statements, per statement under way when one began, that may be answered before it.
+Reading the storage id takes the driver several times as long as a literal. Chosen."""
 OVERTAKEN_S_MAX: Final = 60.0
-"""For so long at most, by one late statement after another until one is answered. Chosen."""
+"""The longest time in which late statements, one after another, may be overtaken. Chosen."""
 FRESH_S: Final = 6.0
-"""A statement whose answer is being read is reported every two seconds; three reports. Chosen."""
+"""The age of a recent report: a read statement is reported every two seconds. Chosen."""
 OLD_S: Final = 60.0
-"""A report counts for so long: a statement whose client has stopped reading is not reported, with
-or without tasks. Thirty reports; chosen, not measured."""
+"""The age up to which a report counts. A statement without a reader is not reported, with or
+without tasks. Thirty reports; chosen, not measured."""
 LEFT_S_MAX: Final = 600.0
-"""Tasks that were given up hold their cores for so long at most. Chosen."""
+"""The longest time for which tasks that were given up hold their cores. Chosen."""
 
 
 class Phase(Enum):
@@ -47,13 +47,13 @@ class Phase(Enum):
     PLANNED = auto()
     """Its tasks run."""
     ROWS = auto()
-    """Rows of it have come."""
+    """Rows of it have arrived."""
     ENDED = auto()
-    """The server says so."""
+    """The server has reported its end."""
 
 
 Planned = Callable[[Phase], None]
-"""Receives a statement's phases, each once at most; the last one only if it was abandoned."""
+"""Receives a statement's phases, each at most once; ENDED only if the statement was abandoned."""
 
 
 class StatementReport:
@@ -64,19 +64,19 @@ class StatementReport:
         self._phase: Phase | None = None
         self.inflight = 0
         self.has_begun = False
-        """True if its tasks were reported, or rows came: an interrupt reaches it now."""
+        """True if its tasks were reported, or rows arrived: an interrupt reaches it now."""
         self._queued = False
         self._clock = clock
         self._reported_at = clock()
 
     @property
     def has_tasks(self) -> bool:
-        """True if tasks of it ran at the last report, not long ago."""
+        """True if tasks of it ran at the last report, and the report is not too old."""
         return self.inflight > 0 and self._clock() - self._reported_at <= OLD_S
 
     @property
     def is_queued(self) -> bool:
-        """True if it is waiting for its tasks: then the driver, which reports, is well."""
+        """True if it waits for its tasks: the driver works, because it reports."""
         return self._queued and self._clock() - self._reported_at <= FRESH_S
 
     def receive(self, response: Any) -> None:
@@ -92,7 +92,7 @@ class StatementReport:
             self._has_rows()
 
     def receive_bytes(self, response: bytes) -> None:
-        """Take in one message that nobody else reads."""
+        """Take in one message that no other code parses."""
         if len(response) > _REPORT_BYTES_MAX:
             self._has_rows()
         elif self._planned is not None or _REPORT_TAG in response:
@@ -113,7 +113,7 @@ class StatementReport:
 
 
 class Tasks:
-    """The statements that run on one cluster for us. ``clock`` tells seconds."""
+    """The statements of HAProc that run on one cluster. ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -123,13 +123,13 @@ class Tasks:
         self._late_since: float | None = None
 
     def begin(self, planned: Planned | None = None) -> StatementReport:
-        """Count a statement until it ends."""
+        """Add a statement; it counts until `end`."""
         report = StatementReport(self._clock, planned)
         self._reports.add(report)
         return report
 
     def end(self, report: StatementReport, *, answered: bool, left: bool = False) -> None:
-        """Count it no more. ``answered``: as far as its client wanted; ``left``: given up."""
+        """Remove a statement. ``answered``: its client has its answer; ``left``: given up."""
         self._answered += answered
         self._reports.discard(report)
         if left and report.has_tasks:
@@ -141,7 +141,7 @@ class Tasks:
 
 
 class Wait:
-    """One small statement's wait for its answer; ``report``: its reports so far."""
+    """The wait of one small statement for its answer; ``report``: its own reports."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.report = StatementReport(tasks._clock)
@@ -151,7 +151,7 @@ class Wait:
         self._answered_max = tasks._answered + OVERTAKEN_MAX * (len(tasks._reports) + 1)
 
     def is_excused(self) -> bool:
-        """True if the cluster has been busy with other statements of ours since the last call."""
+        """True if the cluster has been busy with other statements of HAProc since the last call."""
         return self._is_queued() or self._is_overtaken()
 
     @property
@@ -163,7 +163,7 @@ class Wait:
         return self.report.is_queued
 
     def is_over(self, *, answered: bool) -> None:
-        """The wait has ended: the next one has what is left of its time, or all of it again."""
+        """End the wait. Unless it was answered, the next one has only the rest of its time."""
         tasks = self._tasks
         if answered:
             tasks._late_since = None
@@ -173,11 +173,11 @@ class Wait:
             tasks._late_since = self._began_at
 
     def _is_queued(self) -> bool:
-        """True if it waits for cores that others have."""
+        """True if it waits for cores that other statements use."""
         return self.report.is_queued and any(other.has_tasks for other in self._tasks._reports)
 
     def _is_overtaken(self) -> bool:
-        """True if others were answered, not too many, nor for too long."""
+        """True if other statements were answered; not too many, and not for too long."""
         tasks = self._tasks
         answered, self._answered = self._answered, tasks._answered
         since = self._began_at if tasks._late_since is None else tasks._late_since

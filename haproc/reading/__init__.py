@@ -1,1 +1,1 @@
-"""The reading of a statement, and its way: Spark reads it, pure code judges the reading."""
+"""Plan reading: Spark reads a statement, and code without side effects judges the reading."""

@@ -2,8 +2,8 @@
 
 It comes from two trees: the parsed one, which is the text, and the analyzed one, in which every
 name is resolved. The class of the root gives the kind (`haproc.reading.limits`); both trees must
-agree on it and on the written table. Names are those that Spark resolved: a temporary view is one
-because Spark reports it. Nothing here decides if a statement does the same on every cluster.
+agree on it and on the written table. Names are those that Spark resolved: a view is temporary if
+Spark reports it so. This module does not decide if a statement does the same on every cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TARGET_FIELDS: Final = """targetTable table name child target tableName tableId
     identifier catalogTable tableDesc logicalRelation deltaTable oldName ident relation deltaLog
     tahoeFileIndex targetFileIndex fileIndex existingTableOpt newName"""
 _TARGETS: Final = tuple(_TARGET_FIELDS.split())
-"""Fields in which commands hold what they write, in both trees."""
+"""Fields in which commands hold their target, in both trees."""
 _SOURCES: Final = ("query", "source", "sourceTable", "analyzedQuery")
 _WITH_QUERY: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS, Kind.MERGE}
@@ -34,7 +34,7 @@ _WITH_QUERY: Final = frozenset(
 _COMPUTING: Final = _WITH_QUERY | frozenset(
     {Kind.UPDATE, Kind.DELETE, Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.CREATE_FUNCTION}
 )
-"""Kinds of which parts beside a source are computed by every cluster for itself."""
+"""Kinds with parts beside a source that every cluster computes itself."""
 UNBOUND: Final = frozenset(
     {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.CREATE_FUNCTION}
     | {Kind.DROP_FUNCTION}
@@ -44,18 +44,18 @@ BY_TEXT: Final = frozenset(
     {Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.COMMENT}
     | {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.DROP_FUNCTION}
 )
-"""Kinds that name what they are about, and mostly compute nothing."""
+"""Kinds that name their object, and mostly compute nothing."""
 MANY: Final = frozenset(
     {"AnalyzeTables", "CommentOnNamespace", "RefreshFunction", "RefreshResource"}
     | {"CreateTempViewUsing"}
 )
-"""Likewise single statements, by their root as it is parsed."""
+"""Single statements that may touch any table, by the class of their parsed root."""
 _TEXTS: Final = ("generationExpression", "condition", "expr", "queryText", "exprText")
 _STRUCTURE: Final = frozenset(
     {"ColumnDefinition", "QualifiedColType", "DefaultValueExpression", "OptionList"}
     | {"AttributeReference", "DeltaMergeAction", "Assignment"}
 )
-"""Classes that are expressions for Spark, but only hold expressions, or none."""
+"""Classes that Spark counts as expressions, but that only hold expressions, or none."""
 _HINT: Final = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"
 
 
@@ -63,15 +63,15 @@ _HINT: Final = "correct the SQL, or have a rule with kind: unknown allow it if S
 class Anatomy:
     """The parts of a statement.
 
-    ``writes``, ``reads``: full names, as `Classified` has them; views are named and seen through.
-    ``known``: nothing is missing from these. ``rests_on``: both, and the catalog's functions that
-    it calls, also inside views. ``of_session``: what of the client's session it uses, in words.
-    ``source``: the analyzed query whose rows can stand for it (`haproc.reading.cut` has its text).
-    ``fixed``: analyzed nodes outside the source that every cluster computes for itself;
-    ``beside``: those of them that do not only fit a source's rows to the table;
-    ``parsed_fixed``: the same as parsed, as the analyzer makes literals of some; ``texts``:
-    expressions among them that neither tree holds as one (of CHECKs, generated columns, functions).
-    ``refusal``: why a statement of unknown kind is not run, unless a rule allows it.
+    ``writes``, ``reads``: full names, as `Classified` has them; views are named, and the tables in
+    them, too. ``known``: nothing is missing from these. ``rests_on``: both, and the catalog's
+    functions that it calls, also inside views. ``of_session``: the objects of the client's session
+    that it uses, in words. ``source``: the analyzed query that rows can replace
+    (`haproc.reading.cut` has its text). ``fixed``: analyzed nodes outside the source, computed by
+    every cluster; ``beside``: those of them that do more than fit a source's rows to the table;
+    ``parsed_fixed``: their parsed form, because the analyzer turns some into literals; ``texts``:
+    expressions among them that both trees hold only as text (of CHECKs, generated columns,
+    functions). ``refusal``: the error for a statement of unknown kind, unless a rule allows it.
     """
 
     kind: Kind
@@ -92,7 +92,7 @@ class Anatomy:
 def anatomy(reading: Reading, context: Context) -> Anatomy:
     """Return the anatomy of a reading's statement; raises RefusedError.
 
-    ``context`` is where the session's unqualified names belong.
+    ``context``: the catalog and schema of the session's unqualified names.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     refuse_variables(reading.text)
@@ -105,7 +105,7 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
     limits.check_session_name(reading.text, parsed, analyzed)
     refusal = refusal_of(kind, parsed, reading.parsed, analyzed)
     if refusal is not None:
-        limits.check_options(reading.parsed, Kind.UNKNOWN)  # a rule may let it pass
+        limits.check_options(reading.parsed, Kind.UNKNOWN)  # a rule may allow it
         return _unknown(reading.parsed, analyzed, refusal)
     if analyzed.cls == "DropTempViewCommand":
         return _dropped(kind, analyzed)
@@ -122,8 +122,8 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
 def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
     """Return the anatomy of DDL, by its text alone; None if the analyzer is needed.
 
-    ``reading`` is of a session that holds nothing temporary: what has a name there is in the
-    catalog. The analyzer gives what DDL reads (views, above all). Raises RefusedError.
+    ``reading`` is of a session without temporary objects: so a name is one of the catalog. Objects
+    that DDL reads (above all views) need the analyzer. Raises RefusedError.
     """
     assert reading.parsed is not None, "a DataFrame has no kind"
     refuse_variables(reading.text)
@@ -152,7 +152,7 @@ def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
 
 
 def proper(root: Node) -> Node:
-    """Return the statement itself, without a WITH clause in front of it."""
+    """Return the statement itself, without a WITH clause before it."""
     node = root
     while node.cls == "UnresolvedWith" and (child := node.node("child")) is not None:
         node = child
@@ -177,7 +177,7 @@ def kind_of(node: Node) -> Kind:
 
 
 def check_hidden(reading: Reading) -> None:
-    """Refuse what hides the statements that it runs."""
+    """Raise RefusedError for a statement that hides the statements that it runs."""
     assert reading.parsed is not None
     hiding = RUN_BY_ANALYZER & {reading.unseen, *(node.cls for node in reading.parsed.walk())}
     if hiding:
@@ -190,7 +190,7 @@ def check_hidden(reading: Reading) -> None:
 
 
 def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
-    """Return why a statement is of unknown kind; None if it is not; raises RefusedError."""
+    """Return the error of a statement of unknown kind, None for others; may raise RefusedError."""
     if kind is Kind.UNKNOWN:
         return _unclassified(_reason(parsed.cls))
     if kind is Kind.EXPLAIN and (inner := parsed.node("logicalPlan")) is not None:
@@ -207,7 +207,7 @@ def refusal_of(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> Refused
 
 
 def _nested(root: Node, own: Node) -> RefusedError | None:
-    """Return the reason why a part of a tree is forbidden; raises for several INSERTs in one."""
+    """Return the error of a forbidden part of a tree; raises for several INSERTs in one."""
     nodes = list(root.walk())
     found = [each for each in nodes if each is not own and _has_effect(each.cls)]
     if own.cls in ("ExplainCommand", "DescribeQueryCommand"):
@@ -267,7 +267,7 @@ def _unknown(parsed: Node, analyzed: Node, refusal: RefusedError) -> Anatomy:
 
 
 def _dropped(kind: Kind, analyzed: Node) -> Anatomy:
-    """DROP of what turned out to be a temporary view."""
+    """Return the anatomy of a DROP with a target that Spark resolved as a temporary view."""
     identifier = analyzed.node("ident")
     name = parts(identifier) if identifier is not None else ()
     refuse_global(name)
@@ -309,7 +309,7 @@ def _given(
 
 
 def named_by(node: Node) -> tuple[Node | None, tuple[str, ...]]:
-    """Return the node that names what a command writes, and the fields that hold it."""
+    """Return the node that names a command's target, and the fields that hold it."""
     fields = tuple(name for name in _TARGETS if node.node(name) is not None)
     if node.cls == "RestoreTableCommand":
         fields = ("sourceTable",)
@@ -325,7 +325,7 @@ def _names(node: Node) -> bool:
 def _written(
     kind: Kind, parsed: Node, analyzed: Node, context: Context
 ) -> tuple[Kind, frozenset[str], tuple[str, ...]]:
-    """Return the kind, now that Spark resolved what is written; its name; the fields with it."""
+    """Return the resolved kind, the written names, and the fields that hold them."""
     held, _ = named_by(parsed)
     resolved, fields = named_by(analyzed)
     if kind in UNBOUND or kind in SESSION_KINDS or parsed.cls in MANY:
@@ -350,13 +350,13 @@ def written_names(parsed: Node, full: tuple[str, ...], context: Context) -> froz
     written = {target(full, context)}
     if parsed.cls == "RenameTable":
         new = tuple(parsed["newName"] or ())
-        # An unqualified new name stays in the old one's schema, wherever the session is.
+        # An unqualified new name stays in the old one's schema, not in the session's.
         written.add(target((*full[: max(0, 3 - len(new))], *new), context))
     return frozenset(written)
 
 
 def check_of_session(definition: Node) -> None:
-    """Raise RefusedError for a definition of a view that more than its session would see."""
+    """Raise RefusedError for a view definition that is visible beyond its session."""
     view_type = definition.node("viewType")
     if definition.cls == "CreateViewCommand" and view_type is not None:
         if view_type.cls == "GlobalTempView":
@@ -374,7 +374,7 @@ def _computing(
     analyzed: Node,
     own: Iterable[str],
 ) -> Anatomy:
-    """Return a statement that computes values, with its source apart from what is fixed."""
+    """Return the anatomy of a statement that computes values, with source and fixed parts."""
     source = None
     wrapping: list[Node] = []
     if kind in _WITH_QUERY and parsed.cls != "CloneTableStatement":
@@ -401,7 +401,7 @@ def _computing(
 
 
 def expressions(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield the outermost expressions in these nodes, those that are one column left out."""
+    """Yield the outermost expressions in these nodes, except those that are a single column."""
     waiting, seen = list(nodes)[::-1], set[int]()
     while waiting:
         node = waiting.pop()
@@ -417,8 +417,8 @@ def expressions(nodes: Iterable[Node]) -> Iterator[Node]:
 def _unwrapped(query: Node, root: Node) -> tuple[Node, list[Node]]:
     """Return an INSERT's own query, and the expressions that the analyzer put around it.
 
-    Those fit the rows to the table: casts, defaults of columns, static partitions. They have the
-    statement's place, which ends in front of the query.
+    These fit the rows to the table: casts, defaults of columns, static partitions. They have the
+    statement's place, which ends before the query.
     """
     around: list[Node] = []
     while query.cls == "Project" and query.place == root.place and root.place is not None:

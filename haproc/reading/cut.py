@@ -1,8 +1,8 @@
 """The place of the query in a statement's text, and the rest of the text without it.
 
-The parsed tree gives the places of the parts, in characters: the place of an INSERT ends in front
-of its query, and begins behind a WITH or FROM clause that stands first. Places of queries alone are
-no help: they leave out parentheses, FROM in front, ORDER BY. So tokens give the rest.
+The parsed tree gives the places of the parts, in characters: the place of an INSERT ends before its
+query, and begins behind a WITH or FROM clause that comes first. The places of queries are not
+enough: they leave out parentheses, FROM in front, ORDER BY. So tokens give the rest.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from haproc.reading.tree import Node, Reading, TextRange
 
 _BEGINS: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "WITH", "MAP", "REDUCE"})
 _CREATE_WORDS: Final = 4
-"""Among so many TABLE is the one of CREATE OR REPLACE TABLE."""
+"""The number of first words among which TABLE belongs to CREATE OR REPLACE TABLE."""
 _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A statement cut in three: ``head`` + something that gives rows + ``tail`` is one again.
+    """A statement cut in three: ``head`` + a source of rows + ``tail`` is a statement again.
 
-    ``query`` is the text of a query whose rows can stand there; it runs alone. ``start`` and
-    ``end`` are where what was cut out stands in the text (of what stands in front of the
-    statement, a WITH or FROM clause, ``query`` begins with a copy, and ``head`` has none).
-    ``alias``: what a MERGE calls its source, as SQL, where that is only the name of what was cut
-    out.
+    ``query`` is a complete query that gives that source. ``start`` and ``end``: the place of the
+    removed text. If a WITH or FROM clause comes before the statement, ``query`` begins with a copy
+    of it, and ``head`` has none. ``alias``: a MERGE's name for its source, as SQL, if it is only
+    the name of the removed table.
     """
 
     head: str
@@ -42,20 +41,20 @@ class Cut:
 
 
 def _order(literal: tuple[TextRange, str]) -> tuple[int, bool, int]:
-    """The order of replacements: insertions first, then the longest."""
+    """Return the sort key of replacements: insertions first, then the longest."""
     place, _ = literal
     return place.start, place.end > place.start, -place.end
 
 
 class Spliced:
-    """A text with literals in some places of it, by the characters of the text as it was."""
+    """A text with literals at some places; indexes are those of the original text."""
 
     def __init__(self, text: str, literals: Sequence[tuple[TextRange, str]] = ()) -> None:
         self._text = text
         self._literals = sorted(literals, key=_order)
 
     def __getitem__(self, piece: slice) -> str:
-        """Return a piece; a literal belongs to the one that holds all of its place."""
+        """Return a piece; a literal belongs to the piece that holds its whole place."""
         at, end = piece.start or 0, len(self._text) if piece.stop is None else piece.stop
         found = []
         for place, literal in self._literals:
@@ -68,7 +67,7 @@ class Spliced:
 def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] = ()) -> Cut | None:
     """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they are unknown.
 
-    With ``literals`` in their places, so that only ``start`` and ``end`` are of the text as it was.
+    The parts have the ``literals`` in their places; ``start`` and ``end`` are of the original text.
     """
     whole = reading.parsed
     if whole is None:
@@ -80,7 +79,7 @@ def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[TextRange, str]] 
     while tokens and tokens[-1].is_symbol(";"):
         tokens.pop()
     text = Spliced(reading.text, literals)
-    if root.place is None:  # Delta's parser leaves none where it reads CLUSTER BY
+    if root.place is None:  # Delta's parser gives none if it reads CLUSTER BY
         return _create_by_words(text, tokens) if kind is Kind.CREATE_TABLE_AS else None
     if kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
         if any(_is_default(node) for node in below([root])):
@@ -105,7 +104,7 @@ def _insert(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
     start, end = behind[0].start, tokens[-1].end
     before, query = text[: root.place.start], text[start:end]
     if before.strip():
-        # The line break ends a comment that may stand last.
+        # The line break ends a comment that may come last.
         own = f"({query}\n)" if behind[0].upper == "WITH" else query
         query = f"{before.rstrip()}\n{own}"
     return Cut(text[root.place.start : start], query, text[end:], start, end)
@@ -129,9 +128,9 @@ def _create(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
 
 
 def _create_by_words(text: Spliced, tokens: Sequence[Token]) -> Cut | None:
-    """Cut in front of the first word behind the clauses of the table that begins a query.
+    """Cut before the first word behind the table's clauses that begins a query.
 
-    Where that is wrong, nothing that Spark could read stands in front of it.
+    If that is wrong, the head is no text that Spark can read.
     """
     closing, at = _closing(tokens), 0
     while at < len(tokens):
@@ -180,7 +179,7 @@ def _merge(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
 
 
 def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> int:
-    """Return the last token of the query in parentheses, or of the name, that begins there."""
+    """Return the index of the last token of the parenthesised query, or of the name, at ``at``."""
     if at in closing:
         return closing[at]
     if tokens[at].upper == "IDENTIFIER" and at + 1 in closing:
@@ -191,14 +190,14 @@ def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> 
 
 
 def _place_of_name(node: Node) -> int | None:
-    """Return the end of a relation's name, with any alias around it."""
+    """Return the end of a relation's name, without an alias around it."""
     while node.cls == "SubqueryAlias" and (child := node.node("child")) is not None:
         node = child
     return node.place.end if node.place is not None else None
 
 
 def _first(query: Node, outer: Node | None = None) -> int | None:
-    """Return the begin of the first part of a query; ``outer`` is not its own place."""
+    """Return the start of the first part of a query; ``outer``: its place does not count."""
     own = outer.place if outer is not None else None
     places = [node.place for node in below([query]) if node.place not in (None, own)]
     return min((place.start for place in places if place is not None), default=None)

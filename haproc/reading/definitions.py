@@ -1,9 +1,9 @@
 """The expressions that DDL stores: defaults, generated columns, checks, functions' bodies.
 
-Every cluster computes them anew whenever rows are written or the function is called. So nothing in
-them may differ, and nothing can become a literal now. Spark keeps them as texts, or has made
-constants of them while it read the statement. So each is read once more, as a query over columns of
-its table's or its function's names and types, whose values are unknown. There a column is a column,
+Every cluster computes them again whenever rows are written or the function is called. So they must
+give the same everywhere, and no part can become a literal now. Spark stores them as texts, or made
+constants of them while it read the statement. So each is read once more, as a query over columns
+with the names and types of its table or function, with unknown values. There a column is a column,
 as in the definition.
 """
 
@@ -27,13 +27,13 @@ _NUMBERED: Final = frozenset({"IdentityColumnSpec"})
 
 
 def queries(reading: Reading) -> list[str]:
-    """Return the queries that compute what DDL on a table would compute; raises UnreadableError.
+    """Return the queries of the expressions that DDL on a table stores; raises UnreadableError.
 
     Those of a function are `function_queries`.
     """
     parsed, analyzed = reading.parsed, reading.analyzed
     assert parsed is not None and analyzed is not None
-    # A default sees no columns, so one that is called like a function hides none in it.
+    # A default sees no columns, so a column must not hide a function of its name.
     alone = [*_defaults(parsed), *_set_defaults(parsed, analyzed), *_options(parsed, reading.text)]
     columns = _columns_of(analyzed)
     beside = [*_generated(parsed), *_checks(parsed)]
@@ -42,12 +42,12 @@ def queries(reading: Reading) -> list[str]:
 
 
 def is_numbered(parsed: Node) -> bool:
-    """True if a table has a column whose values each cluster counts for itself."""
+    """True if a table has a column with values that each cluster numbers itself."""
     return any(node.cls in _NUMBERED for node in parsed.walk())
 
 
 def over(expressions: Sequence[str], columns: Columns = (), owner: str = "q") -> str:
-    """Return a query of expressions over these columns; ``owner``: what these may be called by."""
+    """Return a query of expressions over these columns; ``owner``: the qualifier of the columns."""
     items = ", ".join(f"{each} AS x{nth}" for nth, each in enumerate(expressions))
     return f"SELECT {items}" + _from(columns, owner)
 
@@ -58,19 +58,19 @@ def _from(columns: Columns, owner: str) -> str:
 
 
 def _unknown(kind: str) -> str:
-    """Return a value of a type of which nothing is known; a NULL is known to be no time of day."""
+    """Return an unknown value of a type; Spark knows that a NULL is no time of day."""
     return f"CAST({'elt(1, CAST(NULL AS STRING))' if is_text(kind) else 'NULL'} AS {kind})"
 
 
 def _typed(text: str, kind: str | None) -> str:
-    """Return an expression as a value of a type: a line comment may end it."""
+    """Return an expression as a value of a type; a line comment may end the text."""
     if not kind:
         raise UnreadableError("the type of what is computed cannot be told")
     return f"CAST(({text}\n) AS {kind})"
 
 
 def _defaults(root: Node) -> Iterator[str]:
-    """Yield the defaults of columns that a statement brings, as values of their types."""
+    """Yield the defaults of a statement's new columns, as values of their types."""
     for node in root.walk():
         default = node.node("defaultValue") or node.node("default")
         if default is not None and default.cls == "DefaultValueExpression":
@@ -78,7 +78,7 @@ def _defaults(root: Node) -> Iterator[str]:
 
 
 def _set_defaults(parsed: Node, analyzed: Node) -> Iterator[str]:
-    """Yield the new defaults of columns that are there."""
+    """Yield the new defaults of existing columns."""
     found = analyzed.nodes("specs") or [analyzed]
     specs = parsed.nodes("specs") if parsed.cls == "AlterColumns" else []
     for nth, spec in enumerate(specs):
@@ -92,7 +92,7 @@ def _set_defaults(parsed: Node, analyzed: Node) -> Iterator[str]:
 
 
 def _options(parsed: Node, text: str) -> Iterator[str]:
-    """Yield the values of options that are computed."""
+    """Yield the values of computed options."""
     for node in parsed.walk():
         for _, value in (node["options"] or ()) if node.cls == "OptionList" else ():
             if value.cls == "Literal" and not is_moment_type(value):
@@ -123,13 +123,13 @@ def _columns_of(analyzed: Node) -> Columns:
 
 
 def function_of(reading: Reading) -> Node | None:
-    """Return the definition of a SQL function, the session's own or one of the catalog."""
+    """Return the definition of a SQL function, of the session or the catalog; None: no function."""
     root = reading.parsed
     return root if root is not None and root.cls in FUNCTIONS else None
 
 
 def schemas(function: Node) -> list[str]:
-    """Return the tables to have parsed that have a function's parameters and, then, its columns."""
+    """Return CREATE TABLE texts to parse, for a function's parameters and then for its columns."""
     found = [_SCHEMA.format(function["inputParamText"])] if function["inputParamText"] else []
     returns = function["returnTypeText"]
     is_table = function["isTableFunc"] and returns and str(returns).strip().upper() != "TABLE"

@@ -3,12 +3,12 @@
 Theory of operation. Spark has analyzed the statement: each operator and expression has a class,
 each expression a type, and columns are resolved. A closed list names the classes that give the same
 everywhere (`known`). Sums, limits and windows do so under a condition on types and orders
-(`order`). Texts that Spark reads by the clock are followed to where they are written (`moving`).
-Everything else is a finding. A finding that is one value for the whole statement becomes a literal
-at its place. For any other, rows that are computed once replace its query.
+(`order`). Texts that Spark reads by the clock are traced to the place where they are written
+(`moving`). Everything else is a finding. A finding that is one value for the whole statement
+becomes a literal at its place. For any other, rows that are computed once replace its query.
 
 Spark computes some things while it reads: rows in the text, typed literals, a MERGE's clock. Those
-are found in the parsed tree and in the plans that the plugin has analyzed beside it
+are found in the parsed tree and in the plans that the plugin has analyzed separately
 (`examine_words`).
 """
 
@@ -74,7 +74,7 @@ class Examination(Statement):
     """Examines the parts of one statement."""
 
     _settled: set[int] = field(default_factory=set)
-    """Expressions whose order does not matter where they stand."""
+    """Expressions with an order that does not matter at their place."""
     _framed: set[int] = field(default_factory=set)
     """Windows that an operator computes."""
 
@@ -105,7 +105,7 @@ class Examination(Statement):
             )
 
     def _relation(self, node: Node) -> Iterator[Finding]:
-        """Tables of the catalog give what they hold; not their older versions, nor bare files."""
+        """Yield findings of relations: tables are exact, older versions and bare files are not."""
         held = node.node("table") or node.node("relation")
         files = held if node.cls == "DataSourceV2Relation" else at(held, "location")
         if node.cls == "HiveTableRelation":
@@ -127,7 +127,7 @@ class Examination(Statement):
             yield self.finding(node, "is a variable of the session, whose value cannot be written")
             return
         if node.type == "INT" and self.is_below(node, "SortOrder", "Aggregate"):
-            literal = f"CAST({literal} AS INT)"  # not the place of a column
+            literal = f"CAST({literal} AS INT)"  # so that it is not the position of a column
         yield from self.value(node, literal, "is a variable of the session", node.place)
 
     def _clock(self, node: Node) -> Iterator[Finding]:
@@ -143,7 +143,7 @@ class Examination(Statement):
             yield Finding(f"{shown} {said}", node.place)
 
     def _unix(self, node: Node) -> Iterator[Finding]:
-        """unix_timestamp() has the clock inside, or what a MERGE has made of it."""
+        """Yield findings of unix_timestamp(): it contains the clock, or what a MERGE made of it."""
         first = node.node("timeExp")
         implied = first is not None and first.cls in ("CurrentTimestamp", "Literal")
         if not implied or first is None or self.moving.value(first) is not None:
@@ -155,7 +155,7 @@ class Examination(Statement):
             yield self.finding(node, "reads the clock")
 
     def literal(self, node: Node) -> Iterator[Finding]:
-        """Typed literals may be read by the clock, and in a MERGE the clock is a literal."""
+        """Yield findings of literals: the clock may decide typed ones, and in a MERGE it is one."""
         word_text = typed(tokens_of(self.moving.cut(node.place)))
         if word_text is not None and node.type in TYPED:
             literal = self.moving.written(*word_text, node)
@@ -177,7 +177,7 @@ class Examination(Statement):
             if not texts:
                 yield self.finding(node, "may be the clock of a DataFrame")
         elif self.reading.analyzed is None or node.place == self.reading.analyzed.place:
-            return  # one for all calls: the parsed tree shows what it stands for
+            return  # one for all calls: the parsed tree shows the calls
         elif literal := self.moving.folded(node):
             yield from self.value(node, literal, "reads the clock", node.place)
         elif names_clock(self.moving.cut(node.place)) and not self.is_below(node, "UnixTimestamp"):
@@ -208,7 +208,7 @@ class Examination(Statement):
         return f"of {kind} shows any one of values that are equal, such as 0.0 and -0.0"
 
     def _sorted(self, node: Node) -> Iterator[Finding]:
-        """sort_array(collect_list(x)): what is collected, in its own order."""
+        """Accept sort_array(collect_list(x)): the order of collecting does not matter."""
         base, inner = node.node("base"), at(node, "base", "aggregateFunction")
         is_collected = inner is not None and inner.cls in known.COLLECTING
         is_only = all(each.cls == "SortArray" for each in self.parents.get(id(base), ()))
@@ -217,7 +217,7 @@ class Examination(Statement):
         return iter(())
 
     def _list(self, node: Node) -> Iterator[Finding]:
-        """listagg(x) WITHIN GROUP (ORDER BY x): ties are equal."""
+        """Yield a finding of listagg(x), unless it is ordered by x itself: then ties are equal."""
         child, orders = node.node("child"), node.nodes("orderExpressions")
         first = orders[0].node("child") if orders else None
         is_same = child is not None and first is not None and _same(child, first)
@@ -284,14 +284,14 @@ class Examination(Statement):
             )
 
     def _defined(self, node: Node) -> Iterator[Finding]:
-        """Views and functions of SQL are seen through; their texts show what is hidden below."""
+        """Yield a finding of a view or SQL function with a moving typed literal in its text."""
         if moves := moving_in(text_of(node)):
             yield Finding(
                 f"{name_of(node)} reads the clock: {moves} stands in its text", node.place
             )
 
     def _rows(self, node: Node) -> Iterator[Finding]:
-        """Rows in the text of a view or a function are computed before they are seen."""
+        """Yield findings of rows in the text of a view or function, which are computed before."""
         inside = self.inside.get(id(node))
         if node.cls == "Range" and not inside and not self._is_range(node):
             yield self.finding(
@@ -311,7 +311,7 @@ class Examination(Statement):
         )
 
     def _reads(self, node: Node) -> Iterator[Finding]:
-        """from_json() and its like, which make values of the type that they are given."""
+        """Yield a finding of from_json() and similar, if they make TIMESTAMPs without a format."""
         if not known.holds_timestamp(node.type):
             return
         options = {str(key).lower() for key in node["options"] or ()}
@@ -322,7 +322,7 @@ class Examination(Statement):
         )
 
     def _compares(self, node: Node) -> Iterator[Finding]:
-        """PIVOT … FOR moment IN ('12:00')."""
+        """Yield a finding of PIVOT … FOR moment IN ('12:00')."""
         column = node.node("pivotColumn")
         if column is None or known.holds_timestamp(column.type):
             reason = "compares TIMESTAMPs with values that may be times of day, of today's date"
@@ -330,7 +330,7 @@ class Examination(Statement):
 
     def _converts(self, node: Node) -> Iterator[Finding]:
         if node["format"] is not None:
-            return  # by a format nothing is completed
+            return  # with a format nothing is completed
         child = node.node("child") or node.node("left")
         kind = node.type or ""
         if child is None or not known.holds_text(child.type):
@@ -364,7 +364,7 @@ class Examination(Statement):
             yield Finding(f"{said} is a time of day: as a moment {COMPLETED}", node.place)
 
     def _constant(self, node: Node, child: Node, text: Text, kind: str) -> Iterator[Finding]:
-        """Of constants alone, words become a DATE or a moment without a zone."""
+        """Yield findings of constants that become a DATE or a TIMESTAMP_NTZ by special words."""
         if text.literal is not None:
             yield from self._moves(node, text.literal, text.text or "", kind)
         elif child.cls != "CommonExpressionRef" and not columns_in(child):
@@ -373,7 +373,7 @@ class Examination(Statement):
             yield from [self.finding(node, said)] if is_special else []
 
     def _moves(self, node: Node, literal: Node, text: str, kind: str) -> Iterator[Finding]:
-        """Yield what a literal is that is cast just so."""
+        """Yield the finding of a literal that is cast directly."""
         special = SPECIAL_DATETIME.fullmatch(text) is not None
         if not special and not (kind == "TIMESTAMP" and is_time_of_day(text)):
             return
@@ -390,7 +390,7 @@ class Examination(Statement):
         yield from self.names(node, place)
 
     def _string_at(self, literal: Node, text: str) -> TextRange | None:
-        """Return the place where a text is written; the literal may have parts around it."""
+        """Return the place of the string with this text; the literal may have other parts."""
         if literal.place is None or self.inside.get(id(literal)):
             return None
         start = literal.place.start
@@ -403,7 +403,7 @@ class Examination(Statement):
 
 
 def _kinds(node: Node) -> list[str | None]:
-    """Return the types of an operator's columns, if it has them itself."""
+    """Return the types of an operator's columns, if it lists them itself."""
     names = ("projectList", "aggregateExpressions", "output")
     return next(([e.type for e in node.nodes(each)] for each in names if node.nodes(each)), [])
 

@@ -1,7 +1,7 @@
-"""One statement's trees, and the words of findings in them.
+"""One statement's trees, and the wording of findings in them.
 
-Each node is known with what stands above it: the operator that it is a part of, and the view or
-function of SQL in whose text it stands.
+Each node is known with its surroundings: the operator that it is a part of, and the view or SQL
+function with the text that contains it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from haproc.reading.order import items_of
 from haproc.reading.tree import Facts, Finding, Node, Reading, Remedy, TextRange
 
 SHOWN_MAX: Final = 80
-"""Characters of the statement that a reason shows. Chosen."""
+"""The most characters of the statement that a reason shows. Chosen."""
 LIMITS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
 BY_VALUE: Final = frozenset({"Deduplicate", "Distinct", "Except", "Intersect"})
 RELATIONS: Final = frozenset({"DataSourceV2Relation", "LogicalRelation", "HiveTableRelation"})
@@ -32,7 +32,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def is_within(place: TextRange | None, outer: TextRange) -> bool:
-    """True if a place, if it is known, lies in another."""
+    """True if a place is in another one, or unknown."""
     return place is None or (outer.start <= place.start and place.end <= outer.end)
 
 
@@ -47,7 +47,7 @@ class Statement:
     parents: dict[int, list[Node]] = field(default_factory=dict)
     owners: dict[int, Node] = field(default_factory=dict)
     inside: dict[int, str] = field(default_factory=dict)
-    """The name of the view or function in whose text a node stands."""
+    """The name of the view or function with a node in its text."""
     _items: list[TextRange] | None = None
     _called: dict[TextRange, Node] = field(default_factory=dict)
     _indexed: set[int] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Statement:
                 self.index(root)
 
     def below(self, node: Node) -> list[Node]:
-        """Return the nodes that a node holds, without those that only name things."""
+        """Return the nodes that a node holds, except those that only name things."""
         if node.cls in _LEAVES:
             return []
         side = known.SIDE.get(node.cls, _NOTHING)
@@ -77,7 +77,7 @@ class Statement:
                 waiting.extend(reversed(self.below(node)))
 
     def index(self, root: Node) -> None:
-        """Learn what stands above each node: its parents, its operator, its view or function."""
+        """Learn each node's parents, its operator, and its view or function."""
         if id(root) in self._indexed:
             return
         for node in self.nodes(root):
@@ -97,7 +97,7 @@ class Statement:
                     self.inside.setdefault(id(each), inside)
 
     def shown(self, node: Node) -> str:
-        """Return a name for a node: its own text, or its function with its place."""
+        """Return a name for a node: its own text, or its function and the surrounding view."""
         text = " ".join(self.moving.cut(node.place).split())
         if text and node.cls not in ("AttributeReference", *OPERATORS):
             return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
@@ -116,7 +116,7 @@ class Statement:
         return Finding(f"{shown} {reason}", place, remedy)
 
     def read_by_clock(self, node: Node, literal: str, place: TextRange) -> Iterator[Finding]:
-        """Yield what a typed literal is; ``literal``: what takes its place, empty if unknown."""
+        """Yield findings of a typed literal; ``literal``: its replacement, empty if unknown."""
         if literal:
             yield from self.value(node, literal, "is read by the clock", place)
         else:
@@ -127,7 +127,7 @@ class Statement:
         yield from self.names(node, place)
 
     def names(self, node: Node, place: TextRange) -> Iterator[Finding]:
-        """Keep the name of a column that is called by the text that a literal is put into."""
+        """Yield a finding that keeps a column's name if its text becomes a literal."""
         yield from self._field(node, place)
         around = [each for each in self._unnamed() if is_within(place, each)]
         if not around:
@@ -146,7 +146,7 @@ class Statement:
         yield Finding(f"{self.moving.cut(here)} keeps its name", end, Remedy.VALUE, literal)
 
     def _field(self, node: Node, place: TextRange) -> Iterator[Finding]:
-        """Keep the name of a field: struct(x) calls it by the name of x."""
+        """Yield a finding that keeps a field's name: struct(x) gives it the name of x."""
         for above in self.parents.get(id(node), ()):
             children = above.nodes("children") if above.cls == "CreateNamedStruct" else []
             for key, value in zip(children[::2], children[1::2], strict=False):
@@ -158,7 +158,7 @@ class Statement:
                     yield Finding(f"{name} keeps its name", end, Remedy.VALUE, literal)
 
     def _unnamed(self) -> list[TextRange]:
-        """Return the places of select lists' items without names of their own."""
+        """Return the places of select list items without names of their own."""
         if self._items is None:
             parsed = self.reading.parsed
             nodes = () if parsed is None else parsed.walk()
@@ -169,7 +169,7 @@ class Statement:
         return self._items
 
     def _aliases(self) -> dict[TextRange, Node]:
-        """Return the analyzer's names of expressions, by their places."""
+        """Return the analyzer's aliases of expressions, by their places."""
         analyzed = self.reading.analyzed
         if not self._called and analyzed is not None:
             for node in analyzed.walk():
@@ -179,7 +179,7 @@ class Statement:
         return self._called
 
     def _is_inserted(self, alias: Node) -> bool:
-        """True if the name of a column does not matter: an INSERT takes it by its position."""
+        """True if a column's name does not matter: an INSERT takes columns by position."""
         parsed, owner = self.reading.parsed, self.owners.get(id(alias))
         if parsed is None or parsed.cls != "InsertIntoStatement" or parsed["byName"]:
             return False
@@ -192,7 +192,7 @@ class Statement:
         return any(each.cls in classes for each in self.parents.get(id(node), ()))
 
     def definition(self, node: Node) -> Node | None:
-        """Return the view or the function in whose text a node stands."""
+        """Return the view or function with a node in its text; None if there is none."""
         if id(node) not in self.inside and node.cls not in DEFINED:
             return None
         above = [node]

@@ -1,4 +1,4 @@
-"""The parts of a DataFrame that its analyzed tree hides, and only the client's plan shows.
+"""The parts of a DataFrame that are not in its analyzed tree, but only in the client's plan.
 
 Spark computes some relations while it reads them (``transpose()``, ``summary()``), so that only
 their rows are left. The same holds for some parts of SQL texts in a plan: typed literals (``DATE
@@ -28,7 +28,7 @@ SHOWN: Final = USER_CODE | members(
     limit offset tail sample as_of_join nearest_by_join relation_changes
     """
 )
-"""Relations that stand in the analyzed tree as operators; what is in no list counts as hidden."""
+"""Relations that are operators in the analyzed tree; relations in no list count as hidden."""
 _COMPUTED: Final = "{} is computed while Spark reads it, so that nobody sees from what"
 _SESSION: Final = "{} is known to the client's session alone"
 _VERSIONS: Final = "each cluster numbers and dates its versions itself"
@@ -49,7 +49,7 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def hidden_in(root: Any) -> tuple[str, ...]:
-    """Return why a relation could differ from cluster to cluster, by its hidden parts."""
+    """Return the reasons why a relation could differ between clusters, by its hidden parts."""
     found = PlanFindings()
     walk(root, found)
     expressions.take(root, found)
@@ -57,7 +57,7 @@ def hidden_in(root: Any) -> tuple[str, ...]:
 
 
 def hidden(reading: PlanReading) -> tuple[str, ...]:
-    """Return the same of what was read of a plan, its expressions included."""
+    """Return these reasons for the reading of a plan, its expressions included."""
     return tuple(dict.fromkeys(_hidden(reading)))
 
 
@@ -81,7 +81,7 @@ def _is_literal(argument: Any) -> bool:
 
 
 def _in_text(text: str, *, are_literals: bool = True) -> Iterator[str]:
-    """Yield what moves in a SQL text; ``are_literals``: its arguments are."""
+    """Yield the moving parts of a SQL text; ``are_literals``: its arguments are literals."""
     if moves := moving_in(text):
         yield f"{moves} is read by the clock"
     if "${" in text:
@@ -97,7 +97,7 @@ def _short(text: str) -> str:
 
 
 def _computes_names(text: str, *, are_literals: bool) -> bool:
-    """True if IDENTIFIER(…) contains more than a string or an argument that is one."""
+    """True if IDENTIFIER(…) contains more than a string or a literal argument."""
     plain = {TokenKind.STRING, *([TokenKind.PARAMETER] if are_literals else [])}
     tokens = tokens_of(text)
     return any(

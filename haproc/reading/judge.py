@@ -1,7 +1,7 @@
-"""The verdict on a write: whether every cluster can run it as it stands, or needs its rows.
+"""The verdict on a write: every cluster can run it as it is, or needs its rows, or it is refused.
 
-What differs from cluster to cluster becomes a literal where one value stands for it, rows where it
-feeds a query, and a refusal elsewhere. It fails closed: what is in no list counts as different.
+A part that differs between clusters becomes a literal if one value can replace it, rows if it feeds
+a query; otherwise the write is refused. It fails closed: a class in no list counts as different.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Spark's reading of a write, and its judgement.
+    """Spark's reading of a write, and its verdict.
 
-    ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and the text
-    around that, if it has one that can be separated. ``reads``: tables and views; ``rests_on``:
-    these, what is written, and the functions of the catalog; ``known``: nothing is missing from
-    these. ``expressions``: as `Touched` has them. ``of_session``: the query means something in its
-    client's session only. ``computes``: beside a query each cluster computes something of it.
+    ``sql``: the statement with ``literals`` in place of moving parts; ``cut``: its query and the
+    text around it, if it has one that can be separated. ``reads``: tables and views; ``rests_on``:
+    these, the written tables, and the functions of the catalog; ``known``: nothing is missing from
+    these. ``expressions``: as `Touched` has them. ``of_session``: the query has its meaning only in
+    its client's session. ``computes``: each cluster computes something beside a query.
     """
 
     kind: Kind
@@ -78,7 +78,7 @@ class Judged:
 
     @property
     def touched(self) -> Touched:
-        """The names that rules are matched with."""
+        """Return the names that rules are matched with."""
         return Touched(self.reads | self.writes, self.known, expressions=self.expressions)
 
     @property
@@ -89,10 +89,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The verdict on DDL and the like, as far as its own reading allows.
+    """The verdict on DDL and similar statements, as far as its own reading allows.
 
-    ``queries``: what it computes later, to be read and judged, too (`with_part`). ``function``:
-    what makes a function, whose body is to be read (`haproc.reading.definitions`).
+    ``queries``: later computations, which must be read and judged, too (`with_part`). ``function``:
+    the definition of a function; its body must be read (`haproc.reading.definitions`).
     """
 
     judged: Judged
@@ -102,11 +102,11 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class JudgedQuery:
-    """The same of a query: ``reasons``: why it would not give the same everywhere, if it would not.
+    """The verdict on a query; ``reasons``: why it may not give the same everywhere.
 
-    ``refused``: those of them for which it may not be run at all. ``elsewhere``: what it reads that
-    is no Delta table of which the catalog chose the place, and may change by other ways than writes
-    to its name. ``columns``, ``metadata``: see `Reading`.
+    ``refused``: those of them for which it must not run at all. ``elsewhere``: relations that it
+    reads and that may change without a write to their name (no Delta table, or a folder that the
+    catalog did not choose). ``columns``, ``metadata``: see `Reading`.
     """
 
     reads: frozenset[str]
@@ -124,7 +124,7 @@ class JudgedQuery:
 def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> Judged:
     """Return the verdict on a statement that changes rows; raises RefusedError.
 
-    ``context`` is where the session's unqualified names belong.
+    ``context``: the catalog and schema of the session's unqualified names.
     """
     whole = anatomy(reading, context)
     if whole.refusal is not None:
@@ -179,10 +179,10 @@ def _as_it_stands(
 def judge_definition(
     reading: Reading, context: Context, facts: Facts, moment: Moment, *, vouched: bool = False
 ) -> Definition | None:
-    """Return the verdict on what changes no rows; raises RefusedError.
+    """Return the verdict on a statement that changes no rows; raises RefusedError.
 
-    The analyzer need not be asked where the session holds nothing temporary; None if it has to be.
-    ``vouched``: a rule of the operator's allows a statement of unknown kind.
+    None if the analyzer is needed: it is not asked at first if the session holds nothing temporary.
+    ``vouched``: a rule of the operator allows a statement of unknown kind.
     """
     by_text = reading.unseen == UNASKED
     if by_text and vouched:
@@ -210,7 +210,7 @@ def judge_definition(
 
 
 def _computing(reading: Reading, judged: Judged, findings: list[Finding]) -> Definition:
-    """Return the verdict on DDL that computes something later; ``findings``: of its trees."""
+    """Return the verdict on DDL that computes something later; ``findings``: those of its trees."""
     assert reading.parsed is not None
     reasons = _reasons(findings)
     if is_numbered(reading.parsed):
@@ -223,7 +223,7 @@ def _computing(reading: Reading, judged: Judged, findings: list[Finding]) -> Def
 
 
 def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> Judged:
-    """Return the verdict on what a rule allows: values are put in, and nothing may be by chance."""
+    """Return the verdict on a statement that a rule allows: with literals, and nothing random."""
     assert reading.analyzed is not None
     nodes = expressions([reading.analyzed])
     facts = replace(facts, vouched=True)
@@ -238,7 +238,7 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
 def with_part(
     judged: Judged, part: Reading, context: Context, facts: Facts, moment: Moment
 ) -> Judged:
-    """Return the verdict on DDL, given the reading of a query of what it computes later.
+    """Return the verdict on DDL, given the reading of a query that it computes later.
 
     Raises RefusedError.
     """
@@ -270,7 +270,7 @@ def confirm_query(reading: Reading, context: Context) -> None:
 
 
 def _expressions(node: Node) -> list[Node]:
-    """Return the computing expressions in a part of a statement; a table's own words are none."""
+    """Return the computing expressions in a part of a statement, not those of its table."""
     if node.is_tree and node.cls not in _PLAIN:
         return [node]
     return [each for child in node.children for each in _expressions(child)]
@@ -284,7 +284,7 @@ def _of_session(nodes: Iterable[Node]) -> list[str]:
 
 
 def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
-    """Return the judgement of a write that can't run everywhere as it stands, for these reasons."""
+    """Return the verdict on a write that can't run everywhere as it is, for these reasons."""
     distinct = tuple(dict.fromkeys((*judged.reasons, *reasons)))
     if judged.cut is None:
         return replace(judged, treatment=Treatment.REFUSE, reasons=distinct, hint=_HINT)
@@ -292,7 +292,7 @@ def as_rows(judged: Judged, reasons: Iterable[str]) -> Judged:
 
 
 def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
-    """Return the judgement of a query or a DataFrame; raises RefusedError."""
+    """Return the verdict on a query or a DataFrame; raises RefusedError."""
     assert reading.analyzed is not None
     found = examine(reading, reading.analyzed, facts, moment)
     found += examine_computed(reading, facts, moment)

@@ -1,7 +1,7 @@
-"""Closed lists: the classes of operators and expressions whose results are known.
+"""Closed lists: the classes of operators and expressions with known results.
 
-The names are those of Spark 4.2.1 and Delta 4.4.0, as they stand in a reading. What is in no list
-here is unknown, and what is unknown counts as differing from cluster to cluster.
+The names are those of Spark 4.2.1 and Delta 4.4.0, as a reading has them. A class in no list is
+unknown, and an unknown class counts as differing from cluster to cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPERATORS: Final = _names(
     SubqueryAlias Union UnionLoop UnionLoopRef UnresolvedHint View WithCTE
     """
 )
-"""Their rows depend on nothing but their input; in what order those come is for others to ask."""
+"""Operators with rows that depend only on their input; `order` checks the order of the rows."""
 WRITING: Final = _names(
     """
     AppendData CreateTableAsSelect DeleteCommand DeleteFromTable MergeIntoCommand
@@ -53,7 +53,7 @@ OBJECTS: Final = _names(
     AliasIdentifier CommonExpressionId HintInfo JoinHint NumericEvalContext ScriptInputOutputSchema
     """
 )
-"""No operators and no expressions: names, and how to compute (which the class itself answers)."""
+"""Neither operators nor expressions: names, and modes of computing (examined with their class)."""
 
 SUMS: Final = _names("Average Sum")
 MERGING: Final = _names("Max Min")
@@ -66,9 +66,9 @@ COUNTING: Final = _names(
     """
 )
 READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
-"""They make TIMESTAMPs of parts of a text or a variant, by their type."""
+"""Classes that make TIMESTAMPs of parts of a text or a variant, by their type."""
 COMPARING: Final = _names("PivotFirst")
-"""It makes values of the type of a column of what is given, while it is analyzed."""
+"""Classes that make values of a column's type from given values, while they are analyzed."""
 CONDITIONS: Final = {
     "of integers and decimals, where what overflows is an error": SUMS,
     "where values that compare equal are the same value (not 0.0 and -0.0), since they show the "
@@ -131,7 +131,7 @@ FOREIGN: Final = _names(
     CallMethodViaReflection PythonWorkerLogs ScriptTransformation TryReflect
     """
 )
-"""Code outside SQL that may do anything: not run at all, not even once for its rows."""
+"""Code outside SQL that may do anything: it is never run, not even once for its rows."""
 
 CLOCK: Final[dict[str, frozenset[str]]] = {
     "CurrentDate": _names("curdate current_date"),
@@ -146,8 +146,8 @@ IDENTITY: Final[dict[str, frozenset[str]]] = {
     "CurrentTimeZone": _names("current_timezone"),
     "CurrentUser": _names("current_user session_user user"),
 }
-"""One value for a statement, by the names by which they are called. The class decides what it is;
-the name shows that the text at its place is the call itself, and not one that it is a part of."""
+"""Classes with one value for a statement, with the names of their functions. The class decides the
+value; the name proves that the text at its place is the call itself, not a text around it."""
 
 PARSING: Final = _names(
     """
@@ -155,7 +155,7 @@ PARSING: Final = _names(
     UnixTimestamp XmlToStructs
     """
 )
-"""They read texts by a format, in which the legacy parser lets the clock complete a year."""
+"""Classes that read texts by a format; with the legacy parser the clock completes a year."""
 INVOKED: Final = frozenset(
     ("org.apache.spark.sql.catalyst.util.CharVarcharCodegenUtils", method)
     for method in _names("charTypeWriteSideCheck readSidePadding varcharTypeWriteSideCheck")
@@ -168,7 +168,7 @@ KEEPING: Final = _names(
     SQLScalarFunction ScalarSubquery With
     """
 )
-"""Classes whose result is one of their arguments."""
+"""Classes that return one of their arguments."""
 
 EXPRESSIONS: Final = _names(
     """
@@ -243,7 +243,7 @@ EXPRESSIONS: Final = _names(
     ZipWith
     """
 )
-"""The same result everywhere for the same arguments and settings."""
+"""Classes with the same result everywhere for the same arguments and settings."""
 
 _QUOTED = re.compile(r"`(?:[^`]|``)*`")
 _FIELD = re.compile(r"[^\s<>(),:]+\s*:")
@@ -266,7 +266,7 @@ def words_of(kind: str) -> frozenset[str]:
 def is_firm(kind: str | None) -> bool:
     """True if equal values of a type are the same value.
 
-    Floats are not (0.0 and -0.0), nor collated strings, variants, maps, and types that contain
+    Not so for floats (0.0 and -0.0), collated strings, variants, maps, and types that contain
     these.
     """
     return kind is not None and words_of(kind) <= _FIRM
@@ -293,15 +293,15 @@ def holds_text(kind: str | None) -> bool:
 
 
 def is_text(kind: str | None) -> bool:
-    """True if a type is one of texts, of any collation."""
+    """True if values of a type are texts, of any collation."""
     return kind is not None and kind.startswith(("STRING", "CHAR", "VARCHAR"))
 
 
 def holds_timestamp(kind: str | None) -> bool:
-    """True if values of a type are TIMESTAMPs of a time zone, or contain such."""
+    """True if values of a type are TIMESTAMPs with a time zone, or contain such values."""
     return kind is None or "TIMESTAMP" in words_of(kind)
 
 
 def called(cls: str) -> str:
-    """Return a class's name as that of a function: ``CollectList`` as ``collect_list``."""
+    """Return a class's name in the form of a function's: ``CollectList`` as ``collect_list``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls).lower()

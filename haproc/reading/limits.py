@@ -1,4 +1,4 @@
-"""The kind that each class of operator is, and what a statement of any kind may not hold."""
+"""The kind of statement of each class of operator, and the forbidden parts of statements."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from haproc.failure import ErrorClass
 from haproc.reading.names import UNRESOLVED
 from haproc.reading.tree import Node
 
-# Which class of operator is which kind of statement: a closed table.
+# The kind of statement of each class of operator: a closed table.
 #
-# A statement is recognised by the class of its root, once as parsed and once as analyzed; what
-# stands in no line here is `Kind.UNKNOWN`. Classes are of Spark 4.2 and Delta 4.4.
+# A statement is recognised by the class of its root, once as parsed and once as analyzed; a class
+# that is not in the table is `Kind.UNKNOWN`. Classes are of Spark 4.2 and Delta 4.4.
 
 
 _TABLE: Final = """
@@ -90,8 +90,8 @@ describe          DescribeRelation DescribeColumn DescribeTablePartition Describ
                   DescribeDeltaHistoryCommand DescribeDatabaseCommand
 explain           ExplainCommand :
 """
-"""A kind; the classes of its statements as they are parsed; behind the colon, the further ones that
-the analyzer may make of those."""
+"""A kind; the classes of its parsed statements; behind the colon, the further classes that the
+analyzer may turn these into."""
 
 _QUERIES: Final = """Project Aggregate Filter UnresolvedHaving Sort GlobalLimit LocalLimit LimitAll
     Offset Distinct Deduplicate Union Except Intersect Join LateralJoin SubqueryAlias View
@@ -105,7 +105,7 @@ _QUERIES: Final = """Project Aggregate Filter UnresolvedHaving Sort GlobalLimit 
     FlatMapGroupsInPandas FlatMapGroupsInArrow FlatMapCoGroupsInPandas FlatMapCoGroupsInArrow
     ArrowEvalPython BatchEvalPython AttachDistributedSequence EmptyRelation"""
 QUERIES: Final = frozenset(_QUERIES.split())
-"""Operators that can be the root of what only gives rows."""
+"""Operators that can be the root of a statement that only gives rows."""
 
 RUN_BY_ANALYZER: Final = frozenset({"UnresolvedExecuteImmediate", "CompoundBody"})
 """Classes that hide the statements that they run; the reader does not analyze them."""
@@ -135,7 +135,7 @@ REASONS: Final = {
 """The reason for refusing each of these classes, with the remedy if there is one."""
 
 PARSED: Final[dict[str, Kind]] = {}
-"""The kind of a statement by its root's class as it is parsed; not of queries."""
+"""The kind of a statement by the class of its parsed root; without queries."""
 ANALYZED: Final[dict[Kind, frozenset[str]]] = {}
 """The classes that the analyzed root of such a statement can have."""
 
@@ -165,8 +165,8 @@ EFFECTS: Final = (
 
 # The parts that no statement may contain, by its parsed and its analyzed tree.
 #
-# Options and properties that could cost a table HAProc's marks, sources and classes that nobody
-# knows, and settings that no session may change. Files are refused in Spark, by the plugin.
+# Options and properties that could cost a table HAProc's transaction markers, unknown sources and
+# classes, and settings that no session may change. The plugin refuses files in Spark.
 
 
 _DEFINING: Final = frozenset(
@@ -186,7 +186,7 @@ _HIDING_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
 
 
 def check_session_name(text: str, parsed: Node, analyzed: Node) -> None:
-    """Refuse a definition of the session's, or any whole statement, with a computed name."""
+    """Raise RefusedError for a computed name of a session's object, or of a whole statement."""
     if parsed.cls == "PlanWithUnresolvedIdentifier" and analyzed.cls not in QUERIES:
         pass
     elif parsed.cls in _NAMING:
@@ -244,7 +244,7 @@ def _hidden_in(function: Node) -> str:
 
 
 def check_options(root: Node, kind: Kind) -> None:
-    """Refuse a write whose options or properties are not known as harmless."""
+    """Raise RefusedError for a write with options or properties that are not known as harmless."""
     for node in root.walk():
         if node.cls in UNRESOLVED:
             for key in node["options"] or ():
@@ -270,7 +270,7 @@ def _defined(node: Node) -> Iterator[str]:
 
 
 def check_partition(text: str, parsed: Node) -> None:
-    """Refuse PARTITION (…) with a literal that is read by the clock: the trees have its value."""
+    """Raise RefusedError for a literal by the clock in PARTITION (…): trees hold its value."""
     if not parsed["partitionSpec"] and not any(
         node.cls == "UnresolvedPartitionSpec" for node in parsed.walk()
     ):
@@ -288,7 +288,7 @@ def check_partition(text: str, parsed: Node) -> None:
 
 
 def check_setting(root: Node) -> None:
-    """Refuse a SET or RESET of what no session may change."""
+    """Raise RefusedError for a SET or RESET of a setting that no session may change."""
     key = root["config"]
     if root.cls == "SetCommand":
         name, value = root["kv"] or ("", None)

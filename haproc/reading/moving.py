@@ -1,8 +1,8 @@
 """The moving parts of a statement: texts that Spark reads by the clock, and the value of each.
 
-A constant text ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` becomes a moment where it
-is cast to a date or a timestamp. Any text that is a time of day becomes a TIMESTAMP of the day on
-which it is read. Such a text is followed from the cast through columns to the literals.
+A constant text ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` becomes a moment if it is
+cast to a date or a timestamp. Any text that is a time of day becomes a TIMESTAMP of the day on
+which it is read. Such a text is traced from the cast through columns to the literals.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _FIRM_SOURCE: Final = re.compile(
     r"TINYINT|SMALLINT|INT|BIGINT|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN|DATE|TIMESTAMP|TIMESTAMP_NTZ|VOID"
 )
-"""Types whose values, as texts, are no time of day and no word."""
+"""Types with values that, as texts, are no time of day and no special word."""
 _CLOCKS: Final = frozenset(name for names in CLOCK.values() for name in names)
 CLOCK_WORDS: Final = frozenset(name.upper() for name in _CLOCKS) | {"UNIX_TIMESTAMP"}
 ROWS_MAX: Final = 50
-"""VALUES and ranges in one text that are looked at: each costs as much as the text. Chosen."""
+"""The most VALUES and ranges of one text that are checked: each costs as much as it. Chosen."""
 _STEPS_MAX: Final = 200
-"""Operators and expressions between a text and its use that are gone through. Chosen."""
+"""The most operators and expressions between a text and its use that are traced. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that an expression may give: None if it is not known.
+    """A text that an expression may give; None if it is not known.
 
-    ``literal``: where it is written, if it is given as it stands there, and not by a column.
+    ``literal``: its node, if it is given as written, and not through a column.
     """
 
     text: str | None
@@ -74,7 +74,7 @@ class Text:
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Return a text's tokens; none if it has no such."""
+    """Return a text's tokens; empty if it cannot be read as tokens."""
     try:
         return list(tokenize(text))
     except LexicalError:
@@ -82,7 +82,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def text_of(literal: Node) -> str | None:
-    """Return the text that a literal of a STRING is; None if it is NULL or no text."""
+    """Return the text of a STRING literal; None if it is NULL or no text."""
     match = _QUOTED.match(literal.value or "")
     return None if match is None else re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL)
 
@@ -96,7 +96,7 @@ def typed(tokens: list[Token]) -> tuple[str, str] | None:
 
 
 def is_moment_type(node: Node) -> bool:
-    """True if a literal is a date, a time or a moment, and not NULL."""
+    """True if a literal is a date, a time or a timestamp, and not NULL."""
     return (node.type or "").partition("(")[0] in MOMENTS and "'" in (node.value or "")
 
 
@@ -106,7 +106,7 @@ def names_clock(text: str) -> bool:
 
 
 def moving_in(text: str) -> str:
-    """Return the first typed literal in the text of a view or a function that moves; or empty."""
+    """Return the first moving typed literal in the text of a view or function; empty if none."""
     tokens = tokens_of(text)
     for nth, token in enumerate(tokens[:-1]):
         if token.upper in TYPED and tokens[nth + 1].kind is TokenKind.STRING:
@@ -117,14 +117,14 @@ def moving_in(text: str) -> str:
 
 
 def computes_rows(text: str) -> bool:
-    """True if rows in a text, of a view or the like, may be computed, and are not literals."""
+    """True if rows in the text of a view or similar may be computed from more than literals."""
     tokens = tokens_of(text)
     ranges, values = [], []
     for token, behind in pairwise(tokens):
         place, is_open = TextRange(token.start, len(text)), behind.is_symbol("(")
         if token.text.strip("`").upper() == "RANGE" and is_open:
             ranges.append(place)
-        elif token.upper == "VALUES" and (  # else it is a column
+        elif token.upper == "VALUES" and (  # otherwise it is a column
             behind.kind is not TokenKind.SYMBOL or is_open or behind.text in ("-", "+")
         ):
             values.append(place)
@@ -136,9 +136,9 @@ def computes_rows(text: str) -> bool:
 
 
 def rows_of(text: str, place: TextRange) -> list[list[list[Token]]]:
-    """Return the rows of VALUES at a place, each item as its tokens, which have their own places.
+    """Return the rows of VALUES at a place, each item as its tokens, with places in ``text``.
 
-    A row that does not stand in parentheses has one item.
+    A row without parentheses has one item.
     """
     tokens = [
         each._replace(start=each.start + place.start, end=each.end + place.start)
@@ -155,7 +155,7 @@ def rows_of(text: str, place: TextRange) -> list[list[list[Token]]]:
         else:
             found.append([row])
         if is_named:
-            break  # the name of the rows stands behind the last of them
+            break  # the rows' name is behind the last of them
     return found
 
 
@@ -166,7 +166,7 @@ _OPERATORS: Final = frozenset(
 
 
 def _depths(tokens: list[Token]) -> Iterator[int]:
-    """Yield how many parentheses are open behind each token."""
+    """Yield the number of open parentheses behind each token."""
     depth = 0
     for token in tokens:
         depth += token.is_symbol("(") - token.is_symbol(")")
@@ -185,7 +185,7 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
 
 
 def is_constant(item: list[Token]) -> bool:
-    """True if an item of a row is a literal as it stands: no text is made in it."""
+    """True if an item of a row is a plain literal, with no text computed in it."""
     plain = item[1:] if item and item[0].text in ("-", "+") else item
     if typed(plain) is not None or all(each.kind is TokenKind.STRING for each in plain):
         return True
@@ -213,7 +213,7 @@ class Moving:
         return match is not None and match[1].lower() in names
 
     def value(self, node: Node) -> str | None:
-        """Return the literal for a function of the clock or of the session; None if it is none."""
+        """Return the literal for a function of the clock or the session; None for other nodes."""
         if node.cls in IDENTITY and self.is_call(node, IDENTITY[node.cls]):
             return identity_literal(called_as(node.cls, IDENTITY), self.moment)
         if node.cls in CLOCK and self.is_call(node, CLOCK[node.cls]):
@@ -227,19 +227,19 @@ class Moving:
         return f"CAST({literal} AS {kind})" if is_short else literal
 
     def folded(self, node: Node) -> str | None:
-        """Return the literal for a call of the clock of which the analyzer made one already."""
+        """Return the literal for a call of the clock that the analyzer turned into a literal."""
         match = _CALL.fullmatch(self.cut(node.place))
         name = "" if match is None else match[1].lower()
         return self.clock(name, node.type or "") if name in _CLOCKS else None
 
     def name_of_call(self, place: TextRange) -> str:
-        """Return Spark's name for a column that is a call of the clock; empty if it is none."""
+        """Return Spark's column name for a call of the clock; empty if the text is none."""
         match = _CALL.fullmatch(self.cut(place))
         name = "" if match is None else match[1].lower()
         return f"{name}()" if name in ("current_timestamp", "now") else ""
 
     def completed(self, text: str, kind: str) -> str | None:
-        """Return a text of the whole moment that a moving text is as a type; None if unknown."""
+        """Return a moving text as a whole moment of a type; None if unknown."""
         special = SPECIAL_DATETIME.fullmatch(text)
         try:
             if special is not None:
@@ -250,11 +250,11 @@ class Moving:
                 return None if match is None else match[1]
             time = _TIME.fullmatch(text)
             return time and f"{local_time(self.moment).date().isoformat()} {time[1]}"
-        except RefusedError:  # a time zone that is spelt as only Spark reads it
+        except RefusedError:  # a time zone in a spelling that only Spark reads
             return None
 
     def written(self, word: str, text: str, literal: Node | None) -> str | None:
-        """Return the replacement of a typed literal; None if it stays as it is.
+        """Return the replacement of a typed literal; None if it stays unchanged.
 
         Empty if it moves, and its value is not known.
         """
@@ -281,7 +281,7 @@ class Moving:
             return string_literal(text)
         return None if "${" in value else value
 
-    # Where texts come from
+    # The origins of texts
 
     def texts(self, expression: Node, owner: Node | None) -> Iterator[Text]:
         """Yield all texts that an expression of an operator may give, if it gives a text."""
@@ -290,7 +290,7 @@ class Moving:
     def _texts(
         self, node: Node | None, owner: Node | None, steps: int, *, through: bool
     ) -> Iterator[Text]:
-        """``through``: it has come through a column, or is one of several."""
+        """Yield the texts; ``through``: they came through a column, or are one of several."""
         if node is None or steps <= 0:
             yield Text(None)
             return
@@ -327,7 +327,7 @@ class Moving:
     def _of_column(
         self, column: int | None, owner: Node | None, steps: int, *, inside: bool = False
     ) -> Iterator[Text]:
-        """Yield the texts of a column that an operator is given; ``inside``: that it gives."""
+        """Yield the texts of a column of an operator's input; with ``inside``, of its output."""
         plans = [owner] if inside else inputs(owner)
         found = False
         for plan in plans:
@@ -359,7 +359,7 @@ class Moving:
             yield Text(None)
 
     def _inline(self, nth: int, plan: Node, steps: int) -> Iterator[Text]:
-        """Yield the texts in a column of rows that stand in the statement's text."""
+        """Yield the texts in a column of rows that are in the statement's text."""
         written = inline_table(self.reading, plan)
         if written is None:
             yield Text(None)
@@ -385,7 +385,7 @@ _HANDING_ON: Final = frozenset(
     | {"RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
     | {"WithCTE"}
 )
-"""Columns that they show came in as the same ones."""
+"""Operators that pass the columns of their input on."""
 
 
 def inputs(node: Node | None) -> list[Node | None]:
@@ -404,7 +404,7 @@ def inputs(node: Node | None) -> list[Node | None]:
 
 
 def outputs(node: Node | None) -> list[int | None]:
-    """Return the columns that an operator shows, in their order; none if that is not known."""
+    """Return the columns of an operator's output, in order; empty if unknown."""
     if node is None:
         return []
     if node["output"]:
@@ -435,7 +435,7 @@ def computed_at(reading: Reading, place: TextRange | None) -> Node | None:
 
 
 def computed_items(plan: Node) -> list[Node]:
-    """Return the expressions that a plan of `Reading.computed` consists of."""
+    """Return the expressions of a plan of `Reading.computed`."""
     names = ("projectList", "aggregateExpressions")
     items = [each for name in names for each in plan.nodes(name)]
     return [(each.node("child") or each) if each.cls == "Alias" else each for each in items]

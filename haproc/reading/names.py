@@ -1,4 +1,4 @@
-"""Names of tables, views and functions in a reading, and what of a tree reads them."""
+"""Names of tables, views and functions in a reading, and the objects that a tree reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOLDING: Final = {
     "SubqueryAlias": ("child",),
     "View": ("desc",),
 }
-"""Classes that repeat the name of a node that they hold, and the fields in which that may be."""
+"""Classes that repeat the name of a node that they hold, and the fields of that node."""
 UNRESOLVED: Final = {
     **dict.fromkeys(
         ("UnresolvedRelation", "UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView"),
@@ -41,9 +41,9 @@ UNRESOLVED: Final = {
 
 
 def parts(node: Node) -> tuple[str, ...]:
-    """Return the parts of the name that a node of either tree has; none if it has none.
+    """Return the parts of the name that a node of either tree has; empty if it has none.
 
-    In an analyzed tree that is the full name, or one part for what belongs to the session.
+    In an analyzed tree that is the full name, or one part for an object of the session.
     """
     if node.cls in UNRESOLVED:
         return tuple(node[UNRESOLVED[node.cls]] or ())
@@ -80,7 +80,7 @@ def below(roots: Iterable[Node]) -> Iterator[Node]:
 
 
 def expression_classes(reading: Reading) -> frozenset[str]:
-    """Return the classes of what a statement computes, in lower case: see `Touched`."""
+    """Return the classes of a statement's expressions, in lower case: see `Touched`."""
     whole = reading.analyzed or reading.parsed
     nodes = below([*([whole] if whole is not None else []), *reading.computed])
     return frozenset(node.cls.lower() for node in nodes if node.type is not None)
@@ -96,7 +96,7 @@ def in_field(value: Any) -> Iterator[Node]:
 
 
 def without(node: Node, fields: Iterable[str]) -> list[Node]:
-    """Return a node's parts in other fields than these, without those that stand in these, too."""
+    """Return a node's parts in other fields, without those that are also in ``fields``."""
     left_out = {id(each) for name in fields for each in in_field(node[name])}
     found = [
         each
@@ -117,7 +117,7 @@ class Uses:
     known: bool = True
 
     def take_analyzed(self, nodes: Iterable[Node]) -> None:
-        """Take what analyzed trees read; raises RefusedError for what nobody may read."""
+        """Add the objects that analyzed trees read; raises RefusedError for forbidden ones."""
         for node in below(nodes):
             self._take(node)
 
@@ -166,7 +166,7 @@ class Uses:
         self.session[f"{what} {joined(name)}".rstrip()] = None
 
     def add(self, name: Sequence[str]) -> None:
-        """Take the table or view of this full name."""
+        """Add the table or view with this full name."""
         if len(name) < 3:
             self.known = False
             return
@@ -174,7 +174,7 @@ class Uses:
         self.reads.add(joined(name))
 
     def take_frames(self, roots: Iterable[Node], text: str) -> None:
-        """Take the DataFrames that came with a text: they stand in place of their names."""
+        """Add the DataFrames that came with a text: they replace their names in the tree."""
         for node in below(roots):
             identifier, child, place = node.node("identifier"), node.node("child"), node.place
             if node.cls != "SubqueryAlias" or not (identifier and child and place):
@@ -186,7 +186,7 @@ class Uses:
                 self._session("the DataFrame", (name,))
 
     def take_parsed(self, roots: Iterable[Node], context: Context) -> None:
-        """Take the names in trees that are only parsed; views among them are not seen through."""
+        """Add the names in trees that are only parsed; the tables inside views are not added."""
         common = frozenset[str]()
         nodes = list(below(roots))
         for node in nodes:
@@ -202,7 +202,7 @@ class Uses:
 
 
 def computed(roots: Iterable[Node]) -> None:
-    """Raise RefusedError if a name has to be computed from more than constant texts."""
+    """Raise RefusedError if a name is computed from more than constant texts."""
     for node in below(roots):
         if node.cls not in ("PlanWithUnresolvedIdentifier", "ExpressionWithUnresolvedIdentifier"):
             continue

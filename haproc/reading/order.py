@@ -1,4 +1,4 @@
-"""The totality of an order: rows that tie in it are equal, so their order does not matter."""
+"""The check for a total order: rows that tie in it are equal, so their order does not matter."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from haproc.reading.tree import Node
 _PASSING: Final = frozenset(
     {"Distinct", "Filter", "PipeOperator", "ResolvedHint", "Sort", "SubqueryAlias", "View"}
 )
-"""Their rows are rows of their input."""
+"""Operators that give rows of their input."""
 _CUTTING: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Project", "SubqueryAlias"})
-"""They keep the order of their input."""
+"""Operators that keep the order of their input."""
 _LEAVES: Final = frozenset(
     {"CTERelationRef", "DataSourceV2Relation", "HiveTableRelation", "LocalRelation"}
     | {"LogicalRelation", "Range", "ResolvedInlineTable"}
@@ -21,12 +21,12 @@ _LEAVES: Final = frozenset(
 
 
 def attribute(expression: Node) -> int | None:
-    """Return the column that an expression is; None if it is anything else."""
+    """Return the number of the column that an expression is; None for any other expression."""
     return expression.id if expression.cls == "AttributeReference" else None
 
 
 def at(node: Node | None, *path: str) -> Node | None:
-    """Return the node that fields, one in another, lead to; None if one of them is empty."""
+    """Return the node at a path of fields; None if one of them is empty."""
     for name in path:
         node = None if node is None else node.node(name)
     return node
@@ -43,7 +43,7 @@ def items_of(node: Node) -> list[Node]:
 
 
 def columns_in(expression: Node) -> frozenset[int]:
-    """Return the columns that an expression rests on, those in its subqueries included."""
+    """Return the columns that an expression rests on, also in its subqueries."""
     return frozenset(
         each.id
         for each in expression.walk()
@@ -52,7 +52,7 @@ def columns_in(expression: Node) -> frozenset[int]:
 
 
 def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
-    """Return the columns among sort keys and the like whose equal values are the same value."""
+    """Return the columns among sort keys and similar for which equal values are the same."""
     found = set[int]()
     for each in expressions:
         key = each.node("child") if each.cls == "SortOrder" else each
@@ -62,7 +62,7 @@ def firm_keys(expressions: Iterable[Node]) -> frozenset[int]:
 
 
 def settles(keys: frozenset[int], node: Node | None) -> bool:
-    """True if rows of an operator that have equal keys are equal; equal keys are the same."""
+    """True if rows of an operator with equal keys are equal; equal keys must be the same value."""
     while node is not None and (node.cls in _PASSING or node.cls == "WithCTE"):
         node = child_of(node)
     if node is None:
@@ -90,7 +90,7 @@ def settles(keys: frozenset[int], node: Node | None) -> bool:
 
 
 def _source(item: Node, keys: frozenset[int]) -> int | None:
-    """Return the column below that an item hands on under the name of a key, if it does."""
+    """Return the input column that an item passes on under the name of a key, if it does."""
     if item.id not in keys:
         return None
     inner = item.node("child") if item.cls == "Alias" else item

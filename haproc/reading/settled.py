@@ -24,21 +24,21 @@ from haproc.reading.moving import (
 )
 from haproc.reading.tree import Facts, Finding, Node, Reading, TextRange
 
-# What the analyzer has made constants of: the parsed tree shows it, or what is read beside it.
+# Constants that the analyzer made: the parsed tree, or separately read parts, show their origin.
 #
-# Rows that stand in the text are computed while they are parsed, and the name in ``IDENTIFIER(…)``
-# before anything else is read. Delta's MERGE puts a literal for the clock, for all of its calls the
-# same one, which stands nowhere; a column of such a name goes before the function. All else that
-# the analyzer computes is in `Reading.computed`.
+# Rows in the text are computed while they are parsed, and the name in ``IDENTIFIER(…)`` before
+# anything else is read. Delta's MERGE replaces all calls of the clock by one literal, which has no
+# place in the text; a column of such a name comes before the function. All other parts that the
+# analyzer computes are in `Reading.computed`.
 
 
 _BARE: Final = frozenset({"current_date", "current_time", "current_timestamp"})
-"""Those that Spark calls without parentheses, too."""
+"""The functions that Spark calls without parentheses, too."""
 _LIKE: Final = frozenset({"LikeAny", "LikeAll", "NotLikeAny", "NotLikeAll"})
 """The parser computes their patterns if these are constant."""
 _CONVERTING: Final = TYPED | {"CAST", "TRY_CAST"}
 _NAMING: Final = frozenset({"concat", "lower", "trim", "upper"})
-"""Functions of which a name may be made."""
+"""Functions that a computed name may consist of."""
 
 
 def examine_words(reading: Reading, moment: Moment) -> list[Finding]:
@@ -63,7 +63,8 @@ def examine_computed(reading: Reading, facts: Facts, moment: Moment) -> list[Fin
 def is_beside(reading: Reading, whole: Anatomy) -> Callable[[Finding], bool]:
     """Return a test for findings of `examine_computed` in parts that no rows replace.
 
-    What has no place stands in the body of a view or a function, and is, if such is used there.
+    A part without a place is in a view's or function's body; it counts if such a body is used
+    there.
     """
     beside = {node.place for part in whole.parsed_fixed for node in part.walk()}
     items = [each for plan in reading.computed for each in computed_items(plan)]
@@ -87,7 +88,7 @@ def _parsed(examination: Examination) -> Iterator[Node]:
 
 
 def _rows_written(examination: Examination) -> Iterator[Finding]:
-    """Yield what moves among rows that stand in the text."""
+    """Yield the moving parts of rows in the text."""
     for node in _parsed(examination):
         if node.cls == "LocalRelation" and node.place is not None:
             for row in rows_of(examination.reading.text, node.place):
@@ -100,7 +101,7 @@ def _rows_written(examination: Examination) -> Iterator[Finding]:
 
 
 def _of_item(examination: Examination, item: list[Token]) -> Iterator[Finding]:
-    """Yield what an item of a row is that was computed while it was parsed."""
+    """Yield findings of an item of a row that was computed while it was parsed."""
     for at, token in enumerate(item):
         if token.upper not in TYPED:
             continue
@@ -133,7 +134,7 @@ def _names_computed(examination: Examination) -> Iterator[Finding]:
 
 
 def _patterns(examination: Examination) -> Iterator[Finding]:
-    """Yield patterns of ``LIKE ANY`` and the like that the parser has computed, from moments."""
+    """Yield patterns of ``LIKE ANY`` and similar that the parser has computed from moments."""
     text = examination.reading.text
     for node in _parsed(examination):
         if node.cls not in _LIKE or node.place is None:
@@ -156,7 +157,7 @@ def _of_merge(examination: Examination) -> Iterator[Finding]:
     literals = {each.place for each in nodes if each.cls == "Literal" and is_moment_type(each)}
     columns = {str(each["name"]).lower() for each in nodes if each.cls == "AttributeReference"}
     if not any(each == analyzed.place for each in literals):
-        return  # those that have places of their own are found there
+        return  # those with places of their own are found there
     scopes = _scopes(merge, analyzed)
     for node in merge.walk():
         names = node["nameParts"]
@@ -180,7 +181,7 @@ def _of_merge(examination: Examination) -> Iterator[Finding]:
 
 
 def _scopes(merge: Node, analyzed: Node) -> dict[int, set[str]]:
-    """Return the column of each node of a MERGE's clauses, by the node's id."""
+    """Return the column names that each node of a MERGE's clauses sees, by the node's id."""
     source, target = (_columns_shown(analyzed.node(each)) for each in ("source", "target"))
     of_fields = {
         "mergeCondition": source | target,
@@ -197,7 +198,7 @@ def _scopes(merge: Node, analyzed: Node) -> dict[int, set[str]]:
 
 
 def _columns_shown(side: Node | None) -> set[str]:
-    """Return the names of the columns that a side of a MERGE has."""
+    """Return the column names of one side of a MERGE."""
     shown = set(outputs(side))
     return {
         str(each["name"]).lower()
@@ -206,25 +207,25 @@ def _columns_shown(side: Node | None) -> set[str]:
     }
 
 
-# Whether what each cluster computes of a statement is the same without some of its settings.
+# The check that the parts which each cluster computes are the same without some settings.
 #
-# Lanes run a write under the settings that travel with it, not under those of its client's session
-# alone. Two readings show if these matter: one under all settings, one with the lanes' settings.
-# Where both are alike, and hold nothing but what no setting changes as it is computed, they do not.
+# Lanes run a write under the settings that travel with it, not under all of its client's session.
+# Two readings show if these matter: one under all settings, one with the lanes' settings. They do
+# not matter if both are alike, and hold only expressions that no setting changes.
 
 
 _PLAIN: Final = frozenset(
     {"Alias", "And", "AttributeReference", "EqualNullSafe", "EqualTo", "GreaterThan", "IsNotNull"}
     | {"GreaterThanOrEqual", "IsNull", "LessThan", "LessThanOrEqual", "Literal", "Not", "Or"}
 )
-"""Expressions that come to the same under all settings, if they are alike."""
+"""Expressions that give the same under all settings, if their trees are alike."""
 _ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract", "UnaryMinus"})
-"""The same for numbers: ANSI mode decides about them, and travels."""
+"""Classes with the same property for numbers: ANSI mode decides about them, and travels."""
 _FITTING: Final = frozenset({"Cast", "CheckOverflowInTableInsert", "CheckOverflowInTableWrite"})
-"""Classes that make values those of a table's columns, in the place of the whole statement."""
+"""Classes that fit values to a table's columns, in the place of the whole statement."""
 _NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(")
 _HOLDERS: Final = frozenset({"NumericEvalContext"})
-"""No expressions: how one is computed."""
+"""Modes of computing, not expressions."""
 _OF_COLUMNS: Final = ("name", "dataType")
 """The facts of a column that count: rows that replace a query may have NULLs in it."""
 
@@ -232,10 +233,10 @@ _OF_COLUMNS: Final = ("name", "dataType")
 def unsettled(
     own: Reading, lanes: Reading, context: Context, values: Sequence[TextRange] = ()
 ) -> str | None:
-    """Return a part that may come to something else in the lanes, in words; None if none may.
+    """Return a part that may give something else in the lanes, as text; None if there is none.
 
-    ``own``, ``lanes``: the readings under all settings, and under those that lanes have.
-    ``values``: the places of what becomes a literal.
+    ``own``, ``lanes``: the readings under all settings, and under the lanes' settings. ``values``:
+    the places of parts that become literals.
     """
     theirs = [_beside(each, context) for each in (own, lanes)]
     whole = own.parsed.place if own.parsed is not None else None
@@ -250,7 +251,7 @@ def unsettled(
 
 
 def _beside(reading: Reading, context: Context) -> list[Node]:
-    """Return the outermost expressions that no rows stand for."""
+    """Return the outermost expressions that no rows replace."""
     if reading.parsed is not None:
         return list(anatomy(reading, context).beside)
     assert reading.analyzed is not None
@@ -258,7 +259,7 @@ def _beside(reading: Reading, context: Context) -> list[Node]:
 
 
 def _unplain(node: Node, whole: TextRange | None, values: Sequence[TextRange]) -> Iterator[Node]:
-    """Yield what of an expression may come to something else though it is alike."""
+    """Yield the parts of an expression that settings may change although the trees are alike."""
     if node.place is not None and node.place in values:
         return
     below = [each for each in node.children if each.cls not in _HOLDERS]
@@ -282,7 +283,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _alike(mine: Any, other: Any, values: Sequence[TextRange]) -> bool:
-    """Return whether two trees are the same but for numbers and places."""
+    """True if two trees are the same except for numbers and places."""
     if isinstance(mine, Node) and isinstance(other, Node):
         if mine.place is not None and mine.place in values:
             return True
@@ -307,7 +308,7 @@ _NUMBERING: Final = frozenset({"exprId", "resultId"})
 
 
 def alike(own: Reading, lanes: Reading) -> bool:
-    """Return whether the whole of a statement is the same in both readings."""
+    """True if the whole statement is the same in both readings."""
     trees: Iterable[tuple[Node | None, Node | None]] = (
         (own.parsed, lanes.parsed),
         (own.analyzed, lanes.analyzed),

@@ -1,4 +1,4 @@
-"""A reading in short: what a statement is and writes, what it touches, and lines for people."""
+"""A reading in short: a statement's kind, written and touched tables, and lines for people."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from haproc.reading.definitions import function_of
 from haproc.reading.names import computed, expression_classes, parts
 from haproc.reading.tree import Node, Reading
 
-# What a statement is and writes, by what Spark's parser makes of its text: see `Recognised`.
+# A statement's kind and written tables, by its parsed text: see `Recognised`.
 #
-# No catalog is asked: names are completed from where the session is, and may mean a temporary view.
-# The analyzer gives its reads later, and confirms its writes.
+# No catalog is asked: names are completed from the session's catalog and schema, and may mean a
+# temporary view. Later the analyzer gives the reads, and confirms the writes.
 
 
 _NEW: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS, Kind.CREATE_VIEW})
-"""Kinds that make what they name, so that no temporary view can be meant."""
+"""Kinds that create the object that they name, so that no temporary view can be meant."""
 _NOTHING: Final = UNBOUND | QUERY_KINDS | SESSION_KINDS
-"""Kinds that write no table, or any."""
+"""Kinds that write no table, or any table."""
 
 
 def recognise(reading: Reading, context: Context) -> Recognised:
@@ -55,7 +55,7 @@ def recognise(reading: Reading, context: Context) -> Recognised:
         )
     refusal = refusal_of(kind, root, reading.parsed, root)
     if refusal is not None:
-        limits.check_options(reading.parsed, Kind.UNKNOWN)  # a rule may let it pass
+        limits.check_options(reading.parsed, Kind.UNKNOWN)  # a rule may allow it
         return Recognised(Kind.UNKNOWN, tables_known=False, refusal=refusal)
     if kind in (Kind.SET, Kind.RESET):
         limits.check_setting(root)
@@ -71,7 +71,7 @@ def recognise(reading: Reading, context: Context) -> Recognised:
 
 
 def _name(root: Node) -> tuple[str, ...]:
-    """Return the parts of the name of what is written; none if it has to be computed."""
+    """Return the parts of the written name; empty if it must be computed."""
     held, _ = named_by(root)
     path = next((each["path"] for each in root.walk() if each["path"]), None)
     if held is None and isinstance(path, str):
@@ -84,7 +84,7 @@ def _name(root: Node) -> tuple[str, ...]:
     return parts_of("".join(decoded(str(each.value)) for each in texts)) or ()
 
 
-# What a statement touches, for the rules of operators: tables, seen through views.
+# The tables that a statement touches, for the rules of operators; also those inside views.
 
 
 _FURTHER: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST", "QUERY"})
@@ -101,16 +101,16 @@ _LISTING: Final = frozenset(
         "ShowCurrentNamespaceCommand",
     }
 )
-"""Statements that show names, and nothing else of what has them."""
+"""Statements that show names, and nothing else about their objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touches:
     """The tables that a reading shows. ``rests_on``: the names that decide which tables these are.
 
-    ``function``: what makes a function, whose body is to be read (`haproc.reading.definitions`).
-    ``inner``: a query of which the reading has but the names: it is to be read in its place.
-    ``refusal``: why it would not be run, unless a rule allows it.
+    ``function``: a function's definition; its body must be read (`haproc.reading.definitions`).
+    ``inner``: a query that must be read instead, because this reading has only its names.
+    ``refusal``: the error of the statement, unless a rule allows it.
     """
 
     touched: Touched
@@ -167,21 +167,21 @@ def explained(text: str) -> str:
     return text[tokens[0].start :] if tokens else ""
 
 
-# A reading as lines for people: what Spark takes each part of a statement for, and where it is.
+# A reading as lines for people: Spark's class of each part of a statement, and its place.
 
 
 LINES_MAX: Final = 200
 SHOWN_MAX: Final = 60
-"""Characters of the text that a line shows. Chosen."""
+"""The most characters of the text that a line shows. Chosen."""
 _TABLES: Final = frozenset({"LogicalRelation", "ResolvedTable", "DataSourceV2Relation"})
-"""Classes whose columns are not shown."""
+"""Classes that are shown without their columns."""
 
 
 def outline(reading: Reading) -> list[str]:
     """Return a line for each operator and expression, indented by two spaces for each level.
 
-    A line has the class, a name, a literal's value, the type, and the place with its text. Of more
-    than LINES_MAX lines the last one has the number of those left out.
+    A line has the class, a name, a literal's value, the type, and the place with its text. If there
+    are more than LINES_MAX lines, the last one has the number of omitted ones.
     """
     root = reading.analyzed or reading.parsed
     assert root is not None, "a reading has a tree"

@@ -21,9 +21,9 @@ class Remedy(StrEnum):
     """The remedy for a part that would not be the same on every cluster."""
 
     VALUE = "value"
-    """One value for the whole statement: a literal stands in its place."""
+    """One value for the whole statement: a literal replaces the part."""
     ROWS = "rows"
-    """The rows of the query that it stands in, computed once, stand for that query."""
+    """The rows of the query that contains the part, computed once, replace that query."""
     NONE = "none"
 
 
@@ -31,9 +31,9 @@ class Remedy(StrEnum):
 class Finding:
     """A part of a statement that could differ from cluster to cluster.
 
-    ``reason``: a sentence without a full stop, which names the very part. ``place``: where it
-    stands in the text, as far as that is known. ``literal``: what takes its place (VALUE).
-    ``hint``: what to write instead, if nothing can be done about it.
+    ``reason``: a sentence without a full stop, which names the part. ``place``: its place in the
+    text, if known. ``literal``: its replacement (VALUE). ``hint``: the text to write instead, if
+    there is no remedy.
     """
 
     reason: str
@@ -47,8 +47,8 @@ class Finding:
 class Facts:
     """The facts of the session that the trees lack.
 
-    ``legacy``: its time parser is the legacy one, some of whose formats depend on the clock.
-    ``vouched``: a rule of the operator's vouches for classes that are in no list.
+    ``legacy``: its time parser is the legacy one; some of its formats depend on the clock.
+    ``vouched``: a rule of the operator vouches for classes that are in no list.
     """
 
     legacy: bool = False
@@ -57,12 +57,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """The judgement of a write.
+    """The verdict on a write.
 
-    ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
-    writes, and the functions that it calls; changing the definition of any of them may change the
+    ``reads``: all tables and views that it reads, as Spark sees them. ``rests_on``: these, the
+    written tables, and the functions that it calls; a new definition of any of them may change the
     verdict. ``known``: nothing is missing from these. ``expressions``: as `Touched` has them.
-    ``of_session``: it means what it means in its client's session only.
+    ``of_session``: it has its meaning only in its client's session.
     """
 
     treatment: Treatment
@@ -75,7 +75,7 @@ class WriteVerdict:
     expressions: frozenset[str] = frozenset()
 
 
-# A reading: what Spark's parser and analyzer made of a statement, as trees.
+# A reading: the trees that Spark's parser and analyzer made of a statement.
 #
 # It comes as the JSON that the plugin in the server writes (`haproc/spark/Trees.java`).
 
@@ -83,13 +83,13 @@ class WriteVerdict:
 UNASKED: Final = "unasked"
 """The reason for a missing analysis: it was not requested."""
 RECURSION_MAX: Final = 6_000
-"""Calls inside each other, for trees that are deep: Spark's own stack ends before. Chosen: so many
-of the JSON reader's own take half of a thread's stack."""
+"""The depth of nested calls, for deep trees: Spark's own stack ends before. Chosen: so many calls
+of the JSON reader take half of a thread's stack."""
 PLAINER: Final = "write it in a plainer form: plain names, one table, one statement"
 
 
 class UnreadableError(ValueError):
-    """The server's answer is no reading, or one that goes deeper than can be followed."""
+    """The server's answer is no reading, or one that is nested too deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +102,15 @@ class TextRange:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An operator, an expression, or what those hold (a table, a clause, an identifier).
+    """An operator, an expression, or a part of those (a table, a clause, an identifier).
 
     ``cls``: its class, without the package if it is Spark's or Delta's. ``fields``: its fields by
-    their names, each a Node, a list, a dict, or something simple; empty ones are left out.
-    ``place``: where it stands in the text; none for what comes from a view or a function. It is not
-    reliable for columns. ``type``: an expression's, as SQL; None if it is not resolved.
-    ``deterministic``: whether Spark calls it so. ``id``: the number of a column or alias in its
-    plan. ``value``: a literal, as SQL. ``names``: of a table, function or identifier, in parts.
-    ``more``: children that are in no field. ``attributes``: the plugin's other facts. ``is_tree``:
-    whether it is an operator or an expression.
+    name, each a Node, a list, a dict, or a simple value; empty ones are left out. ``place``: its
+    place in the text; None for parts of a view or function. It is not reliable for columns.
+    ``type``: an expression's, as SQL; None if it is not resolved. ``deterministic``: as Spark says.
+    ``id``: the number of a column or alias in its plan. ``value``: a literal, as SQL. ``more``:
+    children that are in no field. ``attributes``: the plugin's other facts, such as the ``name``,
+    in parts. ``is_tree``: True for an operator or an expression.
     """
 
     cls: str
@@ -126,7 +125,7 @@ class Node:
     is_tree: bool = False
 
     def __repr__(self) -> str:
-        """Short: a tree is long."""
+        """Return a short text: a tree is long."""
         return f"<{self.cls} {self.place}>"
 
     def __getitem__(self, name: str) -> Any:
@@ -144,7 +143,7 @@ class Node:
 
     @property
     def children(self) -> list[Node]:
-        """All nodes that it holds itself, in the order of its fields."""
+        """Return all nodes that it holds directly, in the order of its fields."""
         return [*_nodes_in(self.fields), *self.more]
 
     def walk(self) -> Iterator[Node]:
@@ -164,12 +163,12 @@ class Reading:
 
     ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
     None if the analyzer was not asked, for the reason ``unseen``: it would run something
-    (``UnresolvedExecuteImmediate``, ``CompoundBody``), or nobody wanted it (UNASKED).
-    ``computed``: plans of what the analyzer has computed itself, so that it is not in ``analyzed``
-    (`haproc/spark/Marks.java`), each item an expression by itself: rows, the values of a PIVOT, the
-    schema of from_json(). ``unread``: the same as parsed, where it could not be analyzed by itself.
-    ``columns``: of a DataFrame, names and types as SQL; ``metadata``: the keys under which these
-    columns, at any depth, carry something of their own.
+    (``UnresolvedExecuteImmediate``, ``CompoundBody``), or it was not requested (UNASKED).
+    ``computed``: plans of the parts that the analyzer has computed itself, so that they are not in
+    ``analyzed`` (`haproc/spark/Marks.java`), each item a separate expression: rows, the values of a
+    PIVOT, the schema of from_json(). ``unread``: such parts as parsed, if they could not be
+    analyzed separately. ``columns``: of a DataFrame, names and types as SQL. ``metadata``: the
+    metadata keys of these columns, at any depth.
     """
 
     text: str
@@ -184,7 +183,7 @@ class Reading:
 
 @contextmanager
 def deep() -> Iterator[None]:
-    """Let trees be followed as deep as Spark does."""
+    """Allow recursion as deep as Spark's own."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, RECURSION_MAX))
     try:
@@ -195,7 +194,7 @@ def deep() -> Iterator[None]:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Let trees be followed so, and refuse what cannot be read: RefusedError."""
+    """Allow deep recursion, and turn errors of unreadable trees into RefusedError."""
     try:
         with deep():
             yield

@@ -39,17 +39,17 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * Puts into a plan's identity which version of each Delta table it reads.
+ * Puts the version of each Delta table that a plan reads into the plan's identity.
  *
  * <p>Spark has one cache of rows for all sessions, and finds an entry by comparing plans: the
  * entry's normalized plan with that of a query. This rule is the last step of normalizing. It puts
  * a condition that is always true above each relation; its text is the relation's tag. The
- * optimizer removes the condition, so nothing that is read changes. The tag of a Delta table is its
- * id and its newest version at this moment. An entry with that tag was planned later than its tag
- * was made, so it holds that version or a newer one: see docs/proofs/cache.md.
+ * optimizer removes the condition, so results do not change. The tag of a Delta table is its id and
+ * its newest version at this moment. An entry with that tag was planned later than its tag was
+ * made, so it holds that version or a newer one: see docs/proofs/cache.md.
  *
- * <p>Only sessions that say so by {@link #SETTING} find what is cached. In all others, and wherever
- * a version can't be told, the tag is one that never comes again.
+ * <p>Only sessions with {@link #SETTING} find cached rows. In all others, and if a version is
+ * unknown, the tag is one that never occurs again.
  */
 final class CacheIdentity extends Rule<LogicalPlan> {
     private static final String SETTING = "spark.sql.haproc.cached";
@@ -79,7 +79,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
         return plan.transformUpWithSubqueries(new Step(tags));
     }
 
-    /** Gives each relation its tag, in place of one of before: some plans are normalized twice. */
+    /** Gives each relation its tag, in place of an earlier one: some plans are normalized twice. */
     private static final class Step extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
         private final Tags tags;
 
@@ -123,7 +123,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
             if (!(node instanceof MultiInstanceRelation) || node.isStreaming()
                     || node instanceof LocalRelation || node instanceof Range
                     || node instanceof CTERelationRef || node instanceof UnionLoopRef) {
-                return null;  // The whole of it stands in the plan, or elsewhere in the same plan.
+                return null;  // All its rows are in the plan, or elsewhere in the same plan.
             }
             if (!shared) {
                 return unique;
@@ -147,7 +147,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
             });
         }
 
-        /** One of the same name that is made anew is another table. */
+        /** A table that is made anew under the same name gets another tag. */
         private static String creation(Option<CatalogTable> table) {
             return table.isEmpty() ? null : PREFIX + "made " + table.get().createTime();
         }
@@ -172,7 +172,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
                 && relation.relation() instanceof HadoopFsRelation files ? files.location() : null;
     }
 
-    /** The tag that this rule put here, or null. */
+    /** Returns the tag that this rule put here, or null. */
     private static String tagOf(LogicalPlan node) {
         return node instanceof Filter filter && filter.condition() instanceof EqualTo equal
                 && equal.left() instanceof Literal left && left.equals(equal.right())
@@ -181,9 +181,9 @@ final class CacheIdentity extends Rule<LogicalPlan> {
     }
 
     /**
-     * Frees what no plan can find any more: entries over a version that is not the newest. Spark's
-     * own ways to an entry look it up by the plan of now, and don't find it either. Where that
-     * can't be told, everything is freed.
+     * Frees entries that no plan can find any more: those of a version that is not the newest.
+     * Spark itself looks entries up by the present plan, and does not find them either. If that
+     * cannot be decided, everything is freed.
      */
     private void dropStale() {
         CacheManager cache =
@@ -201,7 +201,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
             if (stale.isEmpty()) {
                 return;
             }
-            synchronized (cache) {  // as each change of Spark's own is
+            synchronized (cache) {  // as for each change by Spark itself
                 List<CachedData> kept = entries(get.invoke(cache));
                 kept.removeAll(stale);
                 set.invoke(cache, Vector$.MODULE$.from(CollectionConverters.asScala(kept)));
@@ -223,7 +223,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
         return !CollectionConverters.asJava(outdated).isEmpty();
     }
 
-    /** Finds the relations of a plan whose tag they don't get any more. */
+    /** Finds the relations of a plan that would get another tag now. */
     private final class Outdated extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
         @Override
         public boolean isDefinedAt(LogicalPlan node) {
@@ -234,7 +234,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
             if (!(logIndex(((Filter) node).child()) instanceof TahoeLogFileIndex in)) {
                 return false;
             }
-            // Delta forgets its object of a table that nobody uses, which then moves no more.
+            // Delta drops its object of an unused table; its version then stays the same.
             DeltaLog log = DeltaLog.forTable(session, in.deltaLog().dataPath());
             return !tag.equals(deltaTag(log.unsafeVolatileSnapshot()));
         }

@@ -57,34 +57,34 @@ import scala.collection.immutable.Vector$;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Gives what a cluster holds to another one, and takes it: a table is its files and the newest
- * state of its Delta log, so what comes out is what went in, whatever its columns and properties.
+ * Reads a cluster's content for another cluster, and writes copies. A table is its files and the
+ * newest state of its Delta log, so a copy is equal in all columns and properties.
  *
- * <p>Asked by JSON with {@code do}:
+ * <p>The request is JSON with {@code do}:
  *
  * <ul>
- *   <li>{@code inventory}: schemas, views, functions, Delta tables with their versions, and what
- *       cannot be copied, with the reason;
- *   <li>{@code state} ({@code location}, {@code version}): the actions of a table's state, but for
- *       its files;
+ *   <li>{@code inventory}: schemas, views, functions, Delta tables with their versions, and objects
+ *       that cannot be copied, with the reason;
+ *   <li>{@code state} ({@code location}, {@code version}): the actions of a table's state, without
+ *       those of its files;
  *   <li>{@code files}: the same table's files, a row each, as Delta's {@code add} has them;
  *   <li>{@code read} ({@code location}, {@code path}, {@code offset}, {@code length}): the file's size
- *       and so many of its bytes;
- *   <li>{@code list} ({@code location}): names and sizes of the files below; {@code flat}: of those
- *       in the folder itself;
+ *       and {@code length} of its bytes;
+ *   <li>{@code list} ({@code location}): names and sizes of the files below; {@code flat}: only of
+ *       those directly in the folder;
  *   <li>{@code table} ({@code location}): a table's version and size, by its folder; nothing if there
  *       is none;
  *   <li>{@code transfer} ({@code from}, {@code to}, {@code paths}): copies files of one folder to
  *       another, see {@link Transfer};
  *   <li>{@code define} ({@code schema}, {@code view} or {@code function}): makes it in the catalog;
- *   <li>{@code put} ({@code location}, {@code path}, {@code offset}, {@code last}): takes bytes of a
- *       file. They stand behind the JSON, whose length in four bytes stands before it.
+ *   <li>{@code put} ({@code location}, {@code path}, {@code offset}, {@code last}): writes bytes of a
+ *       file. They are behind the JSON; its length in four bytes is before it.
  * </ul>
  */
 final class Copies {
     private static final ObjectMapper MAPPER = new ObjectMapper();
     private static final int ROW_BYTES = 1 << 20;
-    /** So few small files are copied by the driver itself: a job would take longer. */
+    /** The most files that the driver copies itself if they are small: a job would take longer. */
     private static final int TRANSFERRED_HERE = 3;
     private static final long TRANSFERRED_HERE_BYTES = 32 << 20;
 
@@ -111,7 +111,7 @@ final class Copies {
         };
     }
 
-    /** Takes bytes of a file; returns a row with its size so far. */
+    /** Writes bytes of a file; returns a row with its size so far. */
     static LogicalPlan put(SparkSession session, byte[] sent) throws IOException {
         int length = java.nio.ByteBuffer.wrap(sent).getInt();
         JsonNode asked = MAPPER.readTree(sent, 4, length);
@@ -123,7 +123,7 @@ final class Copies {
         return session.createDataset(List.of(value.toString()), Encoders.STRING()).logicalPlan();
     }
 
-    // -- what there is -------------------------------------------------------------------------
+    // -- the content ----------------------------------------------------------------------------
 
     private JsonNode inventory() {
         ObjectNode found = MAPPER.createObjectNode();
@@ -226,7 +226,7 @@ final class Copies {
 
     private JsonNode table(JsonNode asked) {
         Path place = new Path(asked.path("location").asText());
-        // Somebody may have emptied the folder since it was read.
+        // The folder may have been emptied since it was read.
         DeltaLog$.MODULE$.invalidateCache(session, place);
         Snapshot snapshot = newest(DeltaLog$.MODULE$.forTable(session, place));
         ObjectNode said = MAPPER.createObjectNode();
@@ -323,7 +323,7 @@ final class Copies {
         return path(new Path(asked.path("location").asText()), asked.path("path").asText());
     }
 
-    /** A file of a table, by its path as Delta's log has it. */
+    /** Returns a file of a table, by its path as in Delta's log. */
     static Path path(Path location, String name) {
         URI uri = URI.create(name);
         if (uri.isAbsolute() || name.startsWith("/") || List.of(name.split("/")).contains("..")) {
@@ -336,7 +336,7 @@ final class Copies {
         return path.getFileSystem(session.sessionState().newHadoopConf());
     }
 
-    // -- what is made ------------------------------------------------------------------------------
+    // -- writing -------------------------------------------------------------------------------
 
     private JsonNode put(JsonNode asked, byte[] sent, int begin) throws IOException {
         Path path = path(asked);
@@ -347,7 +347,7 @@ final class Copies {
             write(path, () -> new ByteArrayInputStream(sent, begin, sent.length - begin));
             return MAPPER.createObjectNode().put("size", size);
         }
-        // Not every storage can append to a file: a large one is put together beside the driver.
+        // Some storages cannot append to a file: a large one is built beside the driver.
         File parts = new File(
                 System.getProperty("java.io.tmpdir"),
                 "haproc-copy-" + Integer.toHexString(path.toString().hashCode()) + "-"
@@ -357,7 +357,7 @@ final class Copies {
             if (output.length() < offset) {
                 return MAPPER.createObjectNode().put("size", output.length());
             }
-            output.setLength(offset);  // what was sent before, and failed or was not answered
+            output.setLength(offset);  // bytes of an attempt that failed or was not answered
             output.seek(offset);
             output.write(sent, begin, sent.length - begin);
         }
@@ -372,7 +372,7 @@ final class Copies {
         InputStream open() throws IOException;
     }
 
-    /** Commits and manifests are there as a whole or not at all, and never change. */
+    /** Writes a file. Commits and manifests appear as a whole or not at all, and never change. */
     private void write(Path path, Source source) throws IOException {
         FileSystem files = files(path);
         if (!path.getName().endsWith(".json")) {
@@ -436,7 +436,7 @@ final class Copies {
         return MAPPER.createObjectNode();
     }
 
-    /** Where a schema of this name lies that was given no place. */
+    /** Returns the folder of a schema of this name that has no LOCATION. */
     private URI place(String schema) {
         String name = session.sessionState().catalog().getDefaultDBPath(schema).toString();
         Path place = new Path(session.sessionState().conf().warehousePath(), name);

@@ -10,9 +10,9 @@ import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
 import org.apache.spark.sql.catalyst.plans.logical.ScriptTransformation;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 
-/** What in a plan does more than give rows. */
+/** Recognises the parts of a plan that have an effect besides giving rows. */
 final class Effects {
-    /** What runs while it is analyzed, by its class in the parsed tree, and what holds such. */
+    /** Classes of the parsed tree that run statements while they are analyzed, or contain such. */
     static final Set<String> RUN_BY_ANALYZER =
             Set.of("UnresolvedExecuteImmediate", "CompoundBody");
 

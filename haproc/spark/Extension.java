@@ -16,10 +16,10 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * What HAProc adds to each Spark cluster of a ring. Spark loads it by {@code spark.sql.extensions}.
+ * HAProc's part in each Spark cluster of a ring. Spark loads it by {@code spark.sql.extensions}.
  *
- * <p>The function {@code haproc_plugin()} tells its version, so that a HAProc sees by a query
- * that the cluster has it.
+ * <p>The function {@code haproc_plugin()} returns its version, so that a query shows HAProc that
+ * the cluster has it.
  */
 public final class Extension extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     private static final String FUNCTION = "haproc_plugin";

@@ -32,19 +32,19 @@ import scala.Tuple2;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Lets statements name no files but those that the operator allows, in the sessions that {@link
- * Guard} is for, and nothing that would reach files otherwise.
+ * Lets statements name only files that the operator allows, in the sessions that {@link Guard} is
+ * for, and refuses everything that would reach files in another way.
  *
- * <p>Files lie outside the ring's tables: what is read there is not the same on every cluster, and
- * no rule by table is asked. Spark applies this rule before it looks for anything that a plan names,
- * also to what stands in views, in IDENTIFIER(…), in expressions and in texts inside texts. Paths
- * are compared in one normal form; one that can't be brought into it is below no prefix.
+ * <p>Files lie outside the ring's tables: their content differs between clusters, and no rule for
+ * tables applies. Spark applies this rule before it looks up any name of a plan, also for the
+ * content of views, of IDENTIFIER(…), of expressions and of nested texts. Paths are compared in one
+ * normal form; a path without one is below no prefix.
  *
- * <p>A table's version that a query tells is refused where a statement is only read: the analyzer
- * runs that query, before anybody could judge it.
+ * <p>If a query gives a table's version, it is refused in a plan reading: the analyzer would run
+ * that query before it can be judged.
  */
 final class Files extends Rule<LogicalPlan> {
-    /** What they begin with is their class for HAProc. */
+    /** Each error begins with its class for HAProc. */
     private static final String REFUSED = "HAPROC_PATH: the statement names files, at %s, that "
             + "belong to no table of the ring: name a table (catalog.schema.table if its schema is "
             + "called like a format), or have the operator allow the path's beginning in paths";
@@ -54,20 +54,20 @@ final class Files extends Rule<LogicalPlan> {
             + "IDENTIFIER(…) has to be computed, so that it may be any: write the name";
     private static final String MOMENT_REFUSED = "HAPROC_NONDETERMINISTIC: TIMESTAMP AS OF takes "
             + "its moment from a query, whose tables nothing shows: look it up first, and write it";
-    /** A name of two parts that begins so is one of files. */
+    /** A name of two parts with such a first part names files. */
     private static final Set<String> FORMATS = Set.of(
             "avro", "binaryfile", "csv", "delta", "iceberg", "image", "json", "libsvm", "orc",
             "parquet", "text", "xml");
-    /** Functions whose options, a map, may name files: schemas, or a descriptor. */
+    /** Functions with options, a map, that may name files: schemas, or a descriptor. */
     private static final Set<String> READING = Set.of(
             "from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro",
             "from_protobuf", "to_protobuf");
     private static final Set<String> OF_FILES = Set.of(
             "cloud_files", "read_files", "read_statestore", "table_changes_by_path");
-    /** Likewise, its table's name is a text. */
+    /** A function that has its table's name as a text. */
     private static final String OF_TABLES = "table_changes";
     private static final Set<String> OPTIONS = Set.of("options", "serdeProperties");
-    /** How options with a dot may begin; others, such as fs.…, are Hadoop's settings. */
+    /** The allowed beginnings of options with a dot; others (fs.…) are Hadoop's settings. */
     private static final Pattern OF_FORMATS = Pattern.compile(
             "(?:avro|collection|colelction|delta|escape|field|input|line|mapkey|orc|parquet|quote"
             + "|serialization)\\.(?!crypto|encryption)", Pattern.CASE_INSENSITIVE);
@@ -92,7 +92,7 @@ final class Files extends Rule<LogicalPlan> {
         return plan;
     }
 
-    /** Throw if a plan that is yet to be analyzed names files that the session must not. */
+    /** Throws if a plan that is not analyzed yet names files that the session must not name. */
     void check(LogicalPlan plan) {
         List<String> allowed = Guard.paths(session);
         if (allowed == null) {
@@ -109,7 +109,7 @@ final class Files extends Rule<LogicalPlan> {
 
     private List<String> named(LogicalPlan plan) {
         List<String> found = new ArrayList<>();
-        // What was analyzed before was looked at then, and has the places of tables in it.
+        // Analyzed parts were checked before, and contain the folders of tables.
         List<TreeNode<?>> nodes = Trees.all(
                 plan, node -> node instanceof LogicalPlan part && part.analyzed());
         Set<Object> written = Collections.newSetFromMap(new IdentityHashMap<>());
@@ -121,7 +121,7 @@ final class Files extends Rule<LogicalPlan> {
         }
         for (TreeNode<?> node : nodes) {
             if (node instanceof UnresolvedExecuteImmediate) {
-                // The analyzer would run what it says, under EXPLAIN, too.
+                // The analyzer would run its text, also under EXPLAIN.
                 throw new IllegalArgumentException(Guard.NO_QUERY + "EXECUTE IMMEDIATE");
             } else if (node instanceof UnresolvedTableValuedFunction function) {
                 byFunction(function, found);
@@ -148,7 +148,7 @@ final class Files extends Rule<LogicalPlan> {
         return found;
     }
 
-    /** Return what is told by a work in which statements are only read. */
+    /** Returns the result of a work in which statements are only read. */
     static <T> T asked(Callable<T> work) throws Exception {
         boolean before = ASKED.get();
         ASKED.set(true);
@@ -238,7 +238,7 @@ final class Files extends Rule<LogicalPlan> {
         return found;
     }
 
-    /** The call of a function by IDENTIFIER(…); what it resolves to does not come here again. */
+    /** Checks a function's call by IDENTIFIER(…); the resolved call does not come here again. */
     private void byIdentifier(ExpressionWithUnresolvedIdentifier named, List<String> found) {
         List<Expression> arguments = CollectionConverters.asJava(named.otherExprs());
         if (arguments.isEmpty()) {
@@ -271,7 +271,7 @@ final class Files extends Rule<LogicalPlan> {
         }
     }
 
-    /** Whether what an option says stands there, so that all of its texts were seen. */
+    /** True if an option's value is written out, so that all of its texts were seen. */
     private static boolean isPlain(TreeNode<?> node) {
         if (node instanceof Literal literal) {
             return literal.dataType() instanceof AtomicType;
@@ -321,11 +321,11 @@ final class Files extends Rule<LogicalPlan> {
         return found;
     }
 
-    /** A path in its normal form: null names where it has none. */
+    /** A path in its normal form; names is null if there is none. */
     private record Place(String scheme, String authority, List<String> names) {
         private static final Place NONE = new Place("", "", null);
 
-        /** {@code /x} is one of the default file system, and another place than {@code file:/x}. */
+        /** {@code /x} is on the default file system, and another place than {@code file:/x}. */
         static Place of(String path) {
             if (UNCLEAR.matcher(path).find() || !path.equals(path.strip())) {
                 return NONE;

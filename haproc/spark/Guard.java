@@ -31,35 +31,35 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * Lets the sessions in which users' queries run, and statements are read, change nothing but
- * themselves. They say so by {@link #SETTING}.
+ * Lets the sessions for users' queries and plan readings change nothing but themselves. Such
+ * sessions have {@link #SETTING}.
  *
- * <p>What changes the ring's data runs in sessions of HAProc's own, behind the log. So whatever the
- * analyzer finds in such a session that has another effect was taken for a query by mistake, and
- * ends before it does anything. Nothing of that rests on how it is written, or where it stands: each
- * command is analyzed before it runs, also one inside another statement.
+ * <p>Changes of the ring's data run in sessions of HAProc's own, by the log. So a node with another
+ * effect in such a session was taken for a query by mistake: it is refused before it does anything.
+ * This does not depend on the spelling or the place of a statement: each command is analyzed before
+ * it runs, also one inside another statement.
  */
 final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
     private static final String SETTING = "spark.sql.haproc.guarded";
-    /** What the setting was in sessions that had it: RESET takes it away, and not what it stands for. */
+    /** The last value of the setting in each session: RESET does not remove the guard. */
     private static final Map<SparkSession, List<String>> PATHS =
             Collections.synchronizedMap(new WeakHashMap<>());
     private static final ObjectMapper MAPPER = new ObjectMapper();
-    /** What an error begins with that says that a text is no query; what it is follows. */
+    /** The beginning of an error which says that a text is no query; the kind of effect follows. */
     static final String NO_QUERY = "HAPROC_NO_QUERY: ";
     private static final String STAGING = "haproc_staging";
     /** Schemas of HAProc's own, which no client may read. */
     private static final Set<String> OWN = Set.of(STAGING, "haproc_warm_up");
-    /** What changes its session only, or tells something. */
+    /** Commands that change only their session, or only show something. */
     private static final Set<String> OF_SESSION = Set.of(
             "SetCommand", "ResetCommand", "SetCatalogAndNamespace", "SetNamespaceCommand",
             "SetCatalogCommand", "CreateTempViewUsing", "DropTempViewCommand", "CreateVariable",
             "DropVariable", "SetVariable", "CacheTable", "CacheTableAsSelect", "UncacheTable",
             "ClearCacheCommand", "ExplainCommand", "NoopCommand", "ListJarsCommand",
             "ListFilesCommand", "ListArchivesCommand");
-    /** How the names of what tells something begin. */
+    /** The beginnings of the names of commands that only show something. */
     private static final Set<String> TELLING = Set.of("Show", "Describe");
-    /** Whose own field says whether it is the session's. */
+    /** Fields that show if a command is about the session only. */
     private static final Set<String> FLAGS = Set.of("isTemp", "viewType");
     private static final String FILLING = CreateDataSourceTableAsSelectCommand.class.getName();
     private static final Set<String> AROUND = Set.of(ExplainCommand.class.getName(), FILLING);
@@ -71,8 +71,8 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
     }
 
     /**
-     * Return how the paths of files may begin that a guarded session names, which the setting holds
-     * as JSON; null if the session is not guarded.
+     * Returns the path prefixes of the files that a guarded session may name, which the setting
+     * holds as JSON; null if the session is not guarded.
      */
     static List<String> paths(SparkSession session) {
         String said = session.conf().get(SETTING, "");
@@ -88,7 +88,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         }
     }
 
-    /** Return what is told of a statement that is analyzed and does not run. */
+    /** Returns the result of an analysis in which a statement is read and does not run. */
     static <T> T reading(Supplier<T> analysis) {
         boolean before = READING.get();
         READING.set(true);
@@ -104,7 +104,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         if (!READING.get() && paths(session) != null) {
             TreeNode<?> found = effect(plan, node -> true);
             if (found != null && isInside(AROUND)) {
-                // It is not run, but Spark may compute what expressions come to as it plans.
+                // It is not run, but Spark may compute expressions when it plans.
                 found = effect(plan, node -> node instanceof Expression || isOwnTable(node));
             }
             if (found != null) {
@@ -155,7 +155,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         }
         for (int i = 0; i < node.productArity(); i++) {
             if (name.startsWith("Alter") && node.productElement(i) instanceof TableIdentifier of) {
-                return of.database().isEmpty();  // all but temporary views have one
+                return of.database().isEmpty();  // all except temporary views have one
             }
             if (FLAGS.contains(node.productElementName(i))) {
                 String flag = String.valueOf(node.productElement(i));
@@ -165,14 +165,14 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         return false;
     }
 
-    /** What fills such a table has it among its nodes; a view over one is read later. */
+    /** True for a table of HAProc's own; a command that fills one has it as a node, too. */
     private static boolean isOwnTable(TreeNode<?> node) {
         return node instanceof LogicalRelation relation && relation.catalogTable().isDefined()
                 && OWN.stream().anyMatch(
                         relation.catalogTable().get().identifier().database()::contains);
     }
 
-    /** Whether it fills a table of HAProc's own, which no client can name. */
+    /** True if it fills a table of HAProc's own, which no client can name. */
     private static boolean isStaging(Product node) {
         for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
             Object value = each instanceof Option<?> option && option.isDefined()
@@ -193,12 +193,12 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
         return false;
     }
 
-    /** Whether a table of HAProc's own is being filled: its place is Spark's business. */
+    /** True if a table of HAProc's own is being filled: Spark chooses its folder. */
     static boolean isFilling() {
         return isInside(Set.of(FILLING));
     }
 
-    /** Whether it is a part of what was let pass before: of a table's filling, or of EXPLAIN. */
+    /** True inside a command that was allowed before: the filling of a table, or EXPLAIN. */
     private static boolean isInside(Set<String> commands) {
         return StackWalker.getInstance().walk(frames -> frames.anyMatch(
                 frame -> commands.contains(frame.getClassName())));

@@ -38,20 +38,20 @@ import org.apache.spark.sql.types.DatetimeType;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Finds what Spark's analyzer computes itself, so that its result alone is in the analyzed tree:
- * rows in a text, the schema of from_json(), the values of PIVOT, and whatever else it does so with.
+ * Finds the expressions that Spark's analyzer computes itself, so that the analyzed tree has only
+ * their results: rows in a text, the schema of from_json(), the values of PIVOT, and others.
  *
  * <p>Spark applies this rule to each plan that it analyzes, before anything in it is resolved: to
- * that of a text or a DataFrame, and to the bodies of views and functions. Where a statement is only
- * read, each expression is marked. Spark hands a mark on to what takes the expression's place. So
- * what was marked, and whose mark is not in the analyzed tree, was computed or left out. Which
- * functions compute what they are given while they are analyzed, nobody has to know.
+ * that of a text or a DataFrame, and to the bodies of views and functions. During a plan reading,
+ * each expression gets a mark. Spark passes a mark on to the replacement of the expression. So an
+ * expression was computed or left out if its mark is not in the analyzed tree. A list of the
+ * functions that compute their arguments during analysis is not needed.
  */
 final class Marks extends Rule<LogicalPlan> {
     private static final TreeNodeTag<Long> MARK = new TreeNodeTag<>("haproc.mark");
-    /** A literal with the other mark is the value of what it took the place of. */
+    /** A literal with the other mark is the value of the expression that it replaced. */
     private static final TreeNodeTag<Long> OF_LITERAL = new TreeNodeTag<>("haproc.literal");
-    /** Of the whole server: some nodes stay when a reading has ended, and are in the next one. */
+    /** For the whole server: some nodes outlive a reading, and are in the next one. */
     private static final AtomicLong LAST = new AtomicLong();
     private static final ThreadLocal<Marks> READING = new ThreadLocal<>();
     private final SparkSession session;
@@ -64,7 +64,7 @@ final class Marks extends Rule<LogicalPlan> {
         this.session = session;
     }
 
-    /** Mark what the analyzer is given from now on, in this thread. */
+    /** Marks the expressions that the analyzer receives in this thread from now on. */
     void begin() {
         READING.set(this);
     }
@@ -76,7 +76,7 @@ final class Marks extends Rule<LogicalPlan> {
     @Override
     public LogicalPlan apply(LogicalPlan plan) {
         Marks reading = READING.get();
-        if (reading != null && reading.last != plan) {  // Spark asks again until nothing changes
+        if (reading != null && reading.last != plan) {  // Spark applies it until nothing changes
             reading.last = plan;
             reading.mark(Trees.all(
                     plan, node -> node instanceof LogicalPlan part && part.analyzed()));
@@ -84,7 +84,7 @@ final class Marks extends Rule<LogicalPlan> {
         return plan;
     }
 
-    /** Mark what has none; {@code nodes}: what holds others comes first. */
+    /** Marks nodes that have no mark; {@code nodes}: parents come before children. */
     private void mark(List<TreeNode<?>> nodes) {
         Set<Object> windowed = Collections.newSetFromMap(new IdentityHashMap<>());
         for (TreeNode<?> node : nodes) {
@@ -129,7 +129,7 @@ final class Marks extends Rule<LogicalPlan> {
                 || node instanceof PlanExpression || Trees.isShared(node));
     }
 
-    /** Whether a name is that of a function without parentheses, where no column has it. */
+    /** True if a name may be a function without parentheses, if no column has it. */
     private static boolean isFunction(UnresolvedAttribute name) {
         return LiteralFunctionResolution.resolve(name.nameParts()).isDefined();
     }
@@ -154,7 +154,7 @@ final class Marks extends Rule<LogicalPlan> {
         return parts(name).stream().anyMatch(part -> columns.contains(part.toLowerCase(Locale.ROOT)));
     }
 
-    /** Take from an analyzed plan what marks and columns are in it. */
+    /** Notes the marks and columns in an analyzed plan. */
     void keep(LogicalPlan analyzed) {
         for (TreeNode<?> node : Trees.all(analyzed)) {
             Long mark = markOf(node);
@@ -168,8 +168,8 @@ final class Marks extends Rule<LogicalPlan> {
     }
 
     /**
-     * Return what was computed, the outermost expressions, none of them twice. What rests on rows
-     * was not, but left out; a part of it may have been.
+     * Returns the computed expressions, only the outermost ones, each once. An expression that
+     * rests on rows was left out, not computed; a part of it may have been computed.
      */
     List<Expression> computed() {
         List<Expression> found = new ArrayList<>();
@@ -185,12 +185,12 @@ final class Marks extends Rule<LogicalPlan> {
         return found;
     }
 
-    /** Give up what stands in an expression that cannot be read by itself. */
+    /** Drops the parts of an expression that cannot be read separately. */
     void leaveOut(Expression whole) {
         Trees.all(whole).forEach(each -> kept.add(markOf(each)));
     }
 
-    /** Return the variables that were computed, if they are not columns of the same name. */
+    /** Returns the variables that were computed, if they are not columns of the same name. */
     List<Expression> doubtful() {
         return marked.entrySet().stream()
                 .filter(each -> !kept.contains(each.getKey())

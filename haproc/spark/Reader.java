@@ -46,36 +46,36 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * Tells what Spark makes of a statement or a DataFrame, without running it, and what the server
- * has. Spark Connect loads it by {@code spark.connect.extensions.relation.classes}.
+ * Gives Spark's reading of a statement or DataFrame, which does not run, and the server's content.
+ * Spark Connect loads it by {@code spark.connect.extensions.relation.classes}.
  *
- * <p>It is asked by a relation of its own, whose bytes are JSON: {@code plan} is a plan of Spark
- * Connect whose root is a SQL text (with the DataFrames that it reads, perhaps) or a DataFrame;
- * {@code analyze} is false where a text is only to be parsed; {@code columns} is true where a plan's
- * are asked for, too. What is asked says the type:
+ * <p>The question is a relation of its own with JSON as its bytes: {@code plan} is a plan of Spark
+ * Connect with a SQL text (perhaps with the DataFrames that it reads) or a DataFrame as root;
+ * {@code analyze} is false if a text is only to be parsed; {@code columns} is true if a plan's are
+ * wanted. The type URL names the question:
  *
  * <ul>
- *   <li>{@code haproc/version}: a row with the versions of the {@link Extension} that is loaded, of
- *       Spark, and of Delta (empty: there is none);
+ *   <li>{@code haproc/version}: a row with the versions of the loaded {@link Extension}, of Spark,
+ *       and of Delta (empty: there is none);
  *   <li>{@code haproc/read}: a row with the reading, see {@link Trees};
- *   <li>{@code haproc/standing}: a row with what stands under names, see {@link Standing};
- *   <li>{@code haproc/copy}, {@code haproc/put}: what other clusters copy, see {@link Copies}.
+ *   <li>{@code haproc/standing}: a row with the fingerprints of names, see {@link Standing};
+ *   <li>{@code haproc/copy}, {@code haproc/put}: reading and writing copies, see {@link Copies}.
  * </ul>
  *
- * <p>An error of the parser or analyzer is the one that the statement itself would meet.
+ * <p>An error of the parser or analyzer is the one that the statement itself would have.
  */
 public final class Reader implements RelationPlugin {
-    /** As many as Spark Connect takes from its clients: bytes, and messages inside each other. */
+    /** The limits of Spark Connect for its clients: bytes, and nested messages. */
     private static final int PLAN_BYTES_MAX = 128 << 20;
     private static final int MESSAGES_DEEP = 1024;
-    /** What the analyzer computes, in what it computes, and so on. Chosen. */
+    /** The depth of expressions that the analyzer computes inside computed ones. Chosen. */
     private static final int ROUNDS_MAX = 20;
     private static final String UNASKED = "unasked";
     private static final String TOO_DEEP = "the statement is nested too deeply to be read";
     private static final ObjectMapper MAPPER = mapper();
     /**
      * The threads that read. Spark Connect makes a thread for each request, and Hive's metastore in
-     * the server sets itself up for each thread that asks it: 30 ms of the 50 that a reading took.
+     * the server initialises itself for each new thread: 30 ms of the 50 that a reading took.
      */
     private static final ExecutorService THREADS = Executors.newCachedThreadPool(
             work -> {
@@ -100,7 +100,7 @@ public final class Reader implements RelationPlugin {
                 default -> Optional.empty();
             };
         } catch (Exception error) {
-            throw sneaky(error);  // the analyzer's is one that the statement itself would meet
+            throw sneaky(error);  // the analyzer's is one that the statement itself would have
         }
     }
 
@@ -108,7 +108,7 @@ public final class Reader implements RelationPlugin {
         try {
             return new Asked(any, planner);
         } catch (IOException error) {
-            // Without its cause: one of input and output would seem to be the cluster's fault.
+            // Without its cause: an input or output error would seem to be the cluster's fault.
             throw new IllegalArgumentException("not what HAProc sends: " + error);
         }
     }
@@ -140,7 +140,7 @@ public final class Reader implements RelationPlugin {
         }
     }
 
-    /** One text or DataFrame that is asked about. */
+    /** One question about a text or a DataFrame. */
     private static final class Asked {
         private final SparkConnectPlanner planner;
         private final SparkSession session;
@@ -202,7 +202,7 @@ public final class Reader implements RelationPlugin {
 
         private String read() throws IOException {
             String text = root.hasSql() ? root.getSql().getQuery() : "";
-            // Places are counted in what ${…} was replaced in: they would lie elsewhere in the text.
+            // Places are those after ${…} was replaced: they are wrong in the original text.
             boolean replaced = !new VariableSubstitution().substitute(text).equals(text);
             Trees trees = new Trees(replaced ? "" : text);
             if (replaced) {
@@ -235,7 +235,7 @@ public final class Reader implements RelationPlugin {
 
         private LogicalPlan parsed() {
             LogicalPlan parsed = sqlParser(root.getSql().getQuery());
-            new Files(session).check(parsed);  // also where nothing is analyzed
+            new Files(session).check(parsed);  // also if nothing is analyzed
             return frames.isEmpty() ? parsed : parsed.transformDownWithSubqueries(new InPlace());
         }
 
@@ -247,7 +247,7 @@ public final class Reader implements RelationPlugin {
             }
         }
 
-        /** What the analyzer itself would run; empty if nothing. */
+        /** Returns the kind of statement that the analyzer would run; empty if there is none. */
         private static String unseen(LogicalPlan parsed) {
             for (TreeNode<?> node : Trees.all(parsed)) {
                 String kind = node.getClass().getSimpleName();
@@ -265,8 +265,8 @@ public final class Reader implements RelationPlugin {
         }
 
         /**
-         * Writes what the analyzer computed itself, read by itself, and what cannot be read so:
-         * it may hold what the analyzer computes again.
+         * Writes the expressions that the analyzer computed, read separately, and those that cannot
+         * be read so. A computed one may contain others that the analyzer computes again.
          */
         private void computed(Marks marks, Trees trees) throws IOException {
             List<LogicalPlan> plans = new ArrayList<>();
@@ -313,7 +313,7 @@ public final class Reader implements RelationPlugin {
             return analyzed(planner.transformRelation(root));
         }
 
-        /** Puts the DataFrames that came with a text where it names them. */
+        /** Replaces the names of DataFrames in a text by the DataFrames that came with it. */
         private final class InPlace extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
             @Override
             public boolean isDefinedAt(LogicalPlan node) {

@@ -28,21 +28,21 @@ import org.apache.spark.sql.delta.catalog.DeltaCatalog;
 import scala.Option;
 
 /**
- * Tells what stands under names, so that who looks twice knows whether it has changed in between.
+ * Returns fingerprints of the objects with given names, which change when the objects change.
  *
  * <p>It asks Spark's catalog and Delta's log, and runs nothing: a few milliseconds where statements
- * take a tenth of a second. Asked by {@code {"folder": …, "named": [{"sort": …, "parts": […],
- * "content": …}]}}, it answers {@code {"files": […], "standing": […]}}: the names of the folder's
- * files, and for each name {@code null} if it is of another catalog than Spark's own (Delta's around
- * it or not), else {@code absent}, {@code present} (its content is not asked for), {@code
- * unreadable}, the newest commit of a Delta table as {@code version@milliseconds}, or a description.
+ * need a tenth of a second. Asked by {@code {"folder": …, "named": [{"sort": …, "parts": […],
+ * "content": …}]}}, it returns {@code {"files": […], "standing": […]}}: the names of the folder's
+ * files, and for each name {@code null} if it is of another catalog than Spark's own (or Delta's),
+ * else {@code absent}, {@code present} (its content is not asked for), {@code unreadable}, a Delta
+ * table's newest commit as {@code version@milliseconds}, or a description.
  */
 final class Standing {
     private static final ObjectMapper MAPPER = new ObjectMapper();
     private static final String ABSENT = "absent";
     private static final String PRESENT = "present";
     private static final String UNREADABLE = "unreadable";
-    /** What the catalog throws where there is nothing of a name, and nothing else. */
+    /** The exceptions of the catalog for a missing object, and for nothing else. */
     private static final Set<Class<?>> NOTHING = Set.of(
             NoSuchTableException.class, NoSuchDatabaseException.class,
             NoSuchNamespaceException.class, NoSuchFunctionException.class,
@@ -61,7 +61,7 @@ final class Standing {
         ObjectNode answer = MAPPER.createObjectNode();
         ArrayNode found = answer.putArray("standing");
         asked.path("named").forEach(each -> found.add(standing.of(each)));
-        ArrayNode files = answer.putArray("files");  // last: they tell of what was looked at before
+        ArrayNode files = answer.putArray("files");  // last: proof of the storage for all of them
         standing.files(asked.path("folder").asText()).forEach(files::add);
         return answer.toString();
     }
@@ -106,13 +106,13 @@ final class Standing {
         }
     }
 
-    /** A name as Spark's catalog stores it. */
+    /** Returns a name as Spark's catalog stores it. */
     private String stored(String name) {
         boolean asGiven = session.sessionState().conf().caseSensitiveAnalysis();
         return asGiven ? name : name.toLowerCase(Locale.ROOT);
     }
 
-    /** Whether it asks Spark's external catalog, and no other one in front of it. */
+    /** True if the name means Spark's external catalog, without another catalog around it. */
     private boolean isSparksOwn(String name) {
         if (!name.equals("spark_catalog")) {
             return false;
@@ -132,7 +132,7 @@ final class Standing {
                     .update(false, Option.empty(), Option.apply(table));
             boolean isThere = newest.version() >= 0;
             return isThere ? newest.version() + "@" + newest.timestamp() : UNREADABLE;
-        } catch (RuntimeException error) {  // of a log that is broken, or whose files are away
+        } catch (RuntimeException error) {  // a broken log, or missing files
             return UNREADABLE;
         }
     }

@@ -11,9 +11,9 @@ import org.apache.spark.api.java.function.Function;
 import org.apache.spark.util.SerializableConfiguration;
 
 /**
- * Copies a file of a table from one folder to another, wherever Spark runs it.
+ * Copies a file of a table from one folder to another, on any machine where Spark runs it.
  *
- * <p>Files of tables never change. So one that is there with its size is left alone.
+ * <p>Files of tables never change. So a file that is there with the same size is not copied again.
  */
 final class Transfer implements Function<String, Long> {
     private static final long serialVersionUID = 1;
@@ -28,7 +28,7 @@ final class Transfer implements Function<String, Long> {
         this.conf = conf;
     }
 
-    /** Returns how many bytes were copied; -1: the file was there. */
+    /** Returns the number of copied bytes; -1: the file was there. */
     @Override
     public Long call(String name) throws IOException {
         Configuration hadoop = conf.value();

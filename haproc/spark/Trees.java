@@ -48,14 +48,14 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * Plans of Spark as JSON.
  *
- * <p>A node is {@code {"c": class, "n": true, "f": {field: value}}} ({@code n} is there for what is
- * a node of Spark's tree, and not of a table or the like), where a value is a node, a list, a map or
- * something simple. An expression has its type ({@code t}), and {@code "d": false} if Spark does
- * not call it deterministic; what has a number of its own in the plan has that ({@code i}, from 0,
- * in the order of appearance), and what stands in the text its first and last character ({@code
- * at}). Children that are in no field are in {@code more}. Fields that are empty or false are left
- * out. A node that stands in several places is written once, then as {@code {"same": number}}, the
- * number of its beginning, from 0. Classes of Spark and Delta stand without their packages.
+ * <p>A node is {@code {"c": class, "n": true, "f": {field: value}}}; {@code n} is only in nodes of
+ * Spark's trees, not in tables and the like. A value is a node, a list, a map or a simple value. An
+ * expression has its type ({@code t}), and {@code "d": false} if Spark does not call it
+ * deterministic. A node with an expression id has a number ({@code i}, from 0, in the order of
+ * appearance). A node that is in the text has its first and last character ({@code at}). Children
+ * that are in no field are in {@code more}. Fields that are empty or false are left out. A node
+ * that occurs several times is written once, then as {@code {"same": number}}, the number of its
+ * beginning, from 0. Classes of Spark and Delta are written without their packages.
  */
 final class Trees {
     private static final int CHARACTERS_MAX = 64 << 20;
@@ -79,7 +79,7 @@ final class Trees {
         out.writeStartObject();
     }
 
-    /** Write a node, or several; nothing where there is none. */
+    /** Writes a node, or several; nothing if there is none. */
     void put(String name, Object nodes) throws IOException {
         if (!isEmpty(nodes)) {
             out.writeFieldName(name);
@@ -87,7 +87,7 @@ final class Trees {
         }
     }
 
-    /** Write what a plan shows: names and types, and its schema, which has their metadata. */
+    /** Writes a plan's columns: names and types, and its schema, which has their metadata. */
     void columns(LogicalPlan frame) throws IOException {
         out.writeArrayFieldStart("columns");
         for (Attribute each : CollectionConverters.asJava(frame.output())) {
@@ -221,7 +221,7 @@ final class Trees {
         }
     }
 
-    /** Return the type, or null: what is not resolved, or has none, throws whatever it is asked. */
+    /** Returns the type, or null: nodes that are not resolved, or have no type, throw errors. */
     private static String typeOf(Expression expression) {
         try {
             DataType type = expression.resolved() ? expression.dataType() : null;
@@ -231,7 +231,7 @@ final class Trees {
         }
     }
 
-    /** Whether there is one such node in the server: its place is where it was first needed. */
+    /** True if the server has only one such node: its place is that of its first use. */
     static boolean isShared(TreeNode<?> node) {
         return node.getClass().getName().endsWith("$") || node == Literal$.MODULE$.TrueLiteral()
                 || node == Literal$.MODULE$.FalseLiteral();
@@ -272,7 +272,7 @@ final class Trees {
         out.writeEndObject();
     }
 
-    /** Whether a field says nothing: it is left out. */
+    /** True if a field is empty: it is left out. */
     private static boolean isEmpty(Object value) {
         return value == null || Boolean.FALSE.equals(value)
                 || value instanceof Option<?> option && option.isEmpty()
@@ -352,7 +352,7 @@ final class Trees {
         return shown.endsWith("$") ? shown.substring(0, shown.length() - 1) : shown;
     }
 
-    /** Return the children of a node that are in none of its fields. */
+    /** Returns the children of a node that are in none of its fields. */
     private static List<TreeNode<?>> beside(TreeNode<?> node) {
         Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());
         for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
@@ -369,7 +369,7 @@ final class Trees {
         return more;
     }
 
-    /** Give each node that a field's value holds itself, not those below them. */
+    /** Gives each node that a field's value holds directly, not those below them. */
     private static void within(Object value, int deep, Consumer<TreeNode<?>> consumer) {
         if (value instanceof TreeNode<?> node) {
             consumer.accept(node);
@@ -387,12 +387,12 @@ final class Trees {
         }
     }
 
-    /** Return all nodes of a plan: operators, expressions, and the plans that those hold. */
+    /** Returns all nodes of a plan: operators, expressions, and the plans that those hold. */
     static List<TreeNode<?>> all(TreeNode<?> root) {
         return all(root, node -> false);
     }
 
-    /** Return the same without what is left out, and what that holds. */
+    /** Returns the same without the nodes that {@code leftOut} accepts, and those below them. */
     static List<TreeNode<?>> all(TreeNode<?> root, Predicate<TreeNode<?>> leftOut) {
         List<TreeNode<?>> found = new ArrayList<>();
         Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());
@@ -411,7 +411,7 @@ final class Trees {
         return found;
     }
 
-    /** Return the nodes that a node holds itself. */
+    /** Returns the nodes that a node holds directly. */
     static List<TreeNode<?>> below(TreeNode<?> node) {
         List<TreeNode<?>> found = new ArrayList<>();
         Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());

@@ -1,4 +1,4 @@
-"""Calls of ``spark.catalog``: a plan's relation each, and DataFrames that a call gave."""
+"""Calls of ``spark.catalog``, each a relation of a plan, and DataFrames that a call gave."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from haproc.classify.names import FILE_SOURCES, refuse_global
 from haproc.classify.plans import parsing
 from haproc.classify.plans.parsing import Does, PlanFindings, PlanReading, members, name_in
 
-# DataFrames that ``spark.catalog.createTable`` gave: that call again, in what is made of them.
+# DataFrames of ``spark.catalog.createTable``: the plan made of them repeats the call.
 #
-# Spark remembers in its session that it made the call, and takes the table that it gave. HAProc
-# makes it on every cluster, by the log, so what stands below other relations, or is only asked
-# about, means the table and nothing else: if there is none, Spark reports it.
+# Spark remembers in its session that the call was made, and uses the table. HAProc creates the
+# table on every cluster, by the log. So such a call below other relations, or in a question, means
+# only the table: if there is none, Spark reports it.
 
 
 _CREATES: Final = members("create_table create_external_table")
 
 
 def as_tables(message: Any) -> bool:
-    """Put reads of tables in the place of calls that made them; return whether any was there."""
+    """Replace calls that make tables by reads of the tables; return True if there was one."""
     if message.DESCRIPTOR.full_name == "spark.connect.Relation":
         kind = message.WhichOneof("rel_type") == "catalog" and message.catalog.WhichOneof(
             "cat_type"
@@ -48,10 +48,10 @@ def as_tables(message: Any) -> bool:
     return found
 
 
-# Calls of ``spark.catalog``: a plan's relation each, whatever they do.
+# Calls of ``spark.catalog``, each a relation of a plan.
 #
-# Those that only look may stand anywhere. Any other one is run by Spark as soon as it meets it,
-# below other relations and where a plan is only to be explained, too: it has to be a plan's root.
+# Calls that only read may be anywhere. Spark runs any other one as soon as it meets it, also below
+# other relations and in a plan that is only to be explained: so it must be a plan's root.
 
 
 _CATALOG: Final = "spark_catalog"
@@ -66,7 +66,7 @@ READING: Final = members(
 
 
 def read_nested(message: Any, found: PlanFindings) -> None:
-    """Take a call that stands inside another plan; RefusedError unless it only looks."""
+    """Add a call inside another plan; raises RefusedError unless it only reads."""
     kind = message.WhichOneof("cat_type")
     if kind not in READING:
         raise parsing.refused_nesting(f"spark.catalog's {kind}")
@@ -74,7 +74,7 @@ def read_nested(message: Any, found: PlanFindings) -> None:
 
 
 def read_root(message: Any) -> PlanReading:
-    """Return the reading of a call that is all of a plan."""
+    """Return the reading of a call that is the whole plan."""
     kind = message.WhichOneof("cat_type")
     if kind in READING:
         found = PlanFindings()
@@ -86,17 +86,17 @@ def read_root(message: Any) -> PlanReading:
 
 
 def _look(message: Any, found: PlanFindings) -> None:
-    """Take the table that a call describes; of all others it gives only the names."""
+    """Add the table that a call describes; other calls give only names."""
     found.names_known = False
     fields = message.DESCRIPTOR.fields_by_name
     if "table_name" not in fields:
         return
-    if "db_name" in fields and message.HasField("db_name"):  # neither is parsed by Spark
+    if "db_name" in fields and message.HasField("db_name"):  # Spark parses neither
         found.names.add((_CATALOG, message.db_name, message.table_name))
         return
     name = name_in(message.table_name, "is asked about")
     found.names.add(name)
-    if len(name) == 2:  # Spark looks there first, whatever the session's catalog is
+    if len(name) == 2:  # Spark looks there first, not in the session's catalog
         found.names.add((_CATALOG, *name))
 
 
@@ -157,7 +157,7 @@ def _drop_global(message: Any) -> PlanReading:
 
 
 def _cache(message: Any) -> PlanReading:
-    """Of this server alone; after a failover it is simply cold, or fresh."""
+    """Return the reading of a caching call, which holds for this server only."""
     found, fields = PlanFindings(), message.DESCRIPTOR.fields_by_name
     if "path" in fields:
         found.paths.add(message.path)
@@ -186,4 +186,4 @@ NAMED: Final[dict[str, Callable[[Any], PlanReading]]] = {
     "create_database": _create_database,
     "drop_database": _drop_database,
 }
-"""These do more than look."""
+"""Calls that do more than read."""

@@ -1,4 +1,4 @@
-"""From a plan's reading to its class: names completed, its SQL texts classified, rules asked."""
+"""From a plan's reading to its class: names completed, its SQL texts classified, rules applied."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def classify_plan(
 ) -> Classified:
     """Return a plan's kind, tables and class; raises RefusedError.
 
-    ``parsed``: what those of its texts are that `unparsed` gives. ``there``: the table that it
-    writes exists already, which makes some saves plain INSERTs. Where the plan is a SQL text
-    (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
+    ``parsed``: the results for those of its texts that `unparsed` gives. ``there``: the table that
+    it writes exists already, which makes some saves plain INSERTs. If the plan is a SQL text
+    (RUNS_SQL), the class is that text's, and ``sql`` the text; otherwise ``sql`` is "".
     """
     if reading.user_code and context.rights.bounded:
         raise _code_forbidden(context.rights.tables)
@@ -94,7 +94,7 @@ def _classified(
 
 
 def unparsed(reading: PlanReading, context: Context, bounds: Bounds = _BOUNDS) -> Iterator[str]:
-    """Yield the statements in a plan whose words do not show their kind.
+    """Yield the statements in a plan that their words do not classify.
 
     Raises RefusedError.
     """
@@ -115,7 +115,7 @@ def _parts(reading: PlanReading) -> list[SqlPart]:
 
 
 def _read(reading: PlanReading, context: Context, rules: Rules) -> Recognised:
-    """Return the names in a plan itself, as one query; RefusedError for files that it may not."""
+    """Return the names in a plan itself, as one query; RefusedError for forbidden files."""
     for name in reading.names:
         refuse_own(name, context)
     found = {path_of(name) for name in reading.names} - {""}
@@ -146,7 +146,7 @@ def _decided(
 
 
 def check_class(classified: Classified, does: Does) -> None:
-    """Refuse what a rule makes a plan be that it cannot be."""
+    """Raise RefusedError if a rule gives a plan a class that it cannot have."""
     if classified.operation_class not in _CLASSES[does]:
         raise RefusedError(
             ErrorClass.REFUSED_BY_RULE,

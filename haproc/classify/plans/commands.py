@@ -22,7 +22,7 @@ from haproc.classify.plans.parsing import (
 from haproc.classify.plans.relations import has_sql, sql_of, walk
 from haproc.failure import ErrorClass
 
-# ``df.write`` and ``df.writeTo``: what is written, how, and under which options.
+# ``df.write`` and ``df.writeTo``: target, mode and options.
 
 
 _V1: Any = protos.commands.WriteOperation
@@ -56,7 +56,7 @@ _CONDITION: Final = "replacewhere"
 
 
 def save(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of ``df.write``: of a query where it goes nowhere (``noop``)."""
+    """Return the reading of ``df.write``; that of a query if it writes nothing (``noop``)."""
     expressions.check(message, found)
     if message.WhichOneof("save_type") != "table":
         return _save_elsewhere(message, found)
@@ -126,7 +126,7 @@ def _take_options(options: Any, mode: Mode, found: PlanFindings) -> None:
 
 
 def _save_elsewhere(message: Any, found: PlanFindings) -> PlanReading:
-    """``save()``: to a path, or to a source that keeps what it is given, or nowhere."""
+    """Return the reading of ``save()`` to nowhere; refuse a path, or another system as target."""
     path = message.path if message.WhichOneof("save_type") == "path" else ""
     path = path or next((v for key, v in message.options.items() if locates(key)), "")
     if message.source.lower() == "noop" and not path:
@@ -142,8 +142,8 @@ def _save_elsewhere(message: Any, found: PlanFindings) -> PlanReading:
 
 # Requests beside plans: AnalyzePlan, which explains some.
 #
-# To explain a plan Spark has to analyse it, and what writes by a relation writes while it is
-# analysed. So all that is to be explained must only read, whatever is asked of it.
+# To explain a plan Spark has to analyse it, and a relation that writes does so while it is
+# analysed. So every plan to explain must only read, for any question.
 
 
 EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -154,7 +154,7 @@ EXPLAINED: Final[Mapping[str, tuple[str, ...]]] = {
     "unpersist": ("relation",),
     "get_storage_level": ("relation",),
 }
-"""Questions about plans or relations, and the places of these."""
+"""Questions about plans or relations, and the fields that hold these."""
 PLAIN: Final = members("spark_version ddl_parse json_to_ddl")
 """Questions without a plan."""
 
@@ -197,21 +197,21 @@ def _take(relation: Any, found: PlanFindings) -> None:
     expressions.check(relation, found)
 
 
-# What a plan does: its root or command, each kind that there is in a table.
+# The effect of a plan: its root or command, each known kind in a table.
 
 
 def read_plan(plan: Any, data: bytes | None = None) -> PlanReading:
     """Return the reading of a plan, parsed by `parsing.parse`; RefusedError if it may not run.
 
-    A plan that its client has compressed is read as what it was before (`parsing.opened`).
-    ``data``: the bytes that it was parsed from, or of all of its request; saves writing them anew.
+    A compressed plan is decompressed first (`parsing.opened`). ``data``: the bytes of the plan, or
+    of its whole request; they save a second serialization.
     """
     whole = opened(plan)
     return read_opened(whole, data if whole is plan else None)
 
 
 def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
-    """Return the same of a plan that is not compressed, or not any more."""
+    """Return the reading of a plan that is not compressed; arguments as for `read_plan`."""
     kind = plan.WhichOneof("op_type")
     if kind == "root":
         return _root(plan.root, data)
@@ -227,7 +227,7 @@ def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
 
 
 def _root(relation: Any, data: bytes | None) -> PlanReading:
-    """A query, or a call of the catalog, which may do anything."""
+    """Return the reading of a query, or of a catalog call, which may have any effect."""
     if relation.WhichOneof("rel_type") == "catalog":
         return catalog.read_root(relation.catalog)
     found = PlanFindings()
@@ -241,7 +241,7 @@ def _root(relation: Any, data: bytes | None) -> PlanReading:
 
 
 def _sql_command(message: Any) -> PlanReading:
-    """A SQL text by itself, or with the DataFrames that it reads."""
+    """Return the reading of a SQL text, alone or with the DataFrames that it reads."""
     command, message = message, _in_todays_form(message)
     if not has_sql(message):
         raise parsing.refused_unknown("a SQL command without a text")
@@ -253,7 +253,7 @@ def _sql_command(message: Any) -> PlanReading:
 
 
 def _in_todays_form(command: Any) -> Any:
-    """Return the relation that a command of an older client would hold today."""
+    """Return the relation that an older client's command would hold today."""
     if command.HasField("input"):
         return command.input
     relation = protos.relations.Relation()
@@ -295,7 +295,7 @@ def _resources(message: Any) -> PlanReading:
 def _writes(
     read: Callable[[Any, PlanFindings], PlanReading], source: str = "input"
 ) -> Callable[[Any], PlanReading]:
-    """Return the reader of such a command: first of the rows that it takes, then of itself."""
+    """Return the reader of a command: first of the rows that it takes, then of itself."""
 
     def written(message: Any) -> PlanReading:
         found = PlanFindings()

@@ -1,4 +1,4 @@
-"""Delta's own API over Spark Connect: its messages, and what each kind of them does."""
+"""Delta's own API over Spark Connect: its messages, and the effect of each kind of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from haproc.failure import ErrorClass
 
 # The messages of Delta Connect, made from a table of their fields.
 #
-# They come in Delta's Python package, which HAProc does not need for anything else. Their pool is
-# one of their own, so that they do not meet those of that package if it is there. As in Delta 4.4.
+# They come in Delta's Python package, which HAProc does not need for anything else. They have their
+# own pool, so that they do not collide with those of that package. As in Delta 4.4.
 
 
 _FIELDS: Final = """
@@ -69,8 +69,8 @@ Assignments           | 1 assignments Assignment*
 Assignment            | 1 field spark.Expression, 2 value spark.Expression
 OptimizeTable         | 1 table DeltaTable, 2 partition_filters string*, 3 zorder_columns string*
 """
-"""Each message's fields. All but messages, lists and maps are optional, so that each can be seen to
-be set or not; members of a choice are distinguished by that, too."""
+"""Each message's fields. All except messages, lists and maps are optional, so that each shows if it
+is set; this distinguishes the members of a choice, too."""
 _File = descriptor_pb2.FileDescriptorProto
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS: Final = {
@@ -157,18 +157,17 @@ DeltaRelation: Any = message_factory.GetMessageClass(
 )
 
 
-# Delta's own API over Spark Connect: extensions of plans, each kind that there is in a table.
+# Delta's own API over Spark Connect: extensions of plans, each known kind in a table.
 #
 # ``DeltaTable`` writes by relations as well as by commands: update, delete, merge, optimize,
-# restore and convert run as soon as Spark meets them, wherever they stand, so they have to be a
-# plan's root.
+# restore and convert run as soon as Spark meets them, at any place, so they must be a plan's root.
 
 
 EXTENSIONS_MAX: Final = 200
-"""In one plan; each is parsed by itself. Chosen, not measured."""
+"""The most extensions in one plan; each is parsed separately. Chosen, not measured."""
 READING: Final = members("scan describe_history describe_detail is_delta_table")
 VERSIONS: Final = "versions of a table"
-"""Named among a plan's relations if it shows versions, which differ from cluster to cluster."""
+"""Added to a plan's relations if it shows versions, which differ from cluster to cluster."""
 
 Walk = Callable[[Any, PlanFindings], None]
 
@@ -179,7 +178,7 @@ def relation_in(extension: Any, found: PlanFindings) -> Any:
 
 
 def kind_of(message: Any) -> str:
-    """Return the relation or command that is set; RefusedError unless it is one."""
+    """Return the name of the relation or command that is set; RefusedError unless it is one."""
     kinds: list[str] = [each.name for each, _ in message.ListFields()]
     if len(kinds) != 1:
         raise parsing.refused_unknown("an extension of Delta's of no kind that there is")
@@ -187,7 +186,7 @@ def kind_of(message: Any) -> str:
 
 
 def read_nested(extension: Any, found: PlanFindings) -> None:
-    """Take what stands inside a plan; RefusedError unless it only reads."""
+    """Add a relation inside a plan; raises RefusedError unless it only reads."""
     relation = relation_in(extension, found)
     kind = kind_of(relation)
     if kind not in READING:
@@ -205,7 +204,7 @@ def read_nested(extension: Any, found: PlanFindings) -> None:
 
 
 def read_root(relation: Any, found: PlanFindings, walk: Walk) -> PlanReading:
-    """Return the reading of a relation that writes, and is all of a plan."""
+    """Return the reading of a relation that writes, and is the whole plan."""
     kind = kind_of(relation)
     message = getattr(relation, kind)
     if kind not in WRITING:
@@ -246,7 +245,7 @@ def _name(table: Any) -> tuple[str, ...]:
 
 
 def _scanned(relation: Any, found: PlanFindings) -> tuple[str, ...]:
-    """Return the name of the table that an UPDATE, DELETE or MERGE is for, alias or not."""
+    """Return the target's name of an UPDATE, DELETE or MERGE, with or without an alias."""
     kind = relation.WhichOneof("rel_type")
     while kind == "subquery_alias":
         relation = relation.subquery_alias.input

@@ -1,9 +1,9 @@
-"""The expressions of a plan: gone into only where something in them could matter.
+"""The expressions of a plan, searched only if something in them could matter.
 
-They are most of a plan, and for a query it mostly doesn't matter what they compute. So for a query
-one look at its bytes shows if it may contain such a part (`_suspicious`); only then its expressions
-are gone through. For a write they always are, since what decides whether clusters compute the same
-stands there: names of functions, SQL texts, code of the user's.
+Expressions are most of a plan, and for a query it mostly doesn't matter what they compute. So for a
+query a check of its bytes shows if it may contain a relevant part (`_suspicious`); only then its
+expressions are searched. For a write they always are: they contain names of functions, SQL texts
+and the user's code, which decide if all clusters compute the same.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SUSPECT: Final = (
 )
 """Bytes in every plan that calls any of these, or contains such an object."""
 _SUBQUERY: Final = re.compile(rb"\([^\w(]*+(?:select|with|from|table|values|map|reduce)\b")
-"""A query in parentheses, whatever stands between: spaces, comments."""
+"""A query in parentheses, with any spaces and comments between."""
 _LETTERS: Final = (("ſ".encode(), b"s"), ("ı".encode(), b"i"))
-"""All that are no letters of ASCII, and become some in upper case."""
+"""All letters outside of ASCII with an upper case in ASCII."""
 COMPUTING: Final = members(
     """
     literal unresolved_attribute unresolved_star alias cast unresolved_regex sort_order
@@ -46,20 +46,20 @@ COMPUTING: Final = members(
     subquery_expression direct_shuffle_partition_id
     """
 )
-"""Expressions that only compute, from what stands in them."""
+"""Expressions that only compute, from their parts."""
 NUMBERS: Final = members(
     """
     boolean byte short integer long float double decimal binary date time timestamp timestamp_ntz
     calendar_interval year_month_interval day_time_interval
     """
 )
-"""Literals of which all is known by their kind."""
+"""Literals that are fully known by their kind."""
 
 
 def check(message: Any, found: PlanFindings, data: bytes | None = None) -> None:
-    """Go through the expressions of a query if any could do more than compute.
+    """Search the expressions of a query if any could do more than compute.
 
-    ``data``: the bytes that it was parsed from, or any that hold those, if they are at hand.
+    ``data``: the bytes that it was parsed from, or bytes that contain those, if available.
     """
     if _suspicious(message.SerializeToString() if data is None else data):
         take(message, found)
@@ -67,22 +67,22 @@ def check(message: Any, found: PlanFindings, data: bytes | None = None) -> None:
 
 def _suspicious(data: bytes) -> bool:
     lowered = data.lower()
-    # Bytes that are no letters of ASCII stay as they are, but for those that Spark's lexer takes
-    # for such letters.
+    # Bytes that are no letters of ASCII stay unchanged, except those that Spark's lexer reads as
+    # such letters.
     for written, letter in _LETTERS:
         lowered = lowered.replace(written, letter)
     return any(each in lowered for each in _SUSPECT) or _SUBQUERY.search(lowered) is not None
 
 
 def take(message: Any, found: PlanFindings) -> None:
-    """Collect functions, SQL texts and code from all expressions of a message."""
+    """Add functions, SQL texts and code from all expressions of a message."""
     for each in _below(message):
         if each.DESCRIPTOR.full_name == _EXPRESSION:
             _entered(each, found)
 
 
 def check_count(message: Any, most: int) -> None:
-    """Refuse a plan of more expressions than Spark surely reads, as a text of more words."""
+    """Raise RefusedError for a plan with more expressions than ``most``, as for long texts."""
     count = sum(1 for _ in islice(_below(message, numbers=True), most + 1))
     if count > most:
         raise RefusedError(
@@ -93,10 +93,10 @@ def check_count(message: Any, most: int) -> None:
 
 
 def _below(message: Any, *, numbers: bool = False) -> Iterator[Any]:
-    """Yield the message and all in it that may hold expressions or literals, in their order.
+    """Yield the message and all parts that may hold expressions or literals, in their order.
 
-    Numbers and their like are passed over, unless they are asked for: there may be hundreds of
-    thousands in a plan.
+    Numbers and similar literals are skipped unless ``numbers`` is set: a plan may have hundreds of
+    thousands.
     """
     stack = [message]
     while stack:
@@ -128,9 +128,9 @@ def _below(message: Any, *, numbers: bool = False) -> Iterator[Any]:
 
 @cache
 def _holding(kind: Any) -> tuple[tuple[str, bool, bool], ...] | str:
-    """Return the fields in which such may stand; whether each is a map, or repeats.
+    """Return the fields that may hold such parts: name, True for a map, True for a list.
 
-    Of an expression, which is one of many: the name of that choice.
+    For an expression, which is one of many kinds: the name of that choice.
     """
     if kind.DESCRIPTOR.full_name == _EXPRESSION:
         return "expr_type"
@@ -174,7 +174,7 @@ def _entered(expression: Any, found: PlanFindings) -> None:
 
 
 def called(message: Any, found: PlanFindings) -> None:
-    """Take the call of a function by its name."""
+    """Add the call of a function by its name."""
     parts = parts_of(message.function_name) or (message.function_name,)
     name = parts[-1].lower()
     if name in HIDING:
@@ -183,6 +183,6 @@ def called(message: Any, found: PlanFindings) -> None:
 
 
 def check_code(function: Any) -> None:
-    """Refuse a function of the user's that is not in Python."""
+    """Raise RefusedError for a user's function that is not in Python."""
     if function.WhichOneof("function") not in ("python_udf", "python_udtf"):
         raise parsing.refused_jvm_code(f"the function {function.function_name[:100]}")

@@ -1,4 +1,4 @@
-"""Plans as messages: parsed within bounds, the facts read of them, and why one is refused."""
+"""Plans as messages: parsed within bounds, the facts read from them, and the reasons to refuse."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from haproc.failure import ErrorClass
 
 
 class Does(StrEnum):
-    """The effect of running a plan; decides its way."""
+    """The effect of running a plan; decides its class."""
 
     QUERIES = "queries"
     """Its relations only read."""
     RUNS_SQL = "runs_sql"
     """It is a SQL text: the text decides the effect."""
     CHANGES_SESSION = "changes_session"
-    """It changes the state of the client's session alone, and can be done again in another."""
+    """It changes only the state of the client's session, and can be repeated in another session."""
     HOLDS = "holds"
-    """It makes or drops what only this server's session holds: a checkpoint, a model."""
+    """It makes or drops an object of this server's session: a checkpoint, a model."""
     WRITES = "writes"
     """It changes the ring's tables or catalog."""
 
@@ -35,13 +35,13 @@ class Mode(StrEnum):
     """The way in which a plan writes its rows into its target."""
 
     SAVE_ERROR = "save_error"
-    """``saveAsTable``: makes the table; an error if it is there."""
+    """``saveAsTable``: makes the table; an error if it exists."""
     SAVE_IGNORE = "save_ignore"
-    """``saveAsTable``: makes the table; nothing if it is there."""
+    """``saveAsTable``: makes the table; nothing if it exists."""
     SAVE_APPEND = "save_append"
-    """``saveAsTable``: appends; makes the table if it isn't there."""
+    """``saveAsTable``: appends; makes the table if it does not exist."""
     SAVE_OVERWRITE = "save_overwrite"
-    """``saveAsTable``: replaces what the table holds; makes it if it isn't there."""
+    """``saveAsTable``: replaces the table's content; makes it if it does not exist."""
     INSERT = "insert"
     """``insertInto``: appends by position."""
     INSERT_OVERWRITE = "insert_overwrite"
@@ -70,12 +70,12 @@ class SqlPart:
 
 @dataclass(frozen=True, slots=True)
 class PlanReading:
-    """The facts that a plan contains; names are as it gives them, not yet completed.
+    """The facts that a plan contains; names are as in the plan, not yet completed.
 
-    ``target`` is what is written, or the name of what changes in the session. ``names`` are the
-    tables and views that are read, ``sqls`` the SQL texts that stand as relations (each has to be
-    a query by itself), ``paths`` the files. ``blobs`` are the hashes of the session's cached
-    artifacts, ``handles`` what only the session of one server has.
+    ``target``: the written object, or the name of the session's changed object. ``names``: the
+    tables and views that are read. ``sqls``: the SQL texts that are relations (each must be a
+    query). ``paths``: the files. ``blobs``: the hashes of the session's cached artifacts.
+    ``handles``: the ids of objects that only one server's session has.
     """
 
     does: Does
@@ -83,7 +83,7 @@ class PlanReading:
     target: tuple[str, ...] = ()
     mode: Mode | None = None
     kind_if_there: Kind | None = None
-    """The kind, where it is another one if the target exists already."""
+    """The kind if the target exists already, if that makes a difference."""
     evolves: bool = False
     """True if the write may change its target's columns."""
     sql: SqlPart | None = None
@@ -96,7 +96,7 @@ class PlanReading:
     user_code: bool = False
     """True if it contains the user's own functions, table functions or the like."""
     expressions: tuple[str, ...] = ()
-    """SQL texts that stand for single expressions; empty where nothing in them could matter."""
+    """SQL texts of single expressions; empty if nothing in them could matter."""
     functions: frozenset[str] = frozenset()
     """Names of the functions that it calls, in lower case; only of writes."""
     names_known: bool = True
@@ -126,7 +126,7 @@ class PlanFindings:
     columns: int = 0
 
     def reading(self, does: Does, kind: Kind, **more: Any) -> PlanReading:
-        """Return all that was found as the reading of a plan."""
+        """Return all collected facts as the reading of a plan."""
         return PlanReading(
             does,
             kind,
@@ -149,11 +149,11 @@ class PlanFindings:
 
 
 def members(text: str) -> frozenset[str]:
-    """Return the names in a text, of which each is a field in one of Spark Connect's choices."""
+    """Return the names in a text; each is a field in one of Spark Connect's choices."""
     return frozenset(text.split())
 
 
-# Why a plan is not run, and what to do instead.
+# The reasons for which a plan is not run, with the remedy.
 
 
 def refused_unknown(what: str) -> RefusedError:
@@ -166,7 +166,7 @@ def refused_unknown(what: str) -> RefusedError:
 
 
 def refused_stream(what: str) -> RefusedError:
-    """Return the error of whatever has to do with streams."""
+    """Return the error of a plan or command about streams."""
     return RefusedError(
         ErrorClass.STREAMING,
         f"{what}: a stream runs on one cluster's server, beside the order of writes",
@@ -176,7 +176,7 @@ def refused_stream(what: str) -> RefusedError:
 
 
 def refused_nesting(what: str) -> RefusedError:
-    """Return the error of what has an effect and stands where only queries may."""
+    """Return the error of a part with an effect at a place where only queries may be."""
     return RefusedError(
         ErrorClass.NESTED_WRITE,
         f"{what} stands inside another plan, where only what reads may stand",
@@ -214,7 +214,7 @@ def refused_jvm_code(what: str) -> RefusedError:
 
 
 def refused_name(text: str, use: str) -> RefusedError:
-    """Return the error of a text that names nothing, where a name stands."""
+    """Return the error of a text that is no name; ``use``: the name's purpose."""
     return RefusedError(
         ErrorClass.TABLE_NAME,
         f"{text[:100]!r}, which {use}, is not a name",
@@ -223,7 +223,7 @@ def refused_name(text: str, use: str) -> RefusedError:
 
 
 def refused_hiding(function: str) -> RefusedError:
-    """Return the error of a function that runs what its arguments name."""
+    """Return the error of a function that runs code named by its arguments."""
     return RefusedError(
         ErrorClass.UNCLASSIFIED,
         f"{function}() runs arbitrary code",
@@ -242,18 +242,18 @@ def name_in(text: str, use: str) -> tuple[str, ...]:
     return parts
 
 
-# From bytes to protocol buffers, bounded, and with nothing in them that is not known here.
+# From bytes to protocol buffers, with bounds, and without unknown parts.
 #
-# Spark goes into a plan by recursion, as into a statement (`haproc.classify.bounds`), so how deep
-# it may nest is bounded here, for queries, too. What a newer client sends in fields that the
-# messages of this version do not have would be passed over, here but perhaps not by Spark: a
-# message that holds any is refused.
+# Spark follows a plan by recursion, as a statement (`haproc.classify.bounds`), so its nesting is
+# bounded here, for queries, too. A newer client may send fields that the messages of this version
+# do not have. HAProc would ignore them, and perhaps Spark would not: so a message with such fields
+# is refused.
 
 
 DEPTH_MAX = 400
-"""Messages inside each other: 198 steps of a DataFrame or calls of functions, two for each."""
+"""The most nested messages: 198 steps of a DataFrame or calls of functions, two for each."""
 OPENED_BYTES_MAX = 128 << 20
-"""A compressed plan's size when it is opened: as large as any message that comes."""
+"""The largest size of a decompressed plan: as large as any message that comes."""
 
 _Compressed = protos.base.Plan.CompressedOperation
 
@@ -268,7 +268,7 @@ def parse(kind: Any, data: bytes) -> Any:
 
 
 def opened(plan: Any) -> Any:
-    """Return the plan as it was before its client compressed it."""
+    """Return the plan, decompressed if its client compressed it."""
     if plan.WhichOneof("op_type") != "compressed_operation":
         return plan
     packed = plan.compressed_operation
@@ -295,7 +295,7 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 
 def _check_known(kind: Any, data: bytes, known: Any) -> None:
-    """Refuse unless the sizes differ only because another writer spelt the same otherwise."""
+    """Raise RefusedError unless sizes differ only by another encoding of the same fields."""
     if _parsed(kind, data).ByteSize() != known.ByteSize():
         raise refused_unknown("a field of a newer version of Spark Connect")
 

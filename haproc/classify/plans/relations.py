@@ -1,4 +1,4 @@
-"""The relations of a plan, and those of models of ``pyspark.ml``: what each one reads."""
+"""The relations of a plan, and those of ``pyspark.ml`` models: the objects that each reads."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from haproc.failure import ErrorClass
 
 # Models of ``pyspark.ml``: objects of one server's session, and the relations that use them.
 #
-# A model is gone with the server that fitted it. What reads or writes one as files is refused, and
-# so is whatever runs a text or a class that only its parameters name.
+# A model is lost with the server that fitted it. Reading or writing models as files is refused, and
+# so is an operator that runs a text or a class named only by its parameters.
 
 
 HOLDING: Final = members(
@@ -32,7 +32,7 @@ _RUNS_SQL: Final = "SQLTransformer"
 
 
 def read_relation(message: Any, found: PlanFindings) -> None:
-    """Take a model's relation: what it transforms stands below it."""
+    """Add a model's relation; the rows that it transforms are below it."""
     kind = message.WhichOneof("ml_type")
     if kind == "transform":
         _take_operator(message.transform, found)
@@ -50,7 +50,7 @@ def _take_operator(message: Any, found: PlanFindings) -> None:
 
 
 def _check_operator(operator: Any) -> None:
-    """Refuse an operator that is not Spark's own, or runs a SQL text of its parameters."""
+    """Raise RefusedError for an operator that is not Spark's, or runs a SQL text."""
     if not operator.name.startswith(_OWN):
         raise parsing.refused_jvm_code(f"the operator {operator.name[:100]!r}")
     if operator.name.endswith(_RUNS_SQL):
@@ -62,7 +62,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def read_command(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of a command for models; its inputs have been taken."""
+    """Return the reading of a command for models; its inputs have been added."""
     kind = message.WhichOneof("command")
     if kind in FILES:
         raise RefusedError(
@@ -83,11 +83,11 @@ def read_command(message: Any, found: PlanFindings) -> PlanReading:
     return found.reading(Does.HOLDS, Kind.CACHE)
 
 
-# The relations of a plan: each one that there is, and what it reads.
+# The relations of a plan: each known kind, and the objects that it reads.
 #
-# Every relation that Spark Connect knows stands in one of the tables below; what stands in none is
-# refused. Relations are gone through with a stack of our own, however deep they nest. Nothing goes
-# into expressions here: no relation can stand in one (a test holds the messages to that).
+# Every relation that Spark Connect has is in one of the tables below; a relation in none is
+# refused. Relations are followed with an explicit stack, at any depth. Expressions are not searched
+# here: no relation can be inside one (a test checks the messages).
 
 
 _RELATION = protos.relations.Relation.DESCRIPTOR.full_name
@@ -102,27 +102,27 @@ READING: Final = members(
     deduplicate
     """
 )
-"""These only compute, from what stands below them."""
+"""Relations that only compute, from those below them."""
 COLUMNS: Final = {
     "project": "expressions",
     "with_columns": "aliases",
     "aggregate": "aggregate_expressions",
 }
-"""These compute columns, listed so."""
+"""Relations that compute columns, and the fields that list these."""
 USER_CODE: Final = members(
     """
     map_partitions group_map co_group_map apply_in_pandas_with_state
     common_inline_user_defined_table_function
     """
 )
-"""These run Python functions of the user's on their rows."""
+"""Relations that run the user's Python functions on their rows."""
 READING_FUNCTIONS: Final = frozenset(
     ["cloud_files", "read_files", "read_statestore", "table_changes", "table_changes_by_path"]
 )
-"""Table functions whose first argument is a table's name, or a path."""
+"""Table functions with a table's name or a path as first argument."""
 _TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"})
 COMPUTED_RANGE: Final = "range of computed values"
-"""Named among a plan's relations: the rest of them are the protocol's."""
+"""A name of HAProc's own among a plan's relations; all others are the protocol's."""
 REFUSED: Final = {
     "common_inline_user_defined_data_source": lambda: parsing.refused_source(
         "of your own", "a data source"
@@ -132,7 +132,7 @@ REFUSED: Final = {
 
 
 def walk(root: Any, found: PlanFindings) -> None:
-    """Collect what a relation and all below it read; raises RefusedError if any may do more."""
+    """Add the objects that a relation and all below it read; RefusedError if any may do more."""
     stack = [root]
     while stack:
         message = stack.pop()
@@ -146,7 +146,7 @@ def walk(root: Any, found: PlanFindings) -> None:
 
 
 def _entered(relation: Any, found: PlanFindings) -> Any:
-    """Take the facts of this relation itself, and return its message."""
+    """Add the facts of this relation itself, and return its message."""
     kind = relation.WhichOneof("rel_type")
     if kind is None:
         raise parsing.refused_unknown("a relation that is empty, or of a kind that is new")
@@ -196,7 +196,7 @@ def has_sql(relation: Any) -> bool:
 
 
 def sql_of(relation: Any) -> SqlPart:
-    """Return the text that such a relation is; its references are to be read by themselves."""
+    """Return the text of such a relation; its references are read separately."""
     inner = relation.with_relations.root if relation.HasField("with_relations") else relation
     message = inner.sql
     return SqlPart(
@@ -208,7 +208,7 @@ def sql_of(relation: Any) -> SqlPart:
 
 @cache
 def bearing(descriptor: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the fields that may hold relations, at whatever depth, and whether they repeat."""
+    """Return the fields that may hold relations at any depth, each with True if it repeats."""
     return tuple(
         (each.name, each.is_repeated)
         for each in descriptor.fields
@@ -256,7 +256,7 @@ def _data_source(message: Any, found: PlanFindings) -> None:
 
 
 def _take_options(options: Any, found: PlanFindings) -> None:
-    """Take the names of options, and the values of those that name a place."""
+    """Add the names of options, and the values of those that name a place."""
     for key in options:
         check_read_option(key)
     found.options.update(map(str.lower, options))
@@ -306,4 +306,4 @@ NAMED: Final[dict[str, Callable[[Any, PlanFindings], None]]] = {
     "chunked_cached_local_relation": _chunked,
     "extension": delta.read_nested,
 }
-"""These name what they read."""
+"""Relations that name the objects that they read."""
