@@ -1,4 +1,4 @@
-"""`haclient sql`: run one statement, a file of them, or a prompt. (Others: ``*_command*.py``.)
+"""`haclient sql`: run one statement, a file of them, or a prompt.
 
 Results go to standard output; which cluster answered, how long it took and every failover go to
 standard error. Exit codes: 0 all went well, 1 a statement was rejected, 2 wrong usage, 3 no server

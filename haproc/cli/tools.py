@@ -67,7 +67,7 @@ def classify_by_ring(
         return output.USAGE
     except UnansweredError as error:
         output.error(f"{error}; is the ring up, and HACLIENT_TOKEN a user's token?")
-        return output.FAILED
+        return output.NOT_READY
     if rules is not None:
         found = [under(each, rules, options.user) for each in found]
     if options.json:

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
+from dmq import TrimmedError
 from haproc.failure import ErrorClass, refused
 from haproc.membership.peers import CopyFailure, Enrolled
 from haproc.membership.state import Cause, Divergence, State
@@ -119,12 +120,11 @@ class Receiver:
         None if a copy is needed and impossible; the state says why.
         """
         core = self._core
-        log_start = await core.own_log.reaching(core.log.start)
         is_new = progress.low == 0 and progress.born == core.own_log.epoch
         if progress.copying is None and not is_new:
             return progress
-        member, founded = await self._standing(log_start)
-        if progress.copying is None and member and founded and log_start == 0:
+        member, has_all = await self._standing()
+        if progress.copying is None and member and has_all:
             return progress
         if not member:  # the copy is made once it is a member
             return replace(progress, copying=progress.copying or CopyRequest())
@@ -153,15 +153,23 @@ class Receiver:
             self._taking.failed(error)
             return None
 
-    async def _standing(self, start: int) -> tuple[bool, bool]:
-        """Return two booleans: this cluster is a member; no record says that it joined later.
+    async def _standing(self) -> tuple[bool, bool]:
+        """Return two booleans: this cluster is a member; it can begin with the first operation.
 
         Read from the records that the log still has. A cluster that joined later cannot begin with
         the log's first operation: the others may have had tables before it.
         """
         core, enrolled, founded = self._core, Enrolled(), True
+        start = await core.own_log.reaching(core.log.start)
+        is_whole = start == 0
         end = await core.own_log.reaching(core.log.end)
-        while start < end and (entries := await core.own_log.read(start)):
+        while start < end:
+            try:
+                entries = await core.own_log.read(start)
+            except TrimmedError:
+                # Another HAProc trims; the newest record with the members stays in the log.
+                start, is_whole = await core.own_log.reaching(core.log.start), False
+                continue
             for entry in entries:
                 if entry.record.kind != "members":
                     continue
@@ -172,8 +180,10 @@ class Receiver:
                     enrolled = known if first else enrolled_after(enrolled, entry.offset, roster)
                     joins = roster.change is Change.JOIN and roster.cluster == core.me
                     founded = founded and not joins
+            if not entries:
+                break
             start = entries[-1].offset + 1
-        return enrolled.names is None or core.me in enrolled.names, founded
+        return enrolled.names is None or core.me in enrolled.names, founded and is_whole
 
     async def _is_empty(self) -> bool:
         found = await self._taking.asking(self._core.engine.copies().inventory)

@@ -100,7 +100,13 @@ async def operations_below(core: Core, end: int) -> bool:
     start = await core.log.start()
     if start > 0 or end > CHECK_RECORDS_MAX:
         return True
-    while start < end and (entries := await core.log.read(start)):
+    while start < end:
+        try:
+            entries = await core.log.read(start)
+        except TrimmedError:
+            return True
+        if not entries:
+            break
         for entry in entries:
             if entry.offset < end and isinstance(from_record(entry.record), Operation):
                 return True

@@ -65,6 +65,7 @@ class SimLog(_Reaching):
     def __init__(self, ring: Ring, life: Life) -> None:
         super().__init__(ring, life)
         self._log = MemoryLog(ring.store)
+        self.of = life.node.name
 
     async def append(self, records: Sequence[Record]) -> list[int]:
         return await self._reach(lambda: self._log.append(records))

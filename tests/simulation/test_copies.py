@@ -15,6 +15,7 @@ from haproc.replicate.agree import donating
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.control import Copy
 from tests.simulation.directed import CREATE, Stage, ddl, story
+from tests.simulation.log import SimLog
 from tests.simulation.ring import LIMITS, Node, cluster_of
 from tests.simulation.scenario import insert, operation
 
@@ -75,6 +76,32 @@ def test_new_cluster_copies_what_the_trimmed_log_lacks() -> None:
         stage.check_equal(*"abcd")
         await writes(stage, 3, by="d")
         await stage.ready(*"abcd")
+        stage.check_equal(*"abcd")
+
+    story(tell, limits=SHORT)
+
+
+def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, trimmed = SimLog.start, list[int]()
+
+    async def start(log: SimLog) -> int:
+        found = await original(log)
+        if log.of == "d" and not trimmed:
+            trimmed.append(found)
+            await log.trim(found + 1)  # as another HAProc may at this moment
+        return found
+
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await writes(stage, 40)
+        await stage.until(lambda: stage.ring.store.start > 0)
+        node = await join(stage, "d")
+        monkeypatch.setattr(SimLog, "start", start)
+        node.start()
+        await stage.ready(*"abcd")
+        assert len(trimmed) == 1
         stage.check_equal(*"abcd")
 
     story(tell, limits=SHORT)
