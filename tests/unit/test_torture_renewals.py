@@ -67,8 +67,13 @@ def test_rebuild_is_over_when_a_new_process_serves(history: History) -> None:
     assert end(history, Deed.REBUILD, status(), {}, *later) == "done"
 
 
-def test_rebuild_that_nobody_answers_is_refused(history: History) -> None:
-    assert end(history, Deed.REBUILD, None) == "refused: silent"
+def test_rebuild_is_asked_for_again_where_a_kill_took_the_answer(history: History) -> None:
+    assert end(history, Deed.REBUILD, None, status(), None, {}, status(incarnation="2")) == "done"
+
+
+def test_rebuild_that_nobody_answers_is_refused(history: History, monkeypatch: Any) -> None:
+    monkeypatch.setattr(renewals, "OVER_S", 0.05)
+    assert end(history, Deed.REBUILD, *[None] * 10_000) == "refused: silent"
 
 
 def test_repair_is_over_when_the_cluster_serves_again(history: History) -> None:

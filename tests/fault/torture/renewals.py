@@ -14,6 +14,7 @@ import sys
 from typing import Any, Final
 
 from haproc.cli.queue import Asker, AskError
+from haproc.failure import ErrorClass
 from haproc.membership.state import State
 from tests.fault.torture.history import History
 from tests.fault.torture.part import Part
@@ -79,8 +80,8 @@ class Renewals(Part):
 
     async def _rebuild(self, name: str) -> str:
         try:
-            before = (await self._ask(name, "GET", "/ha/v1/status"))["incarnation"]
-            await self._ask(name, "POST", "/ha/v1/rebuild", {"cluster": name, "donor": ""})
+            before = (await self._insist(name, "GET", "/ha/v1/status"))["incarnation"]
+            await self._insist(name, "POST", "/ha/v1/rebuild", {"cluster": name, "donor": ""})
         except AskError as error:
             return f"refused: {error}"
         return await self._until(
@@ -90,7 +91,7 @@ class Renewals(Part):
     async def _repair(self, name: str, table: str) -> str:
         body = {"cluster": name, "table": table, "donor": ""}
         try:
-            offset = (await self._ask(name, "POST", "/ha/v1/repair", body))["offset"]
+            offset = (await self._insist(name, "POST", "/ha/v1/repair", body))["offset"]
         except AskError as error:
             return f"refused: {error}"
         self._history.write("renewal", deed=Deed.REPAIR, name=name, table=table, offset=offset)
@@ -124,6 +125,18 @@ class Renewals(Part):
             if over(status):
                 return "done"
         return f"not over: {state}"
+
+    async def _insist(self, name: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Ask, and again where a kill took the answer or the cluster cannot yet; else AskError."""
+        end_s = self._history.now() + OVER_S
+        while True:
+            try:
+                return await self._ask(name, method, path, body)
+            except AskError as error:
+                passes = error.error_class in ("", ErrorClass.NOT_NOW)
+                if not passes or self._history.now() >= end_s or self._stopped.is_set():
+                    raise
+            await asyncio.sleep(_POLL_S)
 
     async def _ask(self, name: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
         try:
