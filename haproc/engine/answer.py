@@ -72,7 +72,7 @@ class SparkAnswer:
         closes.add_done_callback(self._wake)
         try:
             while not (self._report.has_begun or closes.done()):
-                await self._arrived(self._next())
+                await self._arrived(self._next(), closes)
                 if not closes.done():
                     self._taken()
         except StopAsyncIteration:
@@ -116,9 +116,12 @@ class SparkAnswer:
     async def _read(self) -> Any:
         return await anext(self._messages, _END)
 
-    async def _arrived(self, reading: asyncio.Future[Any]) -> None:
-        """Wait for a read, for the end of the time, or for `follow` to be stopped."""
-        if not (reading.done() or self._is_over):
+    async def _arrived(
+        self, reading: asyncio.Future[Any], stops: asyncio.Future[Any] | None = None
+    ) -> None:
+        """Wait for a read, for the end of the time, or for ``stops``."""
+        # A wake-up may be that of the read before: its reader can be quicker than its callback.
+        while not (reading.done() or self._is_over or (stops is not None and stops.done())):
             self._waiter = self._loop.create_future()
             await self._waiter
 

@@ -62,5 +62,5 @@ async def test_command_says_why_nobody_answers(
 ) -> None:
     async with door(tmp_path, users=USERS) as rig:
         command = ["classify", "--server", rig.url, "SELECT 1"]
-        assert await asyncio.to_thread(main, command) == 1
+        assert await asyncio.to_thread(main, command) == 3
     assert "token" in capsys.readouterr().err

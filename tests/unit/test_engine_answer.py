@@ -62,6 +62,33 @@ def answer_of(call: Call, timeout_s: float = 60.0) -> SparkAnswer:
     return SparkAnswer(call, timeout_s, Reports(lambda: 0.0))
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_reader_that_is_quicker_than_a_reads_callback_waits_for_the_next_message(
+    turns: int,
+) -> None:
+    call, go = Call(), asyncio.Event()
+    answer = answer_of(call)
+    answer._next()
+    await asyncio.sleep(0)  # the read waits for a message
+
+    async def read() -> list[Any]:
+        await go.wait()
+        return [await anext(answer), await anext(answer)]
+
+    reader = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    # In one turn of the loop (that of one of the tests) the first read ends, and its reader asks
+    # for the next message.
+    call.messages.put_nowait("a")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    go.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    call.messages.put_nowait("b")
+    assert await reader == ["a", "b"]
+
+
 async def test_answer_is_read_to_its_end() -> None:
     call = Call()
     for message in ("a", "b", None):
