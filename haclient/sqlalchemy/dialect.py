@@ -148,7 +148,7 @@ class HAProcDialect(default.DefaultDialect):
         """Return the DB-API module."""
         return haclient  # type: ignore[return-value]
 
-    dbapi = import_dbapi  # SQLAlchemy 1.4 uses this name
+    dbapi = import_dbapi  # type: ignore[assignment]  # SQLAlchemy 1.4 uses this name
 
     # -- connecting ------------------------------------------------------------------------
 
