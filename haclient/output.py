@@ -384,9 +384,6 @@ class Waiting:
             print(text, file=self._out, flush=True)
 
     def _spin(self, began: float) -> None:
-        # The kernel may give Ctrl-C to any thread; only in the main one it ends a wait for bytes.
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         turn, ended = 0, self._ended.wait(SPINS_AFTER_S)
         while not ended:
             with self._lock:

@@ -18,8 +18,10 @@ from types import TracebackType
 WAIT_S = 20.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TAKE_TERMINAL = """
-import fcntl, sys, termios
+import fcntl, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+# Tests that run in the background have SIGINT ignored, and hand that on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from haclient import cli
 sys.exit(cli.main(sys.argv[1:]))
 """

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import re
-import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,18 +274,3 @@ def test_tables_of_a_statement_are_none_of_its_words() -> None:
     merged = "MERGE INTO `a b`.t AS x USING s ON true WHEN MATCHED THEN UPDATE SET v = 1"
     assert tables_of(merged) == {"t": "`a b`.t", "x": "`a b`.t"}
     assert statements.as_typed("a`b") == "`a``b`" and unquoted("`a``b") == "a`b"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_thread_that_shows_the_time_leaves_ctrl_c_to_the_main_thread() -> None:
-    def blocked() -> int:
-        assert waiting._spinner is not None
-        status = Path(f"/proc/self/task/{waiting._spinner.native_id}/status").read_text()
-        (mask,) = re.findall(r"SigBlk:\s*(\w+)", status)
-        return int(mask, 16) & 1 << (signal.SIGINT - 1)
-
-    with output.Waiting(io.StringIO(), True) as waiting:
-        deadline = time.monotonic() + 10
-        while not blocked():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
