@@ -42,12 +42,12 @@ class Readable(Protocol):
 
 
 def line_end(data: bytes) -> int:
-    """Return the end of the last line, 0 if there is none."""
+    """Return the place behind the last line break, 0 if there is none."""
     return data.rfind(b"\n") + 1
 
 
 class CsvRecords:
-    """Cuts CSV: inside quotes, which begin a field, line ends are text."""
+    """Finds where CSV records end. In a field that begins with a quote, line ends are text."""
 
     def __init__(self, delimiter: str) -> None:
         within = rb"[^\r\n" + re.escape(delimiter.encode()) + rb"]"

@@ -100,7 +100,10 @@ class AsyncResult:
 async def receive(
     response: Response, server: Server, request_id: str, buffer_bytes_max: int
 ) -> AsyncResult:
-    """Return an answer, read up to the limit; raises WireError, or Rejected for an error answer."""
+    """Return an answer: whole if it is within the limit, otherwise its beginning and a stream.
+
+    Raises WireError, or Rejected for an error answer.
+    """
     chunks: list[bytes] = []
     size = 0
     whole = False

@@ -72,7 +72,7 @@ _OF_CODE: Final = re.compile(r"(class|classes|impl|listeners|providers|serialize
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Names of settings, or their beginnings with a dot at the end, and the reason for them."""
+    """Settings of one kind, and why. A name that ends with a dot stands for all that begin so."""
 
     reason: str
     names: tuple[str, ...]

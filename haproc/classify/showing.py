@@ -52,8 +52,8 @@ _URL_USER: Final = re.compile(r"(://[^/@\s:'\"]*):[^/@\s'\"]*@")
 def masked(sql: str, characters_max: int, *, secrets_only: bool = False) -> str | None:
     """Return a statement with ``?`` for its literals; None if it can't be read as tokens.
 
-    ``secrets_only``: only literals behind a word that names a secret are replaced. A text longer
-    than ``characters_max`` is cut, and the rest of it is not read.
+    ``secrets_only``: only literals after a word that names a secret are replaced, and passwords in
+    URLs. A result longer than ``characters_max`` is cut; the rest of the statement is not read.
     """
     if secrets_only:
         parts = _secrets_masked(sql)

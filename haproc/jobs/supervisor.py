@@ -186,7 +186,10 @@ def _free_bytes(folder: str) -> int:
 
 
 def _takes_more(folder: str, most: int) -> bool:
-    """True if a folder's content takes more, or cannot be counted: too deep, or closed."""
+    """True if a folder takes more than ``most`` bytes of disk, or cannot be measured.
+
+    It cannot if it is nested too deep, or if a folder in it may not be listed.
+    """
     taken, folders = 0, [folder]
     while folders:
         try:

@@ -47,7 +47,7 @@ def _order(literal: tuple[TextRange, str]) -> tuple[int, bool, int]:
 
 
 class Spliced:
-    """A text with literals at some places; indexes are those of the original text."""
+    """A text in which literals replace pieces (perhaps empty); indexes are of the original text."""
 
     def __init__(self, text: str, literals: Sequence[tuple[TextRange, str]] = ()) -> None:
         self._text = text

@@ -91,8 +91,9 @@ class Judged:
 class Definition:
     """The verdict on DDL and similar statements, as far as its own reading allows.
 
-    ``queries``: later computations, which must be read and judged, too (`with_part`). ``function``:
-    the definition of a function; its body must be read (`haproc.reading.definitions`).
+    ``queries``: the expressions that it stores, such as defaults, as queries. They are computed
+    later, and must be read and judged, too (`with_part`). ``function``: the definition of a
+    function; its body must be read (`haproc.reading.definitions`).
     """
 
     judged: Judged

@@ -211,7 +211,10 @@ class Transfer:
                 raise HopelessError(unread(me, donor, there.location, str(error))) from error
 
     async def _reading(self, call: Callable[[Copies], Awaitable[T]]) -> T:
-        """Let this cluster's Spark read the donor's files; AwayError if it fails for too long."""
+        """Repeat a call by which this cluster's Spark reads the donor's files, until it succeeds.
+
+        Raises AwayError for an application error at once, for others after DONOR_WAIT_S seconds.
+        """
         clock, pauses, failing_s = asyncio.get_running_loop().time, self._core.backoff(), None
 
         async def told(copies: Copies) -> T:

@@ -64,7 +64,7 @@ class Findings:
 
     @classmethod
     def of(cls, clusters: Mapping[str, Mapping[str, Sequence[Mark]]]) -> Findings:
-        """Make it from each cluster's markers by table; the newest marker names the lost log."""
+        """Keep only the markers of the lost log, which is the log of the newest marker."""
         every = [
             mark for tables in clusters.values() for marks in tables.values() for mark in marks
         ]

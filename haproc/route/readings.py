@@ -202,7 +202,7 @@ class Readings:
         return judged
 
     async def computed_by(self, function: Node, settings: Settings, user: str) -> tuple[str, ...]:
-        """Return the queries that show what a function computes."""
+        """Return a function's body and its parameters' defaults, as queries to read and judge."""
         texts = schemas(function)
         tables = [(await self._parsed(settings, text, user), text) for text in texts]
         size = "".join(data for data, _ in tables)

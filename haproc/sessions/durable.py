@@ -186,7 +186,10 @@ def stored_session(key: Key, kept: Mapping[str, Stored]) -> StoredSession | None
 
 
 def _chain(adoptions: Mapping[str, Stored]) -> list[tuple[Adoption, int]]:
-    """Return the adoptions that count, each with its revision, in order."""
+    """Return the adoptions that count, each with its revision, in order.
+
+    An adoption counts if it replaces the last one before it that counts, or is the first.
+    """
     chain: list[tuple[Adoption, int]] = []
     for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
         adoption = RECORDS.from_bytes(found.value)

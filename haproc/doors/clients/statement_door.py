@@ -43,7 +43,7 @@ DEFAULT_CONCERN: Final = "default"
 
 
 class StatementDoor:
-    """The handlers of statements; one object for each application."""
+    """The handlers of statements; one object for each web application of aiohttp."""
 
     def __init__(
         self,
@@ -106,7 +106,11 @@ class StatementDoor:
         )
 
     async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
-        """Return the known facts about a write in the ring, in addition to its outcome here."""
+        """Return how a write stands in the ring, in addition to its outcome here.
+
+        After an application error: this cluster, the offset, and whether the error is final. After
+        a success: whether the write concern is met, if one is asked for. Otherwise nothing.
+        """
         error, report = execution.error, execution.report
         if error is not None:
             if error.kind is not FailureKind.APPLICATION or error.offset is None:

@@ -109,7 +109,10 @@ class HeartbeatDoor:
             self._members.report(message)
 
     def shortcut(self, data: bytes) -> tuple[bytes, bytes]:
-        """Handle the requests at the beginning of ``data``; return their answers and the rest."""
+        """Take the peers' messages at the beginning of ``data``; return their answers and the rest.
+
+        The rest begins with the first request that is not a whole, valid message of a peer.
+        """
         answers = b""
         while data and (end := self._taken(data)):
             answers += TAKEN

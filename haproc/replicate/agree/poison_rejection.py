@@ -391,7 +391,10 @@ class PoisonRejection:
         return not self._core.schedule.expects(offset)
 
     def _may_speak(self, offset: int) -> bool:
-        """True if this cluster has voted or surely not begun; else the applier checks first."""
+        """True if this cluster has voted, or surely has not begun the operation.
+
+        Otherwise the applier must first find out whether the operation was committed.
+        """
         return self.has_voted(offset) or self._core.schedule.untouched(offset)
 
     async def _answer(self, offset: int, op: Operation) -> None:
