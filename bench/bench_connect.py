@@ -330,8 +330,17 @@ def forget_peak(pid: int) -> None:
 
 def peak(pid: int) -> float:
     """Return the most memory that a process has had, in MiB."""
+    return _memory(pid, "VmHWM")
+
+
+def resident(pid: int) -> float:
+    """Return the memory that a process has, in MiB."""
+    return _memory(pid, "VmRSS")
+
+
+def _memory(pid: int, what: str) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (found,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    (found,) = (line.split()[1] for line in lines if line.startswith(f"{what}:"))
     return int(found) / 1024
 
 

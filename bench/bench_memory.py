@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 import haclient
+from bench.bench_connect import resident
 from bench.report import Row, report
 from bench.rings import ring_of
 from haproc.ring.local import LocalRing
@@ -69,13 +69,6 @@ def measured(ring: LocalRing, minutes: float) -> list[Row]:
     name = f"memory in the last of {minutes:g} minutes (bar {BAR:g})"
     rows = [Row(name, "MiB", now, f"in minute {FIRST_MINUTE}", then)]
     return rows + [Row(what, "times", times) for what, times in sorted(done.items())]
-
-
-def resident(pid: int) -> float:
-    """Return the memory that a process has, in MiB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (found,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
-    return int(found) / 1024
 
 
 def _mean(found: list[tuple[float, float]], from_s: float) -> float:
