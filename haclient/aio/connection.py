@@ -384,7 +384,7 @@ class AsyncConnection:
                 return await self._cancel_at(request_id, each)
             except WireError as error:
                 first = first or error
-        failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {first}")
+        failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot receive it: {first}")
         raise exceptions.error_from(failure, request_id) from first
 
     async def _cancel_at(self, request_id: str, server: Server) -> str | None:

@@ -149,8 +149,8 @@ def target(parts: Sequence[str], context: Context) -> str:
     if any("/" in part for part in parts):
         raise RefusedError(
             ErrorClass.PATH,
-            f"{joined(parts)} names files, not a table: whether a write was applied could not be "
-            "told",
+            f"{joined(parts)} names files, not a table: HAProc could not find out whether a "
+            "write was applied",
             "write to a table by its name",
         )
     refuse_global(parts)

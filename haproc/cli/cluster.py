@@ -279,7 +279,7 @@ async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -
             except AskError as error:
                 told.append(str(error))
                 code = error.code
-    raise AskError("\n".join(told) or "there is no other cluster to tell", code)
+    raise AskError("\n".join(told) or "there is no other cluster to ask", code)
 
 
 def confirmed() -> bool:

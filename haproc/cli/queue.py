@@ -319,4 +319,4 @@ def _print_findings(found: Mapping[str, Any]) -> None:
             what = "written" if commit["changes_rows"] else "maintained"
             print(f"{name}: {what} past HAProc: {commit_text(commit)}")
     if not found["complete"]:
-        print("not all clusters have told in time what they hold (--wait-s)")
+        print("not all clusters have reported their tables in time (--wait-s)")

@@ -94,7 +94,7 @@ def told(found: Mapping[str, Any]) -> str:
         f"{name} {each['finding']}" + (f" ({each['reason']})" if each["reason"] else "")
         for name, each in found["clusters"].items()
     ]
-    late = "" if found["complete"] else "; not all have told in time"
+    late = "" if found["complete"] else "; not all have reported in time"
     return f"verification at offset {found['marker']}: {', '.join(clusters)}{late}"
 
 

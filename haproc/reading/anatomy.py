@@ -218,7 +218,7 @@ def _nested(root: Node, own: Node) -> RefusedError | None:
         raise RefusedError(
             ErrorClass.MULTIPLE_STATEMENTS,
             "the statement holds several INSERTs, and Spark commits each by itself: one that was "
-            "interrupted between them could not be told from a whole one",
+            "interrupted between them would look like a whole one",
             "send them one by one, each as a request of its own: INSERT INTO … SELECT … FROM …",
         )
     if found:

@@ -65,7 +65,7 @@ def _unknown(kind: str) -> str:
 def _typed(text: str, kind: str | None) -> str:
     """Return an expression as a value of a type; a line comment may end the text."""
     if not kind:
-        raise UnreadableError("the type of what is computed cannot be told")
+        raise UnreadableError("the type of a computed value is not known")
     return f"CAST(({text}\n) AS {kind})"
 
 
@@ -86,7 +86,7 @@ def _set_defaults(parsed: Node, analyzed: Node) -> Iterator[str]:
         if default is None or not default["originalSQL"]:
             continue
         if len(found) != len(specs):
-            raise UnreadableError("which column a default belongs to cannot be told")
+            raise UnreadableError("the column of a default is not known")
         column = at(found[nth], "column", "field") or found[nth].node("newColumn")
         yield _typed(str(default["originalSQL"]), None if column is None else column["dataType"])
 
@@ -98,7 +98,7 @@ def _options(parsed: Node, text: str) -> Iterator[str]:
             if value.cls == "Literal" and not is_moment_type(value):
                 continue
             if value.place is None:
-                raise UnreadableError("the value of an option cannot be told")
+                raise UnreadableError("the value of an option is not known")
             yield f"({text[value.place.start : value.place.end]}\n)"
 
 
@@ -151,7 +151,7 @@ def function_queries(function: Node, tables: Sequence[Reading]) -> list[str]:
     name = (parts(named) if named is not None else ("q",))[-1]
     body = function["queryText"] or function["exprText"]
     if not isinstance(body, str):
-        raise UnreadableError("the function's body cannot be told")
+        raise UnreadableError("the function's body is not known")
     if not function["isTableFunc"]:
         kind = function["returnTypeText"]
         return [*found, over([_typed(body, kind) if kind else f"({body}\n)"], parameters, name)]

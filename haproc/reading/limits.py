@@ -123,7 +123,7 @@ REASONS: Final = {
             "install libraries on every cluster the same way",
         ),
     ),
-    "Call": ("what a procedure does can't be told from a CALL", ""),
+    "Call": ("a CALL does not show what the procedure does", ""),
     "ScriptTransformation": ("TRANSFORM … USING runs a program", ""),
     "CallMethodViaReflection": ("reflect() runs arbitrary code", ""),
     "TryReflect": ("try_reflect() runs arbitrary code", ""),

@@ -166,7 +166,7 @@ class Transfer:
         try:
             await self._core.peers.copy(self._request.donor, question, self._core.timeouts.peer_s)
         except PeerUnavailableError as error:
-            logger.info("%s is not told that the copy is done: %s", self._request.donor, error)
+            logger.info("%s did not receive that the copy is done: %s", self._request.donor, error)
 
     async def take(self, noted: Noted, only: frozenset[str] = frozenset()) -> None:
         """Copy the snapshot's tables, or ``only`` these. Call `check` before."""

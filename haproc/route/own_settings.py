@@ -176,7 +176,9 @@ def with_own(judged: Judged, settings: Settings) -> Judged:
     if not found or judged.kind not in _WITH_QUERY:
         return judged
     if judged.cut is None:
-        raise refusal(settings, "compute its rows, which cannot be told from the rest of it")
+        raise refusal(
+            settings, "compute its rows, whose query cannot be separated from its other parts"
+        )
     return as_rows(judged, found)
 
 

@@ -455,7 +455,7 @@ def _check(statement: Classified, found: Judged) -> None:
             ErrorClass.NONDETERMINISTIC,
             f"Spark's analyzer takes the statement for {found.kind.value} of "
             f"{theirs or 'no table'}, its parser for {statement.kind.value} of "
-            f"{ours or 'a table that cannot be told'}",
+            f"{ours or 'an unknown table'}",
             PLAINER,
         )
     if found.treatment is Treatment.REFUSE:

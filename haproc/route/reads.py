@@ -162,7 +162,7 @@ class Reads:
 
     def _narrowed(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> None:
         if not narrowing.cancelled() and (error := narrowing.exception()) is not None:
-            logger.info("which tables a query reads was not told: %s", error)
+            logger.info("the tables of a query are not known: %s", error)
         self._core.news.moved()
 
     async def _held(self, held: Callable[[], Answer | None], needed: int) -> Answer | None:

@@ -78,7 +78,7 @@ async def test_cancel_goes_to_another_server_where_the_one_that_ran_it_is_gone(
         servers[0].stop()
         await cursor.cancel()
         servers[1].stop()
-        with pytest.raises(haclient.OperationalError, match="cannot be told"):
+        with pytest.raises(haclient.OperationalError, match="cannot receive it"):
             await cursor.cancel()
     assert servers[1].cancelled == [servers[0].seen[0]["request_id"]]
 

@@ -61,7 +61,7 @@ def test_cluster_that_never_answers_is_waited_for_no_longer_than_said() -> None:
     came_to = asked.verified(60)
     assert asked.now == 60 and not equal(came_to)
     assert told(came_to) == (
-        "verification at offset 7: a equal, b unavailable (READY); not all have told in time"
+        "verification at offset 7: a equal, b unavailable (READY); not all have reported in time"
     )
 
 

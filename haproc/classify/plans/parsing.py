@@ -160,7 +160,7 @@ def refused_unknown(what: str) -> RefusedError:
     """Return the error of a plan with a part that HAProc does not know."""
     return RefusedError(
         ErrorClass.PLAN_UNKNOWN,
-        f"the plan holds {what}, which HAProc does not know: what it would do can't be told",
+        f"the plan holds {what}, which HAProc does not know: its effect is unknown",
         "use a PySpark of the version that HAProc was made for, or write it as SQL",
     )
 
@@ -188,8 +188,8 @@ def refused_files(what: str) -> RefusedError:
     """Return the error of a write to files."""
     return RefusedError(
         ErrorClass.PATH,
-        f"{what}: files belong to no table of the ring, so whether a write was applied could not "
-        "be told",
+        f"{what}: files belong to no table of the ring, so HAProc could not find out "
+        "whether a write was applied",
         "write to a table by its name: df.write.saveAsTable(…), df.writeTo(…), insertInto(…)",
     )
 

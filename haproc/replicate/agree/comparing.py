@@ -409,9 +409,7 @@ class Comparison:
         if offset < core.watermarks.verified_below:
             pass  # the tables were found equal after it
         elif is_odd(core.me, words, absent):
-            logger.error(
-                "offset %d: outcomes differ: %s; this cluster is the odd one", offset, words
-            )
+            logger.error("offset %d: outcomes differ: %s; this cluster is wrong", offset, words)
             core.diverge(Divergence(offset, Cause.OUTCOME))
         elif tied(words, absent):
             what = "; ".join(f"{name} {word}" for name, word in sorted(words.items()))

@@ -58,7 +58,7 @@ def _bounded(observed: tuple[bytes, ...]) -> tuple[bytes, ...]:
     size_bytes = sum(map(len, observed))
     if size_bytes <= OBSERVED_BYTES_MAX:
         return observed
-    logger.warning("what a write's observations found is not told: %d bytes", size_bytes)
+    logger.warning("a write's observations are not returned: %d bytes are too many", size_bytes)
     return ()
 
 

@@ -210,7 +210,7 @@ def key_value(cell: Cell, type_text: str) -> int | str | None:
         if day.group(1) < _FIRST_DAY:
             raise ValueError("files' statistics may have it as another day")
         return day.group(1)
-    raise ValueError(f"a {type_text} is not told by {cell.text}")
+    raise ValueError(f"a {type_text} is not what {cell.text} stands for")
 
 
 # The change that a statement by key makes, as its text states it.
