@@ -23,6 +23,7 @@ CLIENTS = "clients"
 """Those that bring a client of their own, or use haclient."""
 DATABRICKS_OLDEST = "databricks_oldest"
 AIRFLOW = "airflow"
+SCHEMATHESIS = "schemathesis"
 INSTALL_S = 900.0
 RUN_S = 600.0
 """On two busy cores a run of dbt took three minutes."""
