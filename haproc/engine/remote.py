@@ -53,7 +53,7 @@ _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
 """TERMINATING is not active: the server reports it once the statement has finished, failed or been
-cancelled, and only has to forget it. If two threads of the server do that at once (Spark 4.2.1: a
+cancelled, and has only to forget that. If two threads of the server do that at once (Spark 4.2.1: a
 statement is interrupted just when its caller leaves), it reports that state for ever."""
 _ENDED = frozenset(
     {

@@ -155,7 +155,7 @@ class Examination(Statement):
             yield self.finding(node, "reads the clock")
 
     def literal(self, node: Node) -> Iterator[Finding]:
-        """Yield findings of literals: the clock may decide typed ones, and a MERGE makes it one."""
+        """Yield findings of literals: typed ones, and those that a MERGE has made of the clock."""
         word_text = typed(tokens_of(self.moving.cut(node.place)))
         if word_text is not None and node.type in TYPED:
             literal = self.moving.written(*word_text, node)

@@ -6,7 +6,7 @@ more than it must.
 
 An older entry of the same name is deleted if nothing may rest on it. That is so if neither the new
 entry nor a later one that is kept mentions the name, or another name that may rest on it. Mentions
-are found by text alone. If one is found that is none, both entries stay, in their order.
+are found by text alone. So a word that only looks like one keeps both entries, in their order.
 """
 
 from __future__ import annotations
