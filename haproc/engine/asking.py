@@ -75,7 +75,7 @@ class QueryStream:
         await self._chunks.aclose()
 
     async def _read(self) -> AsyncGenerator[Chunk, None]:
-        """Run the statement, again if it was refused; stop it however the reader leaves."""
+        """Run the statement, again if it was refused; stop it when the reader leaves in any way."""
         with self._in_use():
             for attempt in range(1, _ATTEMPTS_MAX + 1):
                 epoch = await self._begin()

@@ -20,7 +20,7 @@ from haproc.engine.statement import SparkPlan, SqlText, Statement
 # They lie in a schema of HAProc's own, which no client's statement may name. Each cluster makes and
 # drops it by itself. They are Parquet, because Parquet takes all types of a query (Delta has no
 # intervals, and not every name) and an append is about 0.3 s quicker. A staging table needs no
-# transaction markers: one that was not gathered without interruption is never read.
+# transaction markers: one whose gathering was interrupted is never read.
 
 
 CATALOG = "spark_catalog"
@@ -157,7 +157,10 @@ class StagingFile:
 
 @dataclass(frozen=True, slots=True)
 class RowsPiece:
-    """Rows of a staging table: those of whole files (perhaps none), or a range of one file."""
+    """Rows of a staging table: those of whole files (perhaps none), or some rows of one file.
+
+    ``begin``, ``end``: the numbers of the first row, and of the row after the last.
+    """
 
     files: tuple[str, ...]
     begin: int = 0
@@ -341,7 +344,7 @@ def _row(schema: bytes) -> str:
 
 
 def _sum(expressions: Sequence[str]) -> str:
-    """Return the sum as a bigint. Halved again and again, because parsers bear no deep nesting."""
+    """Return the sum as a bigint, halved again and again: a parser refuses deep nesting."""
     if len(expressions) == 1:
         return f"CAST({expressions[0]} AS BIGINT)"
     half = len(expressions) // 2

@@ -50,8 +50,8 @@ def column_names(count: int) -> list[str]:
 class RowsRelation:
     """The encoding of a relation of rows that come as Arrow IPC streams of one schema.
 
-    It consists of pieces that are joined once, with the messages around them: a message with the
-    rows, and its bytes, would be copies. ``count``: the approximate number of rows. ``names``: the
+    Its pieces are joined only once, together with the messages around them, because each message
+    and its bytes would copy the rows. ``count``: the approximate number of rows. ``names``: the
     columns' names, if they differ from the schema's.
     """
 

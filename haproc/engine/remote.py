@@ -53,7 +53,7 @@ _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
 """TERMINATING is not active: the server reports it once the statement has finished, failed or been
-cancelled, and only must be forgotten. If two threads of the server do that at once (Spark 4.2.1: a
+cancelled, and has only to forget that. If two threads of the server do that at once (Spark 4.2.1: a
 statement is interrupted just when its caller leaves), it reports that state for ever."""
 _ENDED = frozenset(
     {
@@ -175,7 +175,7 @@ class RemoteSession:
         stops: bool = True,
         planned: Planned | None = None,
     ) -> AsyncIterator[SparkAnswer]:
-        """Begin a plan and give its answer; reading that raises EngineError.
+        """Begin a plan and give its answer; EngineError comes when the answer is read.
 
         If the reader leaves early, the statement is stopped on the cluster (``stops``) or goes on.
         ``raw``: messages are bytes, and errors as Spark gave them.

@@ -29,7 +29,7 @@ CLASS: Final = "haproc.spark.Extension"
 READER: Final = "haproc.spark.Reader"
 EXTENSION_SETTING: Final = "spark.sql.extensions"
 READER_SETTING: Final = "spark.connect.extensions.relation.classes"
-"""The settings by which Spark loads the two: lists, with commas."""
+"""The settings by which Spark loads extension and reader: lists, with commas."""
 SPARK: Final = "4.2"
 """The version of Spark that the plugin is built for: the plugin uses Spark's internals."""
 _LACKS: Final = {

@@ -1,8 +1,8 @@
 """A session: settings and the content that its statements made, for several queries at once.
 
 If the server lost the session (it was restarted, or dropped it), it is made anew without any error
-for the user: with its settings, and the content that its owner's `Restore` puts back. The first
-making is the same.
+for the user: with its settings, and the content that its owner's `Restore` puts back. It is made
+in the same way at its first use.
 """
 
 from __future__ import annotations

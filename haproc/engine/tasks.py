@@ -28,7 +28,7 @@ _REPORT_TAG = b"\x92\x01"
 _REPORT_BYTES_MAX = 1 << 16
 """Larger answers are rows: they are not searched."""
 OVERTAKEN_MAX: Final = 8
-"""The number of statements, per statement under way when one began, that may be answered before it.
+"""For each statement that runs when one begins, so many others may be answered before that one.
 Reading the storage id takes the driver several times as long as a literal. Chosen."""
 OVERTAKEN_S_MAX: Final = 60.0
 """The longest time in which late statements, one after another, may be overtaken. Chosen."""

@@ -129,7 +129,7 @@ class Exchange:
     - *A peer names a message of the last two intervals*: Redis works for that peer, too, and in
       this direction. Otherwise messages to it go over the mesh as well. This is checked half an
       interval after each message, so a peer misses at most two in a row, whatever part of Redis
-      fails: one less than make it count as silent.
+      fails: one less than the number that makes it silent.
     - *A peer names a message of the last window*: its message is fresh. Nothing else counts, so a
       process that can write to the Redis cannot repeat an earlier message as a heartbeat. It cannot
       repeat a fresh one either: a peer's numbers only grow.

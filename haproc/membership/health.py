@@ -1,9 +1,9 @@
 """The health check of the cluster: a statement that runs on it.
 
 A refused connection, unreachable storage and a missing plugin mean down at once. A slow answer
-means down only after several in a row. A cluster that is slow because abandoned statements still
-hold its cores leaves its clients to the others, and stays in service if there are none. Any caller
-that gets an availability error calls `suspect`, and the next probe runs immediately.
+means down only after several in a row. If a cluster is slow because abandoned statements still hold
+its cores, it stays up as long as no other cluster serves. Any caller that gets an availability
+error calls `suspect`, and the next probe runs immediately.
 """
 
 from __future__ import annotations

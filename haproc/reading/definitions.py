@@ -3,8 +3,8 @@
 Every cluster computes them again whenever rows are written or the function is called. So they must
 give the same everywhere, and no part can become a literal now. Spark stores them as texts, or made
 constants of them while it read the statement. So each is read once more, as a query over columns
-with the names and types of its table or function, with unknown values. There a column is a column,
-as in the definition.
+with the names and types of its table or function, with unknown values. So a name in it means a
+column, as in the definition.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Examination(Statement):
             yield self.finding(node, "reads the clock")
 
     def literal(self, node: Node) -> Iterator[Finding]:
-        """Yield findings of literals: the clock may decide typed ones, and in a MERGE it is one."""
+        """Yield findings of literals: typed ones, and those that a MERGE has made of the clock."""
         word_text = typed(tokens_of(self.moving.cut(node.place)))
         if word_text is not None and node.type in TYPED:
             literal = self.moving.written(*word_text, node)
@@ -291,7 +291,7 @@ class Examination(Statement):
             )
 
     def _rows(self, node: Node) -> Iterator[Finding]:
-        """Yield findings of rows in the text of a view or function, which are computed before."""
+        """Yield findings of rows in the text of a view or function: Spark computes them early."""
         inside = self.inside.get(id(node))
         if node.cls == "Range" and not inside and not self._is_range(node):
             yield self.finding(

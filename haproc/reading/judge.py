@@ -83,7 +83,7 @@ class Judged:
 
     @property
     def moved(self) -> bool:
-        """True if the next sending may give another text."""
+        """True if literals replaced moving parts: at another time the text may be another one."""
         return bool(self.literals)
 
 
@@ -278,7 +278,7 @@ def _expressions(node: Node) -> list[Node]:
 
 
 def _of_session(nodes: Iterable[Node]) -> list[str]:
-    """Return the objects that only the client's session has; variables become values."""
+    """Return the objects that only the client's session has; no variables: these become values."""
     uses = Uses()
     uses.take_analyzed(nodes)
     return [each for each in uses.session if not each.startswith(VARIABLE)]
@@ -334,7 +334,7 @@ def _elsewhere(root: Node) -> Iterator[str]:
 
 
 def _literals(findings: Sequence[Finding]) -> list[tuple[TextRange, str]]:
-    """Return the texts by their places; of nested places the outer one."""
+    """Return the literals with their places, in order; of nested places the outer one first."""
     found: dict[TextRange, str] = {}
     for each in findings:
         if each.remedy is Remedy.VALUE and each.place is not None:

@@ -66,7 +66,7 @@ COUNTING: Final = _names(
     """
 )
 READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
-"""Classes that make TIMESTAMPs of parts of a text or a variant, by their type."""
+"""Classes that may make TIMESTAMPs of parts of a text or a variant; their type shows it."""
 COMPARING: Final = _names("PivotFirst")
 """Classes that make values of a column's type from given values, while they are analyzed."""
 CONDITIONS: Final = {

@@ -270,7 +270,7 @@ def _defined(node: Node) -> Iterator[str]:
 
 
 def check_partition(text: str, parsed: Node) -> None:
-    """Raise RefusedError for a literal by the clock in PARTITION (…): trees hold its value."""
+    """Raise RefusedError if the clock decides a literal in PARTITION (…): trees hold its value."""
     if not parsed["partitionSpec"] and not any(
         node.cls == "UnresolvedPartitionSpec" for node in parsed.walk()
     ):

@@ -57,7 +57,7 @@ _FIRM_SOURCE: Final = re.compile(
 _CLOCKS: Final = frozenset(name for names in CLOCK.values() for name in names)
 CLOCK_WORDS: Final = frozenset(name.upper() for name in _CLOCKS) | {"UNIX_TIMESTAMP"}
 ROWS_MAX: Final = 50
-"""The most VALUES and ranges of one text that are checked: each costs as much as it. Chosen."""
+"""The most VALUES and ranges of one text that are checked: each reads the rest of it. Chosen."""
 _STEPS_MAX: Final = 200
 """The most operators and expressions between a text and its use that are traced. Chosen."""
 
@@ -256,7 +256,7 @@ class Moving:
     def written(self, word: str, text: str, literal: Node | None) -> str | None:
         """Return the replacement of a typed literal; None if it stays unchanged.
 
-        Empty if it moves, and its value is not known.
+        Empty if it is read by the clock, and its value is not known.
         """
         if _COMPLETE.fullmatch(text):
             return None
@@ -429,7 +429,7 @@ def inline_table(reading: Reading, plan: Node) -> Node | None:
 
 
 def computed_at(reading: Reading, place: TextRange | None) -> Node | None:
-    """Return the analyzed form of an item of such rows."""
+    """Return the analyzed form of the item at a place in the rows of an inline table."""
     items = (each for plan in reading.computed for each in computed_items(plan))
     return next((each for each in items if place is not None and each.place == place), None)
 
@@ -442,7 +442,7 @@ def computed_items(plan: Node) -> list[Node]:
 
 
 def called_as(cls: str, names: dict[str, frozenset[str]]) -> str:
-    """Return a name of a class's function."""
+    """Return a name under which SQL calls the function of a class."""
     return min(names[cls])
 
 

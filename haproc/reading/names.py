@@ -109,7 +109,7 @@ def without(node: Node, fields: Iterable[str]) -> list[Node]:
 
 @dataclass(slots=True)
 class Uses:
-    """The objects that trees read: tables, functions, the session's; ``known``: no files."""
+    """The objects that trees read: tables, functions, the session's; ``known``: that is all."""
 
     reads: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)

@@ -28,7 +28,7 @@ from haproc.reading.tree import Facts, Finding, Node, Reading, TextRange
 #
 # Rows in the text are computed while they are parsed, and the name in ``IDENTIFIER(…)`` before
 # anything else is read. Delta's MERGE replaces all calls of the clock by one literal, which has no
-# place in the text; a column of such a name comes before the function. All other parts that the
+# place in the text; a column of that name wins over the function. All other parts that the
 # analyzer computes are in `Reading.computed`.
 
 
@@ -220,14 +220,14 @@ _PLAIN: Final = frozenset(
 )
 """Expressions that give the same under all settings, if their trees are alike."""
 _ARITHMETIC: Final = frozenset({"Add", "Multiply", "Subtract", "UnaryMinus"})
-"""Classes with the same property for numbers: ANSI mode decides about them, and travels."""
+"""Classes with this property for numbers: only ANSI mode matters, and goes with the write."""
 _FITTING: Final = frozenset({"Cast", "CheckOverflowInTableInsert", "CheckOverflowInTableWrite"})
-"""Classes that fit values to a table's columns, in the place of the whole statement."""
+"""Classes that fit values to a table's columns; their place is that of the whole statement."""
 _NUMBERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(")
 _HOLDERS: Final = frozenset({"NumericEvalContext"})
 """Modes of computing, not expressions."""
 _OF_COLUMNS: Final = ("name", "dataType")
-"""The facts of a column that count: rows that replace a query may have NULLs in it."""
+"""The compared facts of a column. Not nullability: any column of computed rows may be NULL."""
 
 
 def unsettled(

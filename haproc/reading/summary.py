@@ -120,7 +120,7 @@ class Touches:
     refusal: RefusedError | None = None
 
     def __or__(self, other: Touches) -> Touches:
-        """Return the names that both touch."""
+        """Return the names that either of the two touches."""
         return Touches(self.touched | other.touched, self.rests_on | other.rests_on)
 
 

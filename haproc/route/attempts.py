@@ -226,7 +226,7 @@ class Concerns:
 ATTEMPTS_MAX: Final = 8
 """Chosen: if a few clients keep redefining one object, one of them succeeds at each attempt."""
 PAUSE_S: Final = 0.1
-"""The longest random pause, times the stale attempts: concurrent definitions get out of step."""
+"""The longest random pause after the first stale attempt; it grows, so that attempts spread."""
 
 Make: TypeAlias = Callable[[], Awaitable[Operation]]
 

@@ -1,4 +1,4 @@
-"""The choice of queries that the cache may answer, and the shell that keeps and gives answers."""
+"""The choice of queries that the cache may answer, and the code that keeps and gives answers."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Reading:
 class Repeatable:
     """Finds the queries whose answers stay the same as long as their tables do, and these tables.
 
-    Spark's reading of the query must prove it, by the rules for a write that is replicated as it
-    is, in a session of HAProc's own without temporary objects. The check fails closed: a query that
-    may depend on more than Delta tables of the catalog is not repeatable. Neither is one that reads
-    a table with a LOCATION of its own, because a write to another table there would change it, too.
+    Spark reads the query in a session of HAProc's own, without temporary objects. This reading must
+    prove it, by the rules for a write that is replicated as it is. The check fails closed: a query
+    that may depend on more than Delta tables of the catalog is not repeatable. Neither is one of a
+    table with a LOCATION of its own, because a write to another table there would change it, too.
     """
 
     def __init__(self, core: Core, readings: Readings) -> None:
@@ -255,8 +255,8 @@ class Caching:
     """Answers queries from kept answers, and keeps new ones; `kept_answers` has the rules.
 
     A query that may use the cache is read to its end before its answer begins, unless the answer is
-    too large to be kept. Meanwhile an equal query of its user waits for it, once; then that one
-    runs by itself.
+    too large to be kept. Meanwhile an equal query of the same user waits for it, but only once: if
+    there is no kept answer then, it runs by itself.
 
     ``repeatable`` decides which answers may be kept, and the tables that they rest on.
     """
@@ -274,9 +274,9 @@ class Caching:
 
         ``still`` returns True if the rules would decide about the query as before.
 
-        If the level needs the log's end, the caller makes sure that this HAProc has read up to it.
-        Offsets that the client has seen count even if this cluster showed them: a process that was
-        replaced, and does not know it, must not show less than its successor did.
+        If the read level needs the log's end, the caller makes sure that this HAProc has read up to
+        it. This HAProc must also have read all that the client has seen, even here: a process that
+        was replaced, and does not know it, must not show less than its successor did.
         """
         core = self._core
         if not self._wanted(understood) or unfit(understood) or core.condition.state not in SERVING:

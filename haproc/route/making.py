@@ -147,7 +147,8 @@ _HINT_RESTORE: Final = "write the rows that the table should hold"
 class Made:
     """An operation, and its statement with the rules' decision.
 
-    ``evolves``, ``writes_known``: the arguments of `redefined_by`.
+    ``evolves``: the plan shows that the table's columns may change; None: no plan was read.
+    ``writes_known``: all written tables are known, even if not all that it reads is.
     """
 
     operation: Operation

@@ -74,7 +74,7 @@ class AsLanes:
     async def confirm_alike(
         self, own: tuple[str, str], statement: Readable, settings: Settings, user: str
     ) -> None:
-        """Refuse a definition that is another one without the session's own settings."""
+        """Refuse a definition that has another meaning without the session's own settings."""
         lanes = await self._read(statement, own[1], settings, user)
         if not await self._work(user, own[0], is_alike, own[1], lanes):
             raise refusal(settings, "make something else")
@@ -103,7 +103,10 @@ def unsettled_part(
 
 
 def is_alike(own: str, text: str, lanes: str) -> bool:
-    """True if a definition is the same in both readings; raises RefusedError."""
+    """True if a definition is the same with the session's settings and in the lanes.
+
+    ``own``, ``lanes``: its two readings. Raises RefusedError if one of them cannot be judged.
+    """
     with readable():
         return alike(read(own, text), read(lanes, text))
 

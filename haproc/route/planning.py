@@ -1,16 +1,16 @@
 """The order in which the cluster's driver plans statements.
 
-Statements that a driver plans at the same time share its cores equally: with a hundred, none is
-finished for long, and no probe is answered. So the driver gets some at a time. The others wait in a
-queue; the user with the fewest statements at the driver comes first. A statement whose tasks run or
-whose rows arrive does not count any more: the driver has planned it.
+Statements that a driver plans at the same time share its cores equally. With a hundred, each takes
+very long, and no probe is answered. So the driver gets some at a time. The others wait in a queue;
+the user with the fewest statements at the driver comes first. A statement whose tasks run or whose
+rows arrive does not count any more: the driver has planned it.
 
 The driver goes on planning for a request that was abandoned, and only the driver can report the
 end. Until then the statement counts. A statement that takes very long counts, too, unless it waits
 for something other than the driver: its table's storage, which must not block others. The probes
 tell the two apart: a driver that answers them quickly has free cores, and gets one statement more
-each time. If they are slow for another reason, nothing shows it, and such a
-statement counts for a minute at most.
+each time. If the probes are slow for another reason, nothing shows it. Then such a statement counts
+for a minute at most.
 
 A large statement needs much of the driver's memory until its first rows arrive. So large ones wait
 for one another, and no other statement waits for them.

@@ -133,8 +133,8 @@ class RingService:
     async def _wrote(self, request: Request) -> None:
         """Enter the request's session again, before its write is answered.
 
-        A HAProc that adopted the session during the write has not waited for the write. By this it
-        loses the session: it must adopt it again, and waits for the log's end before it shows it.
+        A HAProc that adopted the session during the write has not waited for the write. So it
+        loses the session here. Its next adoption of the session waits for the log's end.
         """
         try:
             await self._session_of(request)

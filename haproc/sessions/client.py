@@ -146,7 +146,7 @@ L = TypeVar("L")
 
 LEAVING_ATTEMPTS_MAX: Final = 2
 REQUESTS_REMEMBERED: Final = 64
-"""For successive changes of settings, which share one entry. Late copies are seconds late."""
+"""The most ids in one entry of successive changes of settings. Late copies come within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class ClientSession:
     def begun_with(self, ids: BeginningIds) -> int | None:
         """Return the number of its first statements that have run.
 
-        None: others have changed it, so it has begun.
+        None: another request has changed the session, so all of these have run.
         """
         begun = 0
         for each in self.entries:

@@ -26,7 +26,7 @@ from haproc.sessions.journal import Kept
 #
 # So a replaced owner finds this out by looking for adoptions *after* its entry is durable: one that
 # it does not know may be before the entry. An adopter reads the journal after its own adoption
-# is durable: no entry of those before it can count that it has not read. Nothing that was
+# is durable: so it has read every entry of earlier owners that can count. Nothing that was
 # acknowledged is lost. An entry that was not acknowledged may count or not, the same for every
 # reader.
 #
@@ -34,7 +34,7 @@ from haproc.sessions.journal import Kept
 #
 # Keys below ``session/USER/ID/``, each written once (so no late write takes anything back):
 # ``c/NUMBER.NAME`` an adoption, ``c/closed``, ``e/ORDINAL.NAME`` an entry of that adoption,
-# ``b/SHA256`` a file's piece that the session needs, ``u/HOUR`` when it was used (since 1970).
+# ``b/SHA256`` a file's piece that the session needs, ``u/HOUR`` an hour of use (since 1970).
 
 
 SESSIONS: Final = "session/"
@@ -247,8 +247,8 @@ class Blobs:
     ``blob/SHA256/MILLISECONDS.NAME``. A HAProc that needs a piece first notes that (`Key.needs`),
     and then relies on a copy only if that is younger than half the grace; else it writes one. A
     copy is deleted once it is older than the grace and no session needs it, or a newer one is
-    there. So no deletion takes a copy that a HAProc relies on since, even if it is late, or was
-    decided by an old reading.
+    there. So a deletion never takes a copy that a HAProc relies on, even if the deletion is late,
+    or was decided by an old reading.
 
     Methods raise RequestError.
     """

@@ -4,9 +4,9 @@ Spark decides what a statement does; this module only reads the object's name fr
 first words. If the name is not certain, the entry replaces no other one: the journal then keeps
 more than it must.
 
-An older entry of a name is deleted if nothing may rest on it: no later entry that is kept, and not
-the new entry, mentions the name, or another name that may rest on it. A mention is found by text
-alone, so some are found that are none: both entries stay then, in their order.
+An older entry of the same name is deleted if nothing may rest on it. That is so if neither the new
+entry nor a later one that is kept mentions the name, or another name that may rest on it. Mentions
+are found by text alone. So a word that only looks like one keeps both entries, in their order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from haproc.sessions.journal import (
 WORDS_READ: Final = 12
 """The number of a statement's first words that contain the object's name."""
 RESTING_MAX: Final = 32
-"""The most names that may rest on one and are looked for; of more, any may. Chosen."""
+"""The most names that may rest on one name. If there are more, any name may. Chosen."""
 
 
 def effect_of_sql(text: str) -> Effect:
@@ -66,7 +66,7 @@ def effect_of_sql(text: str) -> Effect:
 def as_made(text: str) -> str:
     """Return an ``ALTER VIEW … AS`` as the statement that makes its view; others unchanged.
 
-    Otherwise the view would be two entries, and one that cannot run again would break the session.
+    Otherwise the view would need two entries, and if one failed, the session would be broken.
     """
     words = _Words(text)
     if not words.take("ALTER", "VIEW"):
@@ -310,7 +310,7 @@ class _Words:
                 return
 
     def behind(self, word: str) -> bool:
-        """Skip all up to this word, and it, outside of parentheses; False if it is missing."""
+        """Skip all up to the end of this word, outside of parentheses; False if it is missing."""
         while self._at < len(self._tokens):
             if self.take(word):
                 return True

@@ -370,10 +370,10 @@ class Sessions:
         return copy
 
     async def rebuild(self, user: str, session_id: str, entries: int, begun: str) -> Session:
-        """Return a Spark session of its own with the content of a session below an ordinal.
+        """Return a new Spark session with the entries of a session below an ordinal.
 
-        ``entries``: the ordinal. ``begun``: that of the session; one that began afresh since has
-        other ordinals. For computing rows that rest on it; the caller closes it. Raises
+        ``entries``: the ordinal. ``begun``: see `StoredSession`; a session that began afresh since
+        has other ordinals. The new one is for computing rows; the caller closes it. Raises
         EngineError, too.
         """
         key = Key(user, session_id)
@@ -455,7 +455,7 @@ class Sessions:
 
 
 def _lowest(gone: Sequence[Numbered]) -> int | None:
-    """Return the lowest ordinal of these entries but settings, and of those they replaced."""
+    """Return the lowest ordinal of these entries (not of settings) and of those they replaced."""
     ordinals = [each.ordinal for each in gone if not isinstance(each.entry, StateEntry)]
     ordinals += [each.replaces for each in gone if each.replaces is not None]
     return min(ordinals, default=None)

@@ -32,7 +32,7 @@ _RUNS_SQL: Final = "SQLTransformer"
 
 
 def read_relation(message: Any, found: PlanFindings) -> None:
-    """Add a model's relation; the rows that it transforms are below it."""
+    """Add the objects that a model's relation reads; `walk` adds those of the rows below it."""
     kind = message.WhichOneof("ml_type")
     if kind == "transform":
         _take_operator(message.transform, found)
@@ -62,7 +62,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def read_command(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of a command for models; its inputs have been added."""
+    """Return the reading of a command for models; ``found`` has what its inputs read."""
     kind = message.WhichOneof("command")
     if kind in FILES:
         raise RefusedError(

@@ -96,7 +96,7 @@ class HeartbeatDoor:
         return web.Response(status=204)
 
     def deliver(self, message: PeerMessage) -> None:
-        """Pass on a message of either transport; raises RequestError if it is of no peer."""
+        """Pass on a message; raises RequestError if its sender is no peer."""
         if not self._members.knows(message.cluster):
             raise refused(
                 ErrorClass.BAD_REQUEST,
@@ -120,7 +120,7 @@ class HeartbeatDoor:
         return answers, data
 
     def _taken(self, data: bytes) -> int:
-        """Handle the first request and return its end; 0 if it is anything else."""
+        """Handle the first request if it is a peer's message; return its end, else 0."""
         for head_, path in self._heads:
             if not hmac.compare_digest(data[: len(head_)], head_):
                 continue
@@ -209,7 +209,7 @@ class ForwardedDoor:
         check_json(request)
         body = await read_body(request, self._bytes_max)
         wanted, needed = await self._texts.run("", len(body), read_query, body)
-        # Its own HAProc holds a permit for it meanwhile, and can ask others.
+        # The peer holds a permit for it meanwhile, and can ask other HAProcs: so it need not wait.
         async with self._request_admission.permit(wanted.user, waits=False):
             answer = await self._service.query_for_peer(wanted, needed)
             try:

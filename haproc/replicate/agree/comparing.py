@@ -120,7 +120,7 @@ class Verifier:
         return newest is not None and max(self._concluded, self._core.notes.born) < newest < offset
 
     async def resume(self) -> None:
-        """Append a failed checksums record if an earlier process died behind the newest marker."""
+        """Append an error if an earlier process died between the newest point and its checksums."""
         core, offset = self._core, self.newest
         if offset is None or not core.notes.born <= offset < core.schedule.low:
             return
@@ -206,7 +206,7 @@ class Verifier:
     # -- judging ---------------------------------------------------------------------------
 
     async def _judge(self, offset: int) -> None:
-        """Judge this cluster when every cluster that can has appended its checksums."""
+        """Judge this cluster once all clusters that apply the log have appended checksums."""
         core, clock = self._core, asyncio.get_running_loop().time
         end = clock() + JUDGE_WAIT_S
         try:
@@ -222,7 +222,7 @@ class Verifier:
             await self._conclude(offset)
 
     async def _awaited(self, offset: int) -> list[str]:
-        """Return the clusters that have yet to append their checksums, and can."""
+        """Return the clusters whose checksums are missing, but may still come."""
         marker = self._markers.get(offset)
         if marker is None:
             return []
@@ -348,7 +348,7 @@ class Comparison:
                 core.notes.judged(offset)
 
     async def _judge_again(self, known: Known) -> None:
-        """Judge an operation of an earlier process, once the log has told its outcome again."""
+        """Judge an operation of an earlier process, once its outcome is known here again."""
         outcome = await self._core.outcomes.outcome(known)
         await self._judge(known.offset, known.facts, outcome)
 

@@ -37,7 +37,7 @@ def plain(name: str) -> str:
 
 
 def settled_by(foreign: Mapping[str, Any], marker: int) -> list[Json]:
-    """Return a cluster's foreign commits that no earlier verification has settled.
+    """Return a cluster's foreign commits that no verification before ``marker`` has settled.
 
     ``foreign``: as `ForeignWatch.json` gives it.
     """

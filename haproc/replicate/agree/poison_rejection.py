@@ -453,7 +453,7 @@ class PoisonRejection:
         return frozenset()
 
     async def _members(self, offset: int) -> tuple[frozenset[str] | None, dict[str, int]]:
-        """Return all members since an operation (None: not known), and those that never began."""
+        """Return all members since an operation (None: not known), and those that never started."""
         core, heard = self._core, self._core.log_state
         cursors = await core.own_log.reaching(core.log.cursors)
         enrolled = core.members.enrolled

@@ -74,7 +74,7 @@ TOLD_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class _AttachedSession:
-    """A client's session, and its ``epoch`` then: a later epoch has lost the content."""
+    """A client's session, and its epoch as it was attached; a later one lacks the content."""
 
     session: Session
     epoch: int
@@ -281,7 +281,7 @@ class Computing:
             await core.watermarks.heard(await core.own_log.reaching(core.log.end))
             message = await self._message(offset, op)
         if core.condition.now.diverged is not None:
-            return  # found only now: another cluster must compute them
+            return  # it became DIVERGED meanwhile: another cluster must compute the rows
         try:
             place = await core.own_log.append(message)
         except RecordTooLargeError as error:
@@ -330,7 +330,7 @@ class Computing:
         return Passed(offset, op.id, core.me, core.own_log.epoch, failure)
 
     async def _refuted(self, op: Operation) -> EngineError | None:
-        """Return an error of the cluster that may have caused the query's, if there is one."""
+        """Return an error of the cluster that may be the cause of the query's error, or None."""
         try:
             await self._core.engine.check_tables(sorted(op.reads))
         except EngineError as error:
@@ -386,9 +386,9 @@ class Computing:
     async def _run_in_attached_session(
         self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
     ) -> ComputedRows:
-        """Run the query in its client's session, as it was when it was attached.
+        """Run the query in its client's session, which Spark must not have lost (``epoch``).
 
-        The session is not made again: that would wait for the log, so for this very operation.
+        A lost session is not recreated here: that waits for the log, so for this operation, too.
         """
         try:
             found = await self._materialise(offset, op, query, session.as_it_is())

@@ -93,7 +93,7 @@ def query_of(op: Operation) -> Statement:
 
 
 def settings_of_query(op: Operation) -> Settings:
-    """Return the query's settings: the operation's, and those of its client's session alone."""
+    """Return the query's settings: the operation's, and the session's own."""
     if not isinstance(op.write, QueryWrite | ComputedPlan):
         return op.settings
     confs = {**dict(op.settings.confs), **dict(op.write.confs)}

@@ -288,5 +288,5 @@ class Account:
         self.fates.forget(self.begin)
 
     def stands_at(self, offset: int) -> bool:
-        """True if reading can go on at ``offset``: all is read to there, none told from there."""
+        """True if reading can go on here: all before is read, and nothing from here on is shown."""
         return self.last_told < offset <= self.position

@@ -26,7 +26,7 @@ from haproc.replicate.compose.window import ComposedWindow, State
 
 GROUPS_MAX: Final = 48
 CLAUSES_MAX: Final = 24
-"""Of one statement. Chosen: a group is a branch of a UNION, a clause is checked for each row."""
+"""The most of one statement. Chosen: a group is a branch of a UNION, a clause a check per row."""
 _TARGET, _SOURCE = "haproc_t", "haproc_s"
 
 _Pieces: TypeAlias = tuple[str | Own | None, ...]

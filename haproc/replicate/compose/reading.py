@@ -287,7 +287,7 @@ class Upsert(Expressions):
     # -- the clauses -----------------------------------------------------------------------
 
     def _condition(self) -> dict[str, str]:
-        """Return the compared columns: by column of the table that of the source."""
+        """Return the compared columns: for each one of the table, the one of the source."""
         if self._symbol("("):
             pairs = self._condition()
             self._needed(")")

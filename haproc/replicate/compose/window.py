@@ -13,7 +13,7 @@ A change may enter only if its effect in the window is the same as alone, *provi
 statements alone succeeds*: the caller must know that. If this is not certain, the change stays out
 (`take` returns False), and the window does not change. The conditions:
 
-- All conditions fix the same columns. Literals of their types show whether values are equal.
+- All conditions fix the same columns, whose types let literals show if values are equal.
 - Every written column stores values unchanged (see `terms`).
 - No key changes, and an upsert inserts rows with the key that it compares.
 """
@@ -52,7 +52,7 @@ from haproc.replicate.compose.terms import (
 State: TypeAlias = dict[str, Term]
 """The present values of a row's columns; columns that are not in it are unchanged."""
 PIECES_PER_CELL: Final = 3
-"""The pieces of a term that count as one cell: a literal and its cast are so many."""
+"""The pieces of a term that count as one cell: a literal with its cast has three."""
 
 
 class _Unfit(Exception):
@@ -340,8 +340,8 @@ class ComposedWindow:
 def _there(standing: RowEffect, rows: Sequence[Row]) -> bool | None:
     """True if a key has a row now, in the window or the table; None if that depends on the table.
 
-    ``rows``: the window's rows of the key. Raises _Unfit if the key has a row only if the table had
-    none: the table's rows were deleted, and otherwise one was inserted.
+    ``rows``: the window's rows of the key. Raises _Unfit if the table's rows are deleted and
+    ``otherwise`` is the only row: then the key has a row only if the table had none.
     """
     if any(row is not standing.otherwise for row in rows):
         return True

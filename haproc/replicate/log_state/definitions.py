@@ -37,8 +37,8 @@ from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
 
 _SHARE: Final = 4
-"""Chosen: at any rate that a ring reaches, a quarter of the default window is seconds. And to read
-a quarter more at a start costs little."""
+"""Chosen: even at the highest rate of a ring, a quarter of the default window lasts some seconds.
+And to read a quarter more at a start costs little."""
 
 NOTHING: Final = frozenset[str]()
 ANYTHING: Final = "*"

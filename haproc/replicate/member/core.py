@@ -88,13 +88,13 @@ class Watermarks:
 
     @property
     def exclusive_applied(self) -> int:
-        """The number of exclusive operations (DDL) applied by this process; dates sessions."""
+        """The number of exclusive operations (DDL) applied here: shows if a session is outdated."""
         return self._exclusive_applied
 
     @property
     def definitions_applied(self) -> int:
-        """The number of applied operations that may have redefined something; dates remembered
-        definitions."""
+        """The number of applied operations that may have redefined something: shows if remembered
+        definitions are outdated."""
         return self._definitions_applied
 
     def defined(self) -> None:
@@ -348,7 +348,7 @@ class Core:
     # -- several parts at once ---------------------------------------------------------------
 
     def tell_stuck(self) -> None:
-        """Set the operation at which this cluster is stuck in the state; none if it is not."""
+        """Note the operation at which this cluster is stuck, if there is one, for the state."""
         stuck = self.troubles.stuck()
         if stuck is None:
             self.condition.stuck(None)

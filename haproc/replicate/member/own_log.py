@@ -32,10 +32,10 @@ from haproc.replicate.records.rows import ApplicationFailure
 
 T = TypeVar("T")
 _SEEN_PROBES: Final = 2
-"""The log's last answer is at most so many probes old if a HAProc reports that it sees the log."""
+"""A HAProc reports that it sees the log if the last answer is at most so many probes old."""
 _LOST_PROBES: Final = 4
-"""The log is lost after so many probes without an answer. More than above: so a peer's report is
-about a later moment, and its heartbeat has the time of a probe to arrive."""
+"""The log is lost after so many probes without an answer. More than _SEEN_PROBES: so a peer's
+report is about a later moment, and its heartbeat has the time of a probe to arrive."""
 PAGE_RECORDS: Final = 4096
 
 

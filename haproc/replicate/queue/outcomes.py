@@ -150,8 +150,8 @@ class OperationOutcome:
 
 
 LOG: Final = logging.getLogger("haproc.operations")
-"""One line at DEBUG for each operation that ends here. It has its own logger, so that only this one
-need be at DEBUG."""
+"""One line at DEBUG for each operation that ends here. It has its own logger, so no
+other one has to be at DEBUG."""
 RESULTS_BYTES_MAX: Final = 16 << 20
 """The most bytes of all outcomes' results and messages. Beyond it the oldest keep only their status
 and number of rows. Chosen: 256 bytes for each request of the window."""

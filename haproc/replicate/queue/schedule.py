@@ -95,7 +95,7 @@ class Schedule:
         """Enter an operation; False if it needs no running: done before, rejected, or copied."""
         assert offset >= self._read_to
         self._read_to = offset + 1
-        copied = self._copied.stands_for(offset, op)  # found again later: not in the progress
+        copied = self._copied.stands_for(offset, op)  # not in the progress; a start finds it again
         if copied or offset in self._done or self._readiness.rejected(offset):
             self._over(offset, kept=not copied)
             return False
@@ -289,7 +289,7 @@ class Schedule:
     def _composed(self, head: Task, joined: int) -> tuple[int, str]:
         """Return the number of unlike operations that run as one statement, and the statement.
 
-        No text is read if as many (``joined``) can be combined because they are alike.
+        No text is read unless these may be more than ``joined``, the number that are alike.
         """
         if len(head.op.writes) != 1:
             return 0, ""
@@ -302,9 +302,9 @@ class Schedule:
         return not task.single and self.composing.may_compose(task.offset, task.op, awaited)
 
     def _on_table(self, head: Task, below: int | None = None) -> Iterator[Task]:
-        """Yield the operations on the table of a head in turn, which is the first of them.
+        """Yield ``head``, whose turn has come, and the operations after it on its table.
 
-        Yields only the head if it writes several tables, or none.
+        Yields only ``head`` if it writes several tables, or none.
         """
         if len(head.op.writes) != 1:
             yield head

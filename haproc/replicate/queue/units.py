@@ -181,7 +181,7 @@ def _schema_of(stream: bytes) -> Any:
 MARKER: Final = Operation(
     "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlText(""), tables_known=False
 )
-"""In place of a verify or copy record: a place in the order with nothing running beside it."""
+"""Stands for a verify or copy record in the queue: nothing runs beside it."""
 
 
 class Intent(Enum):
@@ -375,7 +375,7 @@ class Composing:
     def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
         """Yield as many of the consecutive tasks as one statement may hold.
 
-        Yields none if they are not ``more_than`` that number. No more are read than are needed:
+        Yields none if these are not more than ``more_than``. No more are read than are needed:
         mostly the first one already shows that nothing can be composed.
         """
         fitting = self._fitting(tasks)
@@ -430,7 +430,7 @@ def _reading(op: Operation) -> int:
 
 
 def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tuple[int, str]:
-    """Return the number of changes in one statement, and it; halves them until there is one."""
+    """Return how many changes (at least two) fit one statement, and its text; 0 if none do."""
     while len(changes) > 1:
         if text := statement(table, window):
             return len(changes), text
@@ -443,7 +443,7 @@ def _stated(table: str, window: ComposedWindow, changes: Sequence[Change]) -> tu
 def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool:
     """True if a waiting operation is no INSERT like the one ``before`` it on its table.
 
-    Only if it may be composed at all.
+    False if it can never be composed.
     """
     if len(op.writes) != 1 or (key is None and not changes_keys(op)):
         return False
