@@ -108,7 +108,8 @@ class Submission:
     """The request for a job.
 
     ``cluster`` and ``incarnation``: the HAProc that received it; ``stored``: the name under which
-    the files' bytes are stored; ``fingerprint``: equal if a repeated request is the same.
+    the files' bytes are stored; ``fingerprint``: a hash of the request, by which a repetition is
+    told from another request under the same id.
     """
 
     user: str
@@ -226,7 +227,7 @@ class Job:
 
     @property
     def to_fence(self) -> bool:
-        """True if a write of the ended job may still come, which must not count.
+        """True if a write of the ended job may still arrive: a fence must stop it.
 
         A job that ended with success has waited for all its writes.
         """
@@ -276,7 +277,10 @@ def job_of(
 
 
 def requested(revisions: Mapping[str, int]) -> str:
-    """Return the submission that counts, of several under one request id: the first."""
+    """Return the key of the first of several submissions under one request id: it counts.
+
+    ``revisions``: the revision of each submission by its key.
+    """
     return min(revisions, key=lambda key: revisions[key])
 
 
@@ -320,7 +324,7 @@ class Turn(Enum):
 
 
 def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
-    """Return the action for a slot; ``jobs``: its user's, by their request ids."""
+    """Return the action for a slot; ``jobs``: those of the schedule's user, by request id."""
     if request_id(schedule, at) in jobs:
         return Turn.DONE
     mine = f"schedule:{schedule.name}:"
@@ -329,7 +333,10 @@ def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
 
 
 def leads(me: str, ready: Iterable[str]) -> bool:
-    """True if this HAProc, which is READY, submits the jobs; ``ready``: the READY peers."""
+    """True if this HAProc submits the schedules' jobs: its name is the lowest of the READY ones.
+
+    This HAProc must be READY; ``ready``: the READY peers.
+    """
     return all(me < other for other in ready)
 
 

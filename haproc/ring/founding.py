@@ -36,8 +36,9 @@ class Mark:
 class Lost:
     """Writes that other clusters have applied to a table after the founder's last one.
 
-    ``offsets``: of these commits. A commit of combined INSERTs has only the offset of the last one.
-    ``applied``: the founder's last offset in that table; None if it has no marker or no such table.
+    - ``applied``: the founder's last offset in that table; None without a marker or such a table;
+    - ``offsets``: of these writes; a commit of combined INSERTs has only the last one's;
+    - ``by``: the clusters that have applied them.
     """
 
     table: str
