@@ -31,7 +31,7 @@ _OF_NO_TABLE: Final = frozenset(
         Kind.DROP_NAMESPACE,
     }
 )
-"""Kinds that change objects which patterns of tables do not name, and other users rest on."""
+"""Kinds that change objects which patterns of tables do not name and other users may need."""
 
 
 class Role(StrEnum):

@@ -351,7 +351,7 @@ def travels(key: str) -> bool:
 
 
 def reserved(key: str) -> str:
-    """Return the reason why no session may set this; empty if one may. Case as for `travels`."""
+    """Return the reason why no session may set this; empty if one may. Case does not matter."""
     if travels(key):
         return ""
     key = key.lower()

@@ -45,9 +45,9 @@ def classify_plan(
 ) -> Classified:
     """Return a plan's kind, tables and class; raises RefusedError.
 
-    ``parsed``: the results for those of its texts that `unparsed` gives. ``there``: the table that
-    it writes exists already, which makes some saves plain INSERTs. If the plan is a SQL text
-    (RUNS_SQL), the class is that text's, and ``sql`` the text; otherwise ``sql`` is "".
+    ``parsed``: Spark's results for the texts that `unparsed` yields, by text. ``there``: the table
+    that the plan writes exists already, which makes some saves plain INSERTs. If the plan is a SQL
+    text (RUNS_SQL), the class is that text's, and ``sql`` the text; otherwise ``sql`` is "".
     """
     if reading.user_code and context.rights.bounded:
         raise _code_forbidden(context.rights.tables)

@@ -39,7 +39,7 @@ RECALL_S: Final = 1.0
 
 
 DEFAULT_CONCERN: Final = "default"
-"""The write concern of a request that names none."""
+"""The value of ``concern`` for the write concern of requests that name none."""
 
 
 class StatementDoor:
