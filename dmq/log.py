@@ -246,7 +246,7 @@ class MovableLog(Log, Protocol):
     async def refill(self, end: int, batches: Batches) -> None:
         """Append records, each at its offset; the first record's offset is the log's present end.
 
-        ``end``: the offset after the last record. The log may have fillers from there on afterwards.
+        ``end``: the offset after the last record. The log may have fillers after that.
         """
         ...
 

@@ -26,9 +26,9 @@ from dmq.log import LogCorruptError, LogError, LogRegressedError, LogUnavailable
 # log when one process checkpoints while another one writes (sqlite.org/wal.html#walresetbug).
 #
 # The lock file's first 8 bytes are the bell: the log's end after the newest transaction. Waiting
-# readers of other processes read it every few milliseconds, which costs one pread. It is a hint, not
-# the truth: a writer killed between its commit and the bell leaves the bell silent. The next 8 bytes
-# name the process that holds the lock, for error messages.
+# readers of other processes read the bell every few milliseconds, which costs one pread. It is a
+# hint, not the truth: a writer killed between its commit and the bell leaves the bell silent. The
+# next 8 bytes name the process that holds the lock, for error messages.
 
 
 LOCK_TIMEOUT_S: Final = 5.0

@@ -48,9 +48,9 @@ class Policy:
     backoff_max_s: float = 2.0
     circuit_s: float = 2.0
     """A server that failed is asked after the others for this long, and for twice as long with each
-    further failure in a row …"""
+    further failure in a row, up to ``circuit_max_s``."""
     circuit_max_s: float = 60.0
-    """… up to this."""
+    """The longest time for which a server that failed is asked after the others."""
     failback_after_s: float = 10.0
     """The time that a preferred server must be ready before the client returns to it."""
     failback_probe_s: float = 1.0
@@ -64,8 +64,9 @@ class Policy:
     """The number of unanswered probes in a row after which a server counts as hung: with the values
     above after 0.75 s, so that the next server answers within a second."""
     probes_refused: int = 9
-    """The number of refused probes in a row after which it counts as hung, after 2.5 s: a HAProc
-    that leaves service closes its door while it still finishes its requests."""
+    """The number of refused probes in a row after which a server counts as hung, with the values
+    above after 2.5 s: a HAProc that leaves service closes its door while it still finishes its
+    requests."""
 
     @property
     def hung_after_s(self) -> float:
@@ -83,10 +84,9 @@ class AttemptEnd(StrEnum):
     NOT_TAKEN = "not taken"
     """The server reports that it cannot run the request now, and has done nothing."""
     BUSY = "busy"
-    """The server reports the same, because it is at its limit: it works, and is asked again
-    later."""
+    """The server is at its limit, and has done nothing: it works, and is asked again later."""
     LEAVING = "leaving"
-    """The server reports the same, because it is leaving service."""
+    """The server is leaving service, and has done nothing."""
     UNEXPLAINED = "unexplained"
     """The server's cluster failed with an error without an explanation, and lives."""
     IN_DOUBT = "in doubt"
@@ -156,7 +156,7 @@ class Progress:
     """The servers left in this round."""
     round: int = 0
     in_doubt: bool = False
-    """True if a server may have carried it out."""
+    """True if a server may have carried out the request."""
     outage_since: float | None = None
     busy_since: float | None = None
     unexplained: int = 0
@@ -174,7 +174,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait, then ask `resume`."""
+    """Wait, then call `resume`."""
 
     seconds: float
 
@@ -256,7 +256,7 @@ def noted(
     now: float,
     wait_s: float = 0.0,
 ) -> tuple[Memory, Progress]:
-    """Note a failure while another server is still being asked the same."""
+    """Return both values after a failure; another server may still be asked the same."""
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress
     if end is AttemptEnd.UNEXPLAINED:  # this is not known to be the server's fault
@@ -283,7 +283,7 @@ def resume(
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
-    """Return the server to ask beside the present one, of known health; None if there is none."""
+    """Return an untried server without a known fault, to ask it, too; None if there is none."""
     for server in sorted(progress.untried, key=lambda each: rank(memory, each, now)):
         known = memory.servers[server]
         if not known.leaving and known.breaker == CLOSED:
