@@ -381,7 +381,7 @@ _encode: Final = Encoder(order="deterministic").encode
 
 
 class Kinds(Generic[M]):
-    """Messages of these types as records of these kinds, one for each type."""
+    """Encodes and decodes messages: each type of message has its own kind of record."""
 
     def __init__(self, types: Mapping[str, Any]) -> None:
         self._kinds = {of: kind for kind, of in types.items()}

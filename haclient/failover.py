@@ -435,9 +435,9 @@ class Liveness:
     def hung(self, policy: Policy, hung_before: int = 0) -> bool:
         """True if the request should stop waiting for the answer.
 
-        ``hung_before``: the number of attempts in a row that had ended as hung when this one began.
-        If server after server seems to be hung, the machine or the network is slow. Each such
-        attempt adds a probe, so that the request finally waits long enough.
+        ``hung_before``: the attempts in a row that had ended as hung when the present one began. If
+        server after server seems to be hung, the machine or the network is slow. Each attempt that
+        ended as hung adds a probe, up to a limit, so that the request finally waits long enough.
         """
         missed = policy.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
         return self.silent >= missed or self.refused >= policy.probes_refused

@@ -32,8 +32,8 @@ _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE"
 class Split:
     """Complete ``statements``, and the ``rest`` behind the last ``;``.
 
-    ``vertical``: the indexes of those that end with ``\\G``: their rows are shown one below
-    another.
+    ``vertical``: the indexes of the statements that end with ``\\G``: their columns are shown one
+    below another.
     """
 
     statements: tuple[str, ...]

@@ -72,7 +72,7 @@ _OF_CODE: Final = re.compile(r"(class|classes|impl|listeners|providers|serialize
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Settings of one kind, and why. A name that ends with a dot stands for all that begin so."""
+    """Settings of one kind, and why. A name with a dot at its end means all that begin with it."""
 
     reason: str
     names: tuple[str, ...]

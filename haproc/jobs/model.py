@@ -108,8 +108,8 @@ class Submission:
     """The request for a job.
 
     ``cluster`` and ``incarnation``: the HAProc that received it; ``stored``: the name under which
-    the files' bytes are stored; ``fingerprint``: a hash of the request, by which a repetition is
-    told from another request under the same id.
+    the files' bytes are stored; ``fingerprint``: a hash of the request, to distinguish a repetition
+    from another request under the same id.
     """
 
     user: str

@@ -1,6 +1,6 @@
 """A port on loopback that leads a job to a Spark Connect door, or client door, of the ring.
 
-An unmodified PySpark has one address. This port stands for all doors, the own HAProc's first. While
+An unmodified PySpark has one address. This port leads to all doors, the own HAProc's first. While
 the own door is closed, because its Spark is down or drained, connections go to the next door, and
 the session goes on there. The relay only copies bytes. If the doors have TLS, the relay adds it, so
 a job needs no certificates.

@@ -37,7 +37,7 @@ class Lost:
     """Writes that other clusters have applied to a table after the founder's last one.
 
     - ``applied``: the founder's last offset in that table; None without a marker or such a table;
-    - ``offsets``: of these writes; a commit of combined INSERTs has only the last one's;
+    - ``offsets``: the offsets of the writes; a commit of combined INSERTs has only the last one's;
     - ``by``: the clusters that have applied them.
     """
 
@@ -112,8 +112,8 @@ class Findings:
     def copied_later(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return tables that others copied at a later offset than the founder's last write there.
 
-        Each table comes with the names of these clusters. The copy has all writes below its offset,
-        without a trace of each. So it is not known if the founder has them.
+        Each table comes with the names of the clusters that copied it. A copy has all writes below
+        its offset, without a trace of each. So it is not known if the founder has them.
         """
         own = self.clusters[founder]
         names = sorted({table for tables in self.clusters.values() for table in tables})

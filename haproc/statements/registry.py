@@ -311,7 +311,7 @@ class Registry:
         self.store.clean()
 
     async def _wait_for_another(self, understood: StatementRequest) -> None:
-        """Wait for the end of a running request of this id, if its answer does not fit this one.
+        """Wait for the end of a running request of this id, if its answer does not fit the new one.
 
         That is so if the running request streams its result to another client, or is a write with
         another write concern or of another attempt of the job.
@@ -330,7 +330,7 @@ class Registry:
             _check_same(kept, request)
 
     async def _wait_for_end(self, known: Execution, request: Request) -> None:
-        """Wait for an earlier request of this id to end; a cancel of that one cancels both."""
+        """Wait for an earlier request of this id to end; its cancel cancels this request, too."""
         _check_same(known, request)
         assert known.task is not None
         cancels = known.cancels
