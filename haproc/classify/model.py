@@ -111,10 +111,13 @@ class RefusedError(Exception):
 class InsertShape:
     """The properties of an ``INSERT INTO t [(columns)] VALUES (literals), …`` for combining it.
 
-    ``values_at``: the index of the first row's ``(``. ``rows``: their number. Two such statements
-    can be combined, the second's rows behind the first's, if the text before ``values_at``, the
-    settings and ``signature`` are equal. The signature names the type of each column's literals,
-    such that rows of equal signatures don't change each other's type inside one VALUES list.
+    - ``values_at``: the index of the first row's ``(``;
+    - ``rows``: the number of rows;
+    - ``signature``: the type of each column's literals. Rows of equal signatures don't change each
+      other's types inside one VALUES list.
+
+    Two INSERTs can be combined, the second's rows behind the first's, if the text before
+    ``values_at``, the settings and ``signature`` are equal.
     """
 
     values_at: int

@@ -107,9 +107,10 @@ class JobLimits:
 class Submission:
     """The request for a job.
 
-    ``cluster`` and ``incarnation``: the HAProc that received it; ``stored``: the name under which
-    the files' bytes are stored; ``fingerprint``: a hash of the request, to distinguish a repetition
-    from another request under the same id.
+    - ``fingerprint``: a hash of the request. It distinguishes a repetition of the request from
+      another request under the same id.
+    - ``stored``: the name under which the files' bytes are stored
+    - ``cluster``, ``incarnation``: the HAProc that received the request, and its incarnation
     """
 
     user: str

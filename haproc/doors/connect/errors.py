@@ -145,12 +145,12 @@ def call_end(
 ) -> CallEnd:
     """Return the end of a call that failed.
 
-    ``own_id``: False if the client did not choose the operation's id; then it must not repeat a
-    call whose outcome is unknown.
-    ``error_id``: the id by which the client may fetch details that do not fit into a status.
-    ``to_java``: Spark's client for the JVM looks up each class in Spark's own list, and shows
-    nothing else of an error with an unknown class. For HAProc's errors it gets the message alone,
-    which begins with the class.
+    - ``own_id``: False if the client did not choose the operation's id. Then the client must not
+      repeat a call whose outcome is unknown.
+    - ``error_id``: the id by which the client may fetch details that do not fit into a status.
+    - ``to_java``: True for Spark's client for the JVM. It looks up each class in Spark's own list,
+      and shows nothing else of an error with an unknown class. So for HAProc's errors it gets only
+      the message, which begins with the class.
     """
     error = _as_spark_names(error)
     code = _CODE_OF_CLASS.get(error.error_class, _CODE_OF_KIND[error.kind])

@@ -62,8 +62,10 @@ _STATE_OF: Final = {
 class PlanRequest:
     """The request of one ExecutePlan.
 
-    ``request``: as it may be relayed; ``plan``: the one in it. ``handles``: the session's
-    checkpoints and models that it uses. ``plan_id``: the number of a SQL command.
+    - ``request``: the serialized request, as it may be relayed;
+    - ``plan``: the serialized plan in the request;
+    - ``handles``: the session's checkpoints and models that the plan uses;
+    - ``plan_id``: the number of a SQL command
     """
 
     request: bytes
