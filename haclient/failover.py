@@ -1,21 +1,26 @@
 """The choice of a server, and the end of attempts: the policy alone, as plain values.
 
-A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
-until that one fails for availability or announces that it is leaving. Then it tries each of the
-others once: first those without a known fault, then those with an open circuit
-(`haclient.choosing`), last those that are leaving. After a *round* without success, it pauses
-(exponential backoff with jitter) and starts a new round, until the request's deadline passes or no
-server has been available for ``outage_s``. An answer, be it a result or an application error, ends
-the request; so does the second error without an explanation. While the client is not with its first
-server, it probes the servers that it prefers to the current one and goes back to one that has been
-ready for ``failback_after_s``.
+A client has a list of servers in its order of preference. It stays with the *current* server
+(sticky) until this server fails for availability or announces that it is leaving. Then the client
+tries each of the other servers once: first those without a known fault, then those with an open
+circuit (`haclient.choosing`), last those that are leaving. After a *round* without success, it
+pauses (exponential backoff with jitter) and starts a new round, until the request's deadline passes
+or no server has been available for ``outage_s``.
+
+An answer, which is a result or an application error, ends the request; so does the second error
+without an explanation. While the client is not with its first server, it probes the servers that it
+prefers to the current one, and goes back to one that has been ready for ``failback_after_s``.
 
 Two values: `Memory` is a connection's knowledge of its servers, shared by its requests; `Progress`
-is that of one request. Time (seconds on a monotonic clock) and randomness are arguments.
-Invariants: no attempt starts at or after the deadline; nothing is repeated after an answer; every
-server is tried before the client gives up, unless the deadline passes; a request that is not
-repeatable (has no request id) is never sent again once a server may have seen it; a server that is
-leaving comes last until it has reported that it is ready.
+is the state of one request. Time (seconds on a monotonic clock) and randomness are arguments.
+Invariants:
+
+- No attempt starts at or after the deadline.
+- Nothing is repeated after an answer.
+- Every server is tried before the client gives up, unless the deadline passes.
+- A request that is not repeatable (has no request id) is never sent again once a server may have
+  seen it.
+- A server that is leaving comes last until it has reported that it is ready.
 """
 
 from __future__ import annotations
