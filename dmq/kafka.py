@@ -82,12 +82,12 @@ class CursorStore:
     earlier processes and refuses their later ones. Then it checks the stored epoch. After that it
     commits as often as it likes without a check: a process with another epoch must have initialised
     the id later, so this one's commits are refused. Then it initialises and checks again, and
-    learns if it was replaced.
+    knows if it was replaced.
 
     An ended transaction is not visible at once, and a broker that dies in between may forget to
     make it visible (seen with 4.3: killed right after it acknowledged the end, it left the commit
-    pending for ever; the next transaction of the same id ends it). So a commit counts only when it
-    has been seen, and one that stays pending counts as not made.
+    pending for ever; the next transaction of the same id ends it). So a commit is valid only when
+    it has been seen. A commit that stays pending is treated as not made.
 
     Belongs to one thread.
     """

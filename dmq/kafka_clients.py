@@ -347,7 +347,8 @@ class Clients:
     def error(self, error: BaseException, doing: str) -> LogError:
         """Return the log's error for a client's error, its cause included.
 
-        The caller raises it ``from`` its own ``__cause__``, which is None if it holds a secret.
+        The caller raises it ``from`` its own ``__cause__``: that is None if the client's error
+        shows a secret.
         """
         if isinstance(error, LogError):
             return error

@@ -184,7 +184,7 @@ CLOSE_TIMEOUT_S: Final = 2.0
 LOOK_S: Final = 1.0
 """The interval of checks that the topic is still the same one."""
 LOOKED_WITHIN_S: Final = 3.0
-"""The largest age of that check at which records are read."""
+"""Records are read only if the last check of the topic is not older."""
 
 
 class TopicHandle:
@@ -192,8 +192,8 @@ class TopicHandle:
 
     Modules built on it define the messages (`kafka`, `key_value_kafka`). Only opening creates the
     topic. Every second, and before a read if the last check is older than `LOOKED_WITHIN_S`, the
-    handle checks that the topic is still the one that was opened. Once it is lost, every call
-    raises that error.
+    handle checks that the topic is still the one that was opened. Once the topic is lost, every
+    call raises LogRegressedError.
 
     Made by ``open``; ``on_lost`` is called once if the topic is lost.
     """

@@ -58,7 +58,7 @@ class _Group:
 
 
 class Appender:
-    """The producer of one log handle. ``on_stored`` gets the offsets of values without a key."""
+    """The producer of one handle. ``on_stored`` gets (offset, value) of values without a key."""
 
     def __init__(
         self, clients: Clients, on_stored: Callable[[list[tuple[int, bytes]]], None]

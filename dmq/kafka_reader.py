@@ -71,7 +71,7 @@ class Recent:
             self._shrink()
 
     def run(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
-        """Return the kept records from ``start`` on; none if that one is not kept."""
+        """Return the kept records from ``start`` on; none if the one at ``start`` is not kept."""
         with self._lock:
             index = start - self._first
             if not 0 <= index < len(self._values):
@@ -209,8 +209,8 @@ class Tail:
 
 
 LONE_PARTS_KEPT_S: Final = 300.0
-"""A trim keeps parts without a head that are not older than the newest record by so much: an append
-gives up long before."""
+"""A trim keeps parts without a head that are at most this much older than the newest record: an
+append gives up long before."""
 SCAN_RECORDS_MAX: Final = 4096
 PARTS_BYTES_MAX: Final = 64 << 20
 """The most bytes of parts that are kept in memory, because their head follows."""

@@ -1,6 +1,6 @@
 """The interface of the key-value store: small values by name, beside the log.
 
-One of them is the origin of a log that was moved.
+One of the values is the origin of a log that was moved.
 
 Contract (the suite in tests/contract runs it against every backend):
 
@@ -141,7 +141,7 @@ _decode: Final = msgspec.json.Decoder(Origin).decode
 
 
 async def origin_of(log: MovableLog, store: KeyValueStore) -> Origin:
-    """Return the stored origin of the log; the handle keeps its own id."""
+    """Return the stored origin of the log; a whole log of its own id if none is stored."""
     kept = await store.get(await _key(log))
     if kept is None:
         return Origin()

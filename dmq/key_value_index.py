@@ -103,7 +103,7 @@ def read_stored(message: bytes) -> Stored:
 
 
 def read_manifest(key: bytes, message: bytes) -> Manifest | None:
-    """Return the manifest in a message under such a key; None for a newer version's."""
+    """Return the manifest in a message under a manifest's key; None for a newer version's."""
     if message[:1] != _MANIFEST or len(message) < 1 + _COUNT.size:
         return None
     (pieces,) = _COUNT.unpack_from(message, 1)

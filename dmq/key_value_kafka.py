@@ -1,4 +1,4 @@
-"""A key-value store in a compacted Kafka topic, named as the log's with ``.store`` behind it.
+"""A key-value store in a compacted Kafka topic, whose name is the log's and ``.store``.
 
 `key_value_index` describes its messages. Each process reads the keys when it opens the store and
 keeps them in memory, but only some of the values. Calls that may wait for a broker run on threads

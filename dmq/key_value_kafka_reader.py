@@ -1,9 +1,9 @@
 """The reader of a key-value store's topic. Everything here blocks, on one thread.
 
 Every read first asks the brokers for the topic's end, and reads the new messages: so it sees all
-earlier changes. Reads that wait for the thread together share that, also its error. Values that are
-not in memory are fetched by their offset. If compaction has deleted one meanwhile, it was replaced,
-so the read begins again.
+earlier changes. Reads that wait for the thread together share these requests, also their error.
+Values that are not in memory are fetched by their offset. If compaction has deleted one meanwhile,
+it was replaced, so the read begins again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dmq.log import LogCorruptError, LogError, LogUnavailableError
 REBUILT_AFTER_S: Final = 6 * 3600.0
 """A reader that paused for longer begins again: compaction forgets deletions after a day."""
 LOOKS_MAX: Final = 5
-"""The number of times a read begins because a value was replaced meanwhile."""
+"""A read begins at most this often, if values are replaced meanwhile."""
 POLL_RECORDS_MAX: Final = 8192
 _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
@@ -44,9 +44,10 @@ class _ReplacedError(Exception):
 
 
 class StoreReader:
-    """Reads the store's topic, on one thread. ``on_begin`` receives the first revision reached.
+    """Reads the store's topic, on one thread.
 
-    ``on_changes`` receives the later changes, in order.
+    ``on_begin`` receives the revision that was reached when all keys were read: at first, and anew
+    after a long pause. ``on_changes`` receives the later changes, in order.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class StoreReader:
         self._away = ""
 
     def revision(self, called_s: float) -> int:
-        """Return the newest revision; as all reads, as of ``called_s`` (monotonic) or later."""
+        """Return the newest revision. All reads show the store as of ``called_s`` or later."""
         return self._looking(called_s, lambda: self._index.end)
 
     def keys(self, called_s: float, prefix: str) -> list[str]:

@@ -234,7 +234,7 @@ class MovableLog(Log, Protocol):
     """A backend's handle for moving or beginning a log (`dmq.moving`), without other users."""
 
     known_as: str
-    """The result of `identity`: the id from before the log was moved; empty: its own."""
+    """The id that `identity` returns for a moved log: the earlier one; empty: its own."""
 
     async def begin_at(self, offset: int) -> None:
         """Make a log without records begin, and end, at this offset.
@@ -244,9 +244,9 @@ class MovableLog(Log, Protocol):
         ...
 
     async def refill(self, end: int, batches: Batches) -> None:
-        """Append records, each at its offset; the first one's is the log's present end.
+        """Append records, each at its offset; the first record's offset is the log's present end.
 
-        ``end``: the offset after the last one. The log may have fillers behind it afterwards.
+        ``end``: the offset after the last record. The log may have fillers after that.
         """
         ...
 
@@ -381,7 +381,7 @@ _encode: Final = Encoder(order="deterministic").encode
 
 
 class Kinds(Generic[M]):
-    """Messages of these types as records of these kinds, one for each type."""
+    """Encodes and decodes messages: each type of message has its own kind of record."""
 
     def __init__(self, types: Mapping[str, Any]) -> None:
         self._kinds = {of: kind for kind, of in types.items()}

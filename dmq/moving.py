@@ -92,7 +92,7 @@ class Contents:
 
 
 class _Writer:
-    """Writes frames under another name; `finish` gives the file its own."""
+    """Writes frames into a file of another name; `finish` gives it the wanted name."""
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -161,7 +161,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """Yield the frames of a file with a right sum, in order."""
+    """Yield the frames of a file, in order; its sum must have been checked before."""
     with path.open("rb") as file:
         left = path.stat().st_size - len(MAGIC) - len(TRAILER) - _SUM_BYTES
         file.seek(len(MAGIC))

@@ -25,10 +25,10 @@ from dmq.log import LogCorruptError, LogError, LogRegressedError, LogUnavailable
 # sleeps of up to 100 ms; this one in sleeps of at most 1 ms. And SQLite before 3.51.3 can corrupt a
 # log when one process checkpoints while another one writes (sqlite.org/wal.html#walresetbug).
 #
-# The file's first 8 bytes are the bell: the log's end after the newest transaction. Waiting readers
-# of other processes read it every few milliseconds, which costs one pread. It is a hint, not the
-# truth: a writer killed between its commit and the bell leaves the bell silent. The next 8 bytes
-# name the process that holds the lock, for error messages.
+# The lock file's first 8 bytes are the bell: the log's end after the newest transaction. Waiting
+# readers of other processes read the bell every few milliseconds, which costs one pread. It is a
+# hint, not the truth: a writer killed between its commit and the bell leaves the bell silent. The
+# next 8 bytes name the process that holds the lock, for error messages.
 
 
 LOCK_TIMEOUT_S: Final = 5.0
@@ -103,7 +103,7 @@ class WriterLock:
 
 
 WAL_BYTES_MAX: Final = 64 << 20
-"""The size from which on a write-ahead log, which readers keep from reuse, is emptied by force."""
+"""A write-ahead log that has grown to this size, because of long reads, is emptied if possible."""
 _WAL_BYTES_KEPT: Final = 16 << 20
 _CHECKPOINT_WAIT_MS: Final = 100
 _VACUUM_PAGES: Final = 1024
@@ -115,14 +115,14 @@ _MISUSED: Final = frozenset(
 _META: Final = "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
 Outcome: TypeAlias = "list[int] | LogError | None"
-"""The result of one write of a group: its offsets, None, or its own error (others are stored)."""
+"""The result of one write of a group: its offsets, None, or its error (the others are stored)."""
 WriteT = TypeVar("WriteT")
 _logger = logging.getLogger("dmq")
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The application id and version of such a file, and the statements that make a new one."""
+    """A kind of file: its application id, its version, and the statements that make a new one."""
 
     what: str
     application_id: int

@@ -27,7 +27,7 @@ from dmq.sqlite_file import FileReader, FileWriter, Outcome, WriterLock
 
 GROUP_ROWS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 32 << 20
-"""The most writes of one transaction; a single larger write is allowed."""
+"""The most rows and bytes of one transaction; a single larger write is allowed."""
 PENDING_BYTES_MAX: Final = 256 << 20
 """The most bytes of waiting writes; further ones are refused."""
 HOUSEKEEP_EVERY_GROUPS: Final = 8

@@ -115,19 +115,25 @@ def connect(
 ) -> Connection:
     """Return a connection to the ring (nothing is sent yet).
 
-    ``servers``: ``"http://a:8080,b:8080"`` or a list, in order of preference. ``token``: sent to
-    the servers. ``user``: a label for their access logs. ``ca_file``: certificates (PEM) to trust
-    for ``https`` servers instead of the system's; ``certificate_file``, ``key_file``: the client's
-    own, for servers that ask for one. ``catalog``, ``schema``: for unqualified names.
-    ``timeout_s``: a request's total deadline. ``buffer_bytes_max``: a larger result is streamed.
-    ``on_failover`` is called with each `Failover`. ``order``: ``ordered`` (as listed), ``spread``
-    (each client in its own order, by ``client_number``, else random) or ``nearest``. ``discover``:
-    learn the ring's other servers from those listed. ``hedge_after_s``: a query without an answer
-    after this (seconds, or ``"p95"`` of the recent ones) goes to a second server, too.
-    ``consistency``: the read level of queries (``any``, ``bounded`` by ``acceptable_offset_lag``
-    records of the log, ``session``, ``linearizable``). ``after_offset``: that of another
-    connection; this one's session reads show the writes and reads of that one. All other options
-    are the fields of `haclient.failover.Policy`.
+    - ``servers``: ``"http://a:8080,b:8080"`` or a list, in order of preference;
+    - ``token``: sent to the servers; ``user``: a label for their access logs;
+    - ``ca_file``: certificates (PEM) to trust for ``https`` servers instead of the system's;
+    - ``certificate_file``, ``key_file``: the client's own, for servers that ask for one;
+    - ``catalog``, ``schema``: for unqualified names;
+    - ``timeout_s``: a request's total deadline;
+    - ``buffer_bytes_max``: a larger result is streamed;
+    - ``on_failover``: called with each `Failover`;
+    - ``order``: ``ordered`` (as listed), ``nearest``, or ``spread`` (each client in its own order,
+      by ``client_number``, else random);
+    - ``discover``: learn the ring's other servers from those listed;
+    - ``hedge_after_s``: a query without an answer after this time (seconds, or ``"p95"`` of the
+      recent queries) goes to a second server, too;
+    - ``consistency``: the read level of queries (``any``, ``bounded`` by ``acceptable_offset_lag``
+      records of the log, ``session``, ``linearizable``);
+    - ``after_offset``: another connection's; session reads of this connection then show what the
+      other one wrote and read.
+
+    All other options are the fields of `haclient.failover.Policy`.
     """
     settings = make_settings(
         servers,

@@ -149,7 +149,10 @@ def _column(field: Any) -> Column:
 
 
 def rows(batch: Any) -> list[tuple[Any, ...]]:
-    """Return a record batch's rows as plain Python values (maps as dicts, structs as dicts)."""
+    """Return a record batch's rows as plain Python values.
+
+    Structs and maps are dicts; a map with nested keys is a list of pairs.
+    """
     try:
         columns = [_values(column) for column in batch.columns]
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, ValueError, OverflowError) as error:

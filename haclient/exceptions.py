@@ -60,9 +60,11 @@ class Warning(Exception):
 class Error(Exception):
     """The base of all errors of this package.
 
-    ``kind``: the party that must act. ``outcome``: the effect of a write. ``hint``: the remedy.
-    ``request_id``: the request's id (``execute`` with it again returns the outcome). ``cluster``:
-    the cluster that answered.
+    - ``kind``: the party that must act;
+    - ``outcome``: the effect of a write;
+    - ``hint``: the remedy;
+    - ``request_id``: the request's id; ``execute`` with this id again returns the outcome;
+    - ``cluster``: the cluster that answered
     """
 
     def __init__(

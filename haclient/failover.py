@@ -1,21 +1,26 @@
 """The choice of a server, and the end of attempts: the policy alone, as plain values.
 
-A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
-until that one fails for availability or announces that it is leaving. Then it tries each of the
-others once: first those without a known fault, then those with an open circuit
-(`haclient.choosing`), last those that are leaving. After a *round* without success, it pauses
-(exponential backoff with jitter) and starts a new round, until the request's deadline passes or no
-server has been available for ``outage_s``. An answer, be it a result or an application error, ends
-the request; so does the second error without an explanation. While the client is not with its first
-server, it probes the servers that it prefers to the current one and goes back to one that has been
-ready for ``failback_after_s``.
+A client has a list of servers in its order of preference. It stays with the *current* server
+(sticky) until this server fails for availability or announces that it is leaving. Then the client
+tries each of the other servers once: first those without a known fault, then those with an open
+circuit (`haclient.choosing`), last those that are leaving. After a *round* without success, it
+pauses (exponential backoff with jitter) and starts a new round, until the request's deadline passes
+or no server has been available for ``outage_s``.
+
+An answer, which is a result or an application error, ends the request; so does the second error
+without an explanation. While the client is not with its first server, it probes the servers that it
+prefers to the current one, and goes back to one that has been ready for ``failback_after_s``.
 
 Two values: `Memory` is a connection's knowledge of its servers, shared by its requests; `Progress`
-is that of one request. Time (seconds on a monotonic clock) and randomness are arguments.
-Invariants: no attempt starts at or after the deadline; nothing is repeated after an answer; every
-server is tried before the client gives up, unless the deadline passes; a request that is not
-repeatable (has no request id) is never sent again once a server may have seen it; a server that is
-leaving comes last until it has reported that it is ready.
+is the state of one request. Time (seconds on a monotonic clock) and randomness are arguments.
+Invariants:
+
+- No attempt starts at or after the deadline.
+- Nothing is repeated after an answer.
+- Every server is tried before the client gives up, unless the deadline passes.
+- A request that is not repeatable (has no request id) is never sent again once a server may have
+  seen it.
+- A server that is leaving comes last until it has reported that it is ready.
 """
 
 from __future__ import annotations
@@ -48,9 +53,9 @@ class Policy:
     backoff_max_s: float = 2.0
     circuit_s: float = 2.0
     """A server that failed is asked after the others for this long, and for twice as long with each
-    further failure in a row …"""
+    further failure in a row, up to ``circuit_max_s``."""
     circuit_max_s: float = 60.0
-    """… up to this."""
+    """The longest time for which a server that failed is asked after the others."""
     failback_after_s: float = 10.0
     """The time that a preferred server must be ready before the client returns to it."""
     failback_probe_s: float = 1.0
@@ -64,8 +69,9 @@ class Policy:
     """The number of unanswered probes in a row after which a server counts as hung: with the values
     above after 0.75 s, so that the next server answers within a second."""
     probes_refused: int = 9
-    """The number of refused probes in a row after which it counts as hung, after 2.5 s: a HAProc
-    that leaves service closes its door while it still finishes its requests."""
+    """The number of refused probes in a row after which a server counts as hung, with the values
+    above after 2.5 s: a HAProc that leaves service closes its door while it still finishes its
+    requests."""
 
     @property
     def hung_after_s(self) -> float:
@@ -83,10 +89,9 @@ class AttemptEnd(StrEnum):
     NOT_TAKEN = "not taken"
     """The server reports that it cannot run the request now, and has done nothing."""
     BUSY = "busy"
-    """The server reports the same, because it is at its limit: it works, and is asked again
-    later."""
+    """The server is at its limit, and has done nothing: it works, and is asked again later."""
     LEAVING = "leaving"
-    """The server reports the same, because it is leaving service."""
+    """The server is leaving service, and has done nothing."""
     UNEXPLAINED = "unexplained"
     """The server's cluster failed with an error without an explanation, and lives."""
     IN_DOUBT = "in doubt"
@@ -156,7 +161,7 @@ class Progress:
     """The servers left in this round."""
     round: int = 0
     in_doubt: bool = False
-    """True if a server may have carried it out."""
+    """True if a server may have carried out the request."""
     outage_since: float | None = None
     busy_since: float | None = None
     unexplained: int = 0
@@ -174,7 +179,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait, then ask `resume`."""
+    """Wait, then call `resume`."""
 
     seconds: float
 
@@ -256,7 +261,7 @@ def noted(
     now: float,
     wait_s: float = 0.0,
 ) -> tuple[Memory, Progress]:
-    """Note a failure while another server is still being asked the same."""
+    """Return both values after a failure; another server may still be asked the same."""
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress
     if end is AttemptEnd.UNEXPLAINED:  # this is not known to be the server's fault
@@ -283,7 +288,7 @@ def resume(
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
-    """Return the server to ask beside the present one, of known health; None if there is none."""
+    """Return an untried server without a known fault, to ask it, too; None if there is none."""
     for server in sorted(progress.untried, key=lambda each: rank(memory, each, now)):
         known = memory.servers[server]
         if not known.leaving and known.breaker == CLOSED:
@@ -435,9 +440,9 @@ class Liveness:
     def hung(self, policy: Policy, hung_before: int = 0) -> bool:
         """True if the request should stop waiting for the answer.
 
-        ``hung_before``: the number of attempts in a row that had ended as hung when this one began.
-        If server after server seems to be hung, the machine or the network is slow. Each such
-        attempt adds a probe, so that the request finally waits long enough.
+        ``hung_before``: the attempts in a row that had ended as hung when the present one began. If
+        server after server seems to be hung, the machine or the network is slow. Each attempt that
+        ended as hung adds a probe, up to a limit, so that the request finally waits long enough.
         """
         missed = policy.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
         return self.silent >= missed or self.refused >= policy.probes_refused

@@ -26,7 +26,7 @@ from haclient.protocol import Body, columns_text
 
 
 RECORD_BYTES_MAX: Final = 4 << 20
-"""The server's limit."""
+"""The server's limit for one record."""
 BOM: Final = b"\xef\xbb\xbf"
 
 Cut = Callable[[bytes], int]
@@ -191,8 +191,8 @@ class FilePiece:
 class Loaded:
     """The progress of a load: the part that the ring has acknowledged.
 
-    ``bytes`` of the file's ``size``; ``rows`` in ``pieces``; ``skipped``: pieces that the ring had
-    before.
+    - ``bytes``: of the file, which has ``size`` bytes;
+    - ``pieces`` with ``rows``; ``skipped``: the pieces that the ring had before.
     """
 
     load_id: str

@@ -44,7 +44,7 @@ BAR_WIDTH: Final = 30
 
 
 def add_load_arguments(command: argparse.ArgumentParser) -> None:
-    """Add this command's own arguments."""
+    """Add the own arguments of `haclient load`."""
     add = command.add_argument
     add("file", type=Path, help="a file of this machine")
     add("--table", required=True, help="[catalog.][schema.]name")

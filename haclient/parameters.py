@@ -248,7 +248,7 @@ _BATCH_ROWS: Final = 10_000
 
 
 def as_rows(insert: ValueInsert, sets: Sequence[Parameters]) -> pa.Table | None:
-    """Return the rows of an INSERT, a column for each marker; None if they have no such form."""
+    """Return the rows of an INSERT, a column for each marker; None if a column has no one type."""
     markers = insert.markers
     if markers[0]:
         if not all(isinstance(each, Mapping) and each.keys() == set(markers) for each in sets):

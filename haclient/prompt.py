@@ -105,16 +105,16 @@ class RingNames:
             self._known.clear()
 
     def schemas(self) -> list[str]:
-        """See Names."""
+        """Return the names of the schemas."""
         return self._asked("SHOW SCHEMAS", lambda cursor: [row[0] for row in cursor])
 
     def tables(self, schema: str) -> list[str]:
-        """See Names."""
+        """Return the names of a schema's tables; of the session's schema if it is empty."""
         within = f" IN {schema}" if schema else ""
         return self._asked(f"SHOW TABLES{within}", lambda cursor: [row[1] for row in cursor])
 
     def columns(self, table: str) -> list[str]:
-        """See Names."""
+        """Return the names of a table's columns."""
         return self._asked(
             f"SELECT * FROM {table} LIMIT 0",
             lambda cursor: [column.name for column in cursor.description or ()],

@@ -247,7 +247,7 @@ def cancel_path(request_id: str) -> str:
 def cancelled_as(status: int, body: bytes) -> str | None:
     """Return the fate of a cancelled statement, by the server's answer.
 
-    None if the server knows no such statement; empty if it states none.
+    None if the server does not know the statement; empty if its answer states no fate.
     """
     if status == 404:
         return None
@@ -382,5 +382,5 @@ def end_of(failed: Failure) -> AttemptEnd:
 
 
 def opening_body(begin_with: Sequence[str]) -> bytes:
-    """Return the JSON that opens a session; a new one begins with these statements."""
+    """Return the JSON that opens a session; a new session runs ``begin_with`` first."""
     return json.dumps({"begin_with": list(begin_with)}, ensure_ascii=False).encode()

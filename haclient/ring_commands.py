@@ -37,7 +37,7 @@ Exit codes: 0 at least one cluster serves, 2 wrong usage, 3 none serves or no se
 
 
 def add_status_arguments(command: argparse.ArgumentParser) -> None:
-    """Add this command's own arguments."""
+    """Add the own arguments of `haclient status`."""
     command.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
@@ -46,7 +46,7 @@ def status(
     settings: Settings,
     report: Callable[[str], None],
 ) -> int:
-    """Run the command; return the exit code."""
+    """Run `haclient status`; return the exit code."""
     with Documents(settings) as documents:
         try:
             found = documents.cluster_status()
@@ -95,7 +95,7 @@ POLL_S: Final = 0.5
 
 
 def add_submit_arguments(command: argparse.ArgumentParser) -> None:
-    """Add this command's own arguments."""
+    """Add the own arguments of `haclient submit`."""
     add = command.add_argument
     add("program", type=Path, help="a Python file of this machine")
     add("--py-files", metavar="FILES", default="", help="modules it imports, with commas")
@@ -135,7 +135,7 @@ def submit(
     settings: Settings,
     report: Callable[[str], None],
 ) -> int:
-    """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
+    """Run `haclient submit`; return the exit code. Raises OSError, ValueError for wrong usage."""
     request, files = read_request(options)
     with Jobs(settings) as jobs:
         try:
@@ -155,7 +155,7 @@ def jobs(
     settings: Settings,
     report: Callable[[str], None],
 ) -> int:
-    """Run one of the actions; return the exit code."""
+    """Run an action of `haclient jobs`; return the exit code."""
     with Jobs(settings) as ring:
         try:
             match options.action:

@@ -122,7 +122,7 @@ class SeenOffsets:
     cluster, because a cluster never goes back behind its own answers: so a client that stays with
     one cluster never waits.
 
-    ``after_offset`` comes from another connection.
+    ``after_offset`` is of no known cluster, such as the token of another connection.
     """
 
     after_offset: int = 0
@@ -140,7 +140,7 @@ class SeenOffsets:
 
     @property
     def token(self) -> int:
-        """Return the offset that stands for all of them, on any cluster."""
+        """Return the highest of the offsets: a cluster that shows it shows all of them."""
         return max([self.after_offset, *self.by_cluster.values()])
 
     def fields(self, consistency: str | None) -> dict[str, Any]:

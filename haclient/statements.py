@@ -32,8 +32,8 @@ _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE"
 class Split:
     """Complete ``statements``, and the ``rest`` behind the last ``;``.
 
-    ``vertical``: the indexes of those that end with ``\\G``: their rows are shown one below
-    another.
+    ``vertical``: the indexes of the statements that end with ``\\G``: their columns are shown one
+    below another.
     """
 
     statements: tuple[str, ...]
@@ -107,10 +107,11 @@ def is_row_insert(sql: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ValueInsert:
-    """An ``INSERT INTO table [(columns)] VALUES (…)`` of one row, of markers alone.
+    """An ``INSERT INTO table [(columns)] VALUES (…)`` of one row that has only markers.
 
-    ``table`` is as written. ``columns`` is empty if none are named. ``markers`` are the names of
-    ``:name``, empty texts for ``?``.
+    - ``table``: its name as written;
+    - ``columns``: the column names; empty if the statement names none;
+    - ``markers``: for each value the name in ``:name``, or an empty text for ``?``
     """
 
     table: str
@@ -119,7 +120,7 @@ class ValueInsert:
 
 
 def value_insert(sql: str) -> ValueInsert | None:
-    """Return the parts of an INSERT of exactly that form; None for any other text."""
+    """Return the parts of an INSERT of the form of `ValueInsert`; None for any other text."""
     found = [(kind, sql[b:e]) for kind, b, e in pieces(sql) if kind not in _BLANK]
     words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
     if not (words.take("INSERT") and words.take("INTO")):
@@ -157,7 +158,7 @@ class _Words:
         return taken
 
     def name(self) -> str | None:
-        """Take a name: a quoted one, or a word that is no word of the statement."""
+        """Take a name: a quoted one, or a word other than the statement's own keywords."""
         if self.at_end:
             return None
         kind, text = self._found[self._at]
@@ -238,7 +239,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 class Names(Protocol):
-    """The ring's names, as far as it gives them; none if it does not answer."""
+    """The ring's names, as far as the ring gives them; none if it does not answer."""
 
     def schemas(self) -> list[str]:
         """Return the schemas of the current catalog."""
@@ -254,9 +255,10 @@ class Names(Protocol):
 class Wanted:
     """The name before the cursor, and the names that may be there.
 
-    ``typed`` is its last part, with a leading backquote if it has one; ``before_dot`` the parts
-    before. ``expects``: the word before the name, which shows the kind of name. ``tables``: those
-    of the statement, also by their aliases.
+    - ``typed``: the last part of the name, with a leading backquote if it has one;
+    - ``before_dot``: the parts before the last one;
+    - ``expects``: the word before the name, which shows the kind of name;
+    - ``tables``: the tables of the statement, also by their aliases
     """
 
     typed: str

@@ -67,7 +67,7 @@ class Known:
     cluster: str = ""
     """The name of its cluster; empty until the server has reported it."""
     answers: bool = False
-    """True if it answered the last question."""
+    """True if its last report of itself was valid, and of this ring."""
     round_trip_s: float | None = None
 
 
@@ -77,7 +77,7 @@ class Roster:
 
     known: tuple[Known, ...]
     seeds: int
-    """The number of the first ones that the user gave."""
+    """The number of servers that the user gave: they are the first of ``known``."""
     ring: str = ""
     members: tuple[Member, ...] = ()
 

@@ -70,9 +70,9 @@ def _write(event: str, **more: str) -> None:
 
 
 class Bounded(logging.Filter):
-    """Limits the refusals of each address, and of all; the next written line counts the rest.
+    """Limits the refusals of each address, and of all. Operators' commands all pass.
 
-    Operators' commands all pass.
+    The next written refusal has the number of those that were left out before it.
     """
 
     def __init__(self) -> None:

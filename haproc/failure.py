@@ -213,7 +213,7 @@ class ErrorClass(StrEnum):
     """Send a token that the door takes: of a user of the configuration, of its OpenID Connect
     provider, or of a job; between HAProcs the ring's secret."""
     FORBIDDEN = "HAPROC_FORBIDDEN"
-    """The user of the token may not do this: his roles or tables do not include it; the message
+    """The token's user may not do this: the user's roles or tables do not include it; the message
     says which are needed. An operator changes ``roles`` or ``tables`` of the user."""
     PROVIDER_AWAY = "HAPROC_PROVIDER_AWAY"
     """The keys of the OpenID Connect provider could not be fetched, and this HAProc has no earlier

@@ -1,9 +1,9 @@
 """The metrics of a HAProc, as Prometheus text.
 
 Each HAProc has one `Metrics` with a registry of its own, so that several in one process (tests,
-simulation) don't mix. The core calls its methods. The names of the series are part of the
-documented interface, and follow Prometheus' conventions: base units at the end, ``_total`` only for
-counters, labels of few values. ``tests/unit/test_metrics.py`` checks them.
+simulation) don't mix. HAProc's other parts call its methods. The names of the series are part of
+the documented interface, and follow Prometheus' conventions: base units at the end, ``_total`` only
+for counters, labels of few values. ``tests/unit/test_metrics.py`` checks them.
 """
 
 from __future__ import annotations
@@ -246,7 +246,10 @@ class Metrics:
             self._gauge("haproc_state", state).set(0)
 
     def request(self, operation_class: str, outcome: str, seconds: float) -> None:
-        """Count an answered request; ``outcome`` is ok, application, availability or refused."""
+        """Count an answered request.
+
+        ``outcome``: ok, application, availability, refused or canceled.
+        """
         self._counter("haproc_requests", operation_class, outcome).inc()
         self._histogram("haproc_request_duration_seconds", operation_class).observe(seconds)
 
@@ -321,7 +324,10 @@ class Metrics:
         self._counter("haproc_cache_queries", outcome).inc()
 
     def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """Set the kept answers' number and bytes; count evictions. ``given_up``: all, by reason."""
+        """Set the kept answers' number and bytes, and count evictions.
+
+        ``given_up``: all evictions so far, by reason.
+        """
         self._gauge("haproc_cache_answers").set(answers)
         self._gauge("haproc_cache_bytes").set(bytes_used)
         for why, count in given_up.items():

@@ -51,7 +51,7 @@ class OtelTracing:
 
     @contextmanager
     def received(self, carrier: Mapping[str, str], call: str = "") -> Iterator[None]:
-        """See `haproc.tracing.received`."""
+        """Continue the trace of a request's headers; ``call``: the name of a span for the call."""
         token = context.attach(_W3C.extract(carrier))
         try:
             if call:
@@ -69,7 +69,7 @@ class OtelTracing:
 
     @contextmanager
     def request(self, key: tuple[str, str]) -> Iterator[None]:
-        """See `haproc.tracing.request`."""
+        """Make a span of the request with this user and id, up to its answer."""
         user, request_id = key
         # An error's text may have values of the statement, so it is not recorded.
         with self._tracer.start_as_current_span(
@@ -91,14 +91,17 @@ class OtelTracing:
                     del self._under_way[key]
 
     def reached(self, moment: str, offset: int) -> None:
-        """See `haproc.tracing.reached`."""
+        """Add a moment to the span of the request that runs in this task."""
         span = trace.get_current_span()
         span.set_attribute("haproc.offset", offset)
         span.add_event(moment)
 
     @contextmanager
     def applying(self, keys: Iterable[tuple[str, str]], offsets: Sequence[int]) -> Iterator[None]:
-        """See `haproc.tracing.applying`."""
+        """Make a span of operations that are applied as one, if a running request brought one.
+
+        ``keys``: the users and ids of the operations' requests.
+        """
         known = [self._under_way[key] for key in keys if key in self._under_way]
         if not known:
             yield
@@ -119,7 +122,7 @@ class OtelTracing:
             yield
 
     def statement(self, rpc: str) -> StatementSpan | None:
-        """See `haproc.tracing.statement`."""
+        """Begin the span of a statement that Spark runs; None if it belongs to no trace."""
         if not trace.get_current_span().get_span_context().is_valid:
             return None
         span = self._tracer.start_span(f"spark.{rpc}", kind=trace.SpanKind.CLIENT)

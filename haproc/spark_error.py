@@ -36,7 +36,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """These parts of an error. ``java_classes``: from its own class up to its ancestors."""
+    """The parts of a Spark error beside its class, SQLSTATE and message.
+
+    ``java_classes``: from the error's own class up to its ancestors.
+    """
 
     java_classes: tuple[str, ...] = ()
     parameters: tuple[tuple[str, str], ...] = ()

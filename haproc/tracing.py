@@ -78,7 +78,10 @@ def reached(moment: str, offset: int) -> None:
 def applying(
     keys: Iterable[tuple[str, str]], offsets: Sequence[int]
 ) -> AbstractContextManager[None]:
-    """Make a span of operations that are applied as one, if a running request brought one."""
+    """Make a span of operations that are applied as one, if a running request brought one.
+
+    ``keys``: the users and ids of the operations' requests.
+    """
     return _OFF if on is None else on.applying(keys, offsets)
 
 

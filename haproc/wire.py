@@ -25,7 +25,7 @@ DEPTH_MAX: Final = 1_000
 DEEP_BYTES_MAX: Final = 4 << 20
 """A message deeper than upb's limit is walked through in Python, some MB a second."""
 _PIECE_DEPTH: Final = 60
-"""The depth from which on a part is cut out, if an empty message can replace it (no map entry)."""
+"""From this depth on, a part is cut out; not an entry of a map: no empty message can replace it."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _VARINT_BITS_MAX = 64
 _KEY = 1
@@ -41,7 +41,7 @@ class TooDeepError(ValueError):
 
 
 def parsed(kind: Any, data: bytes, depth_max: int = DEPTH_MAX) -> Any:
-    """Return the message of class ``kind`` in ``data``; MalformedError, TooDeepError."""
+    """Return the message of class ``kind`` in ``data``; raises MalformedError, TooDeepError."""
     try:
         return kind.FromString(data)
     except DecodeError:

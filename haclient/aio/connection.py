@@ -24,7 +24,7 @@ from haclient.request_ids import new_request_id
 from haclient.settings import SeenOffsets, Server, Settings
 
 _CANCEL_S = 45.0
-"""The longest time of a cancel call: a server answers once it knows the fate, within some 35 s."""
+"""The longest time of a cancel call. A server answers when it knows the fate: within about 35 s."""
 _PAUSE_S = 0.1
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
@@ -39,11 +39,11 @@ class Age:
         self._began: float | None = None
 
     def now(self) -> float:
-        """Return the age at this attempt; for the first one the caller's."""
+        """Return the age at this attempt; at the first attempt, the age that the caller gave."""
         if self._began is None:
             self._began = now()
             return self._before_s
-        # Never 0, because it is no first attempt.
+        # Never 0: that would mean a first attempt.
         return self._before_s + max(now() - self._began, 0.001)
 
 
@@ -105,8 +105,8 @@ class AsyncConnection:
     def after_offset(self) -> int:
         """Return the token for another connection that must see this one's writes and reads.
 
-        It is an option of `connect`: the offset of the ring's log that session reads must show.
-        This connection itself keeps and sends it without help.
+        The token is an option of `connect`: the offset of the ring's log that session reads must
+        show. This connection itself sends it with its own statements.
         """
         return self._seen.token
 
@@ -144,13 +144,15 @@ class AsyncConnection:
     ) -> dict[str, Any]:
         """Append rows to a table as one operation, by column name; return the ``ha`` block.
 
-        ``age_s``: the time since this ``request_id`` was first sent, if it was.
+        ``table``: ``[catalog.][schema.]name``.
 
         ``data``: an object with an Arrow stream (a Table or reader of pyarrow, a DataFrame of
         pandas or polars, a relation of DuckDB, a cursor), an iterable of pyarrow batches, or a
-        function that returns one of these: of any size, sent as it is read. A reader or an iterator
-        of many rows cannot be read again: if the request must be sent to another server,
-        InterfaceError is raised. ``table``: ``[catalog.][schema.]name``.
+        function that returns one of these. It may have any size: it is sent while it is read. A
+        reader or an iterator of many rows cannot be read again: if the request must be sent to
+        another server, InterfaceError is raised.
+
+        ``age_s``: the time since this ``request_id`` was first sent; 0 if it was not sent before.
         """
         source = Rows(data)
         result = await self.send_rows(
@@ -183,7 +185,7 @@ class AsyncConnection:
         """Send rows in one of the server's forms as one operation.
 
         ``make_body`` is called for each attempt; ``failed`` returns the error of making the body.
-        ``where``: the catalog and schema, else the `place` at this moment.
+        ``where``: the catalog and schema; None: those that `place` returns now.
         """
         self.check_open()
         catalog, schema = where or await self.place()
@@ -214,7 +216,7 @@ class AsyncConnection:
         return await self._run(request_id, timeout_s, Work(attempt, in_doubt=age_s > 0))
 
     async def place(self) -> tuple[str | None, str | None]:
-        """Return the catalog and schema where names are looked up; None: the server's own."""
+        """Return the catalog and schema where names are looked up; None: the server's default."""
         found = self.settings.catalog, self.settings.schema
         if self._session.id is None:
             return found
@@ -225,9 +227,9 @@ class AsyncConnection:
     async def written(
         self, request_id: str, write_concern: str | None = None
     ) -> dict[str, Any] | Failure | None:
-        """Return a write's outcome, see `protocol.became`; None if the ring knows none.
+        """Return an ended write's ``ha`` block, or its failure; None if the ring knows no end.
 
-        In the ``ha`` block, ``concern_met`` shows if the write has met this concern.
+        In the ``ha`` block, ``concern_met`` shows if the write has met ``write_concern``.
         """
         self.check_open()
         path = protocol.written_path(request_id, write_concern)
@@ -259,11 +261,13 @@ class AsyncConnection:
     ) -> Loaded:
         """Load a file into a table, piece by piece, and return the amount.
 
-        ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not show it. The
-        next four are those of the server's rows; ``columns``: names, or a line of CSV with them.
-        ``resume``: the id of an interrupted load. ``options``: ``at_once`` (pieces sent at once),
-        ``timeout_s`` (of each), ``write_concern``, ``on_progress`` (called with a `Loaded`, first
-        with an empty one).
+        - ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``; None: as the file's name shows;
+        - ``columns``: the names of the file's columns, or a line of CSV with the names;
+        - ``delimiter``, ``null``, ``time_zone``: as in the server's HTTP API for rows;
+        - ``resume``: the id of an interrupted load;
+        - ``options``: ``at_once`` (the number of pieces sent at the same time), ``timeout_s`` (of
+          each piece), ``write_concern``, ``on_progress`` (called with a `Loaded`, first with an
+          empty one)
         """
         if columns is not None and not isinstance(columns, str):
             columns = protocol.columns_text(columns)
@@ -306,7 +310,7 @@ class AsyncConnection:
         return await self._run(statement.request_id, statement.timeout_s, work)
 
     def _with_freshness(self, statement: Statement) -> Statement:
-        """Return it with the connection's read level and seen offsets, for all its attempts."""
+        """Return the statement with the read level and the seen offsets, for all its attempts."""
         freshness = (self.settings.consistency, self.settings.acceptable_offset_lag)
         usual = zip(("consistency", "acceptable_offset_lag"), freshness, strict=True)
         options = {name: value for name, value in usual if value is not None}
@@ -377,7 +381,7 @@ class AsyncConnection:
         return became
 
     async def _cancel_anywhere(self, request_id: str, server: Server) -> str | None:
-        """Ask this server, or if it is gone the next one: each can revoke a write."""
+        """Ask this server; if it cannot be reached, ask the next one: each can revoke a write."""
         first: WireError | None = None
         for each in (server, *(other for other in self._view.preferred if other != server)):
             try:

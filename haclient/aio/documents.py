@@ -37,7 +37,7 @@ class AsyncDocuments:
         body: bytes = b"",
         request_id: str = "",
     ) -> dict[str, Any]:
-        """Send a request to one server after another; each of these requests may be repeated."""
+        """Send a repeatable request to one server after another, until one answers."""
         sent = {**self._headers, **(headers or {})}
 
         async def attempt(server: Server, deadline: float) -> dict[str, Any]:

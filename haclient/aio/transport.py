@@ -58,9 +58,10 @@ async def race(
     wins: Callable[[T], bool],
     discard: Callable[[T], Awaitable[None]],
 ) -> list[T]:
-    """Run the first; if it has not ended after so long, the other too, until one wins or both end.
+    """Run ``first``, and after ``after_s`` also ``other``, until one wins or both have ended.
 
-    Return their results, in the order they ended. The loser is cancelled, and its result discarded.
+    If ``first`` has ended by then, ``other`` is not run. Return the results, in the order in which
+    they ended. The loser is cancelled, and its result discarded.
     """
     tasks = [asyncio.ensure_future(first())]
     ended: list[T] = []
@@ -188,7 +189,7 @@ class Response:
         self._deadline = _NEVER
 
     async def read_some(self) -> bytes:
-        """Return the next bytes of the body; none at its end. Raises WireError."""
+        """Return the next bytes of the body; empty at its end. Raises WireError."""
         with _wire_errors(self._server):
             content = self._answer.content
             if (data := content.read_nowait()) or content.at_eof():
@@ -292,7 +293,7 @@ class Transport:
     async def fetch(
         self, server: Server, path: str, headers: dict[str, str]
     ) -> tuple[int, bytes] | None:
-        """Return status and body of a small document, read on a fresh connection; None if late."""
+        """Return status and body of a small document, on a fresh connection; None if it fails."""
         try:
             return await self._get(server, path, headers)
         except (aiohttp.ClientError, OSError, ValueError):

@@ -89,7 +89,7 @@ class GivenUp(ChannelError):
 
 
 def call_end_of(error: grpc.RpcError) -> CallEnd:
-    """Return the end of a call; the class is that of the server's ErrorInfo, "" for none."""
+    """Return the end of a call. Its class is from the server's ErrorInfo; "" if it sent none."""
     code, details = error.code().name, error.details() or ""
     try:
         status = rpc_status.from_call(error)
@@ -121,7 +121,7 @@ def call_end_of(error: grpc.RpcError) -> CallEnd:
 
 T = TypeVar("T")
 _AGE: Final = "haproc-age-s"
-"""The header that tells HAProc how far back to search for an earlier copy of the request."""
+"""The header that shows HAProc how far back to search for an earlier copy of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,9 @@ class Options:
     compression: Any
 
     def passed(self, deadline: float, first_sent: float | None = None) -> dict[str, Any]:
-        """Return a call's arguments, with the rest of its time.
+        """Return a call's arguments; its timeout is the time until ``deadline``.
 
-        ``first_sent``: the time of the first attempt, if it is sent again.
+        ``first_sent``: the time of the first attempt, if the call is sent again.
         """
         metadata = self.metadata
         if first_sent is not None:

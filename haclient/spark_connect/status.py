@@ -1,7 +1,8 @@
 """The meaning of a gRPC status for failing over; codes by their names, so nothing is imported.
 
-gRPC's health check shows if a server lives. A server without that service answers so, which is a
-sign of life, too. An error with details comes from a server; one without from the connection.
+gRPC's health check shows if a server lives. A server without the health service answers that it has
+none, which is a sign of life, too. An error with details comes from a server, an error without
+details from the connection.
 """
 
 from __future__ import annotations

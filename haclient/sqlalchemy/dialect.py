@@ -191,7 +191,7 @@ class HAProcDialect(default.DefaultDialect):
     def do_executemany(
         self, cursor: Any, statement: str, parameters: Any, context: Any = None
     ) -> None:
-        """Run a statement with each of these sets, an INSERT with all at once."""
+        """Run a statement with each set of parameters; an INSERT with all sets at once."""
         cursor.executemany(statement, parameters)
         _drop_count(cursor, context)
 

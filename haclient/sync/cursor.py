@@ -191,12 +191,13 @@ class Cursor(ArrowResult):
     ) -> Cursor:
         """Run one statement with ``?`` (a sequence) or ``:name`` (a mapping) parameters.
 
-        ``request_id``: the idempotency key; made here unless given. ``timeout_s``: the total
-        deadline. ``stream``: return rows as they arrive instead of reading the result first.
-        ``age_s``: the time since this ``request_id`` was first sent, if it was. ``options``:
-        ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
-        ``write_concern``, ``apply_budget_s`` (the time that a write may run on a cluster),
-        ``cache`` (False: no answer from the server's cache).
+        - ``request_id``: the idempotency key; made here unless given;
+        - ``timeout_s``: the total deadline;
+        - ``stream``: True: return rows as they arrive, without reading the whole result first;
+        - ``age_s``: the time since this ``request_id`` was first sent; 0 if it was not sent before;
+        - ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
+          ``write_concern``, ``apply_budget_s`` (the time that a write may run on a cluster),
+          ``cache`` (False: no answer from the server's cache)
         """
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
         self._run(replace(statement, parameters=encode(parameters)), stream)
@@ -214,11 +215,13 @@ class Cursor(ArrowResult):
     ) -> Cursor:
         """Run a statement for each set of parameters.
 
-        An ``INSERT … VALUES (…)`` with one row is one operation: all rows or none. More than a
-        thousand sets of markers alone go as rows, of any number, if they fit the columns without
-        loss. Any other statement is run once for each set, in order, with the request ids
+        An ``INSERT … VALUES (…)`` with one row is one operation for all sets: all rows or none. If
+        its values are only markers, more than a thousand sets are sent as rows, of any number, if
+        they fit the columns without loss.
+
+        Any other statement is run once for each set, in order, with the request ids
         ``<request_id>.1``, ``<request_id>.2`` …, up to the first error; ``timeout_s`` then holds
-        for each.
+        for each run.
         """
         given = list(seq_of_parameters)
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
@@ -308,10 +311,13 @@ class Cursor(ArrowResult):
     def cancel(self) -> str:
         """Ask the server to end the running statement; call it beside ``execute``.
 
-        A write is revoked if no cluster has committed it. Returns the statement's fate:
-        ``canceled``, ``revoked``, ``committed``, ``rejected``, ``undecided`` or ``ended``, see
-        docs/guide/sql.md; empty if no server knows it. ``execute`` then raises OperationalError, or
-        for a revoked write the error of its rejection. It asks no other server.
+        A write is revoked if no cluster has committed it. If that server cannot be reached, the
+        next one is asked to cancel. Returns the statement's fate: ``canceled``, ``revoked``,
+        ``committed``, ``rejected``, ``undecided`` or ``ended``, see docs/guide/sql.md; empty if no
+        server knows it.
+
+        ``execute`` then sends the statement to no other server. It raises OperationalError, or for
+        a revoked write the error of its rejection.
         """
         self._cancelled = True
         return self.connection.cancel(self.request_id) if self.request_id else ""

@@ -38,7 +38,7 @@ class Documents:
         body: bytes = b"",
         request_id: str = "",
     ) -> dict[str, Any]:
-        """Send a request to one server after another; each of these requests may be repeated."""
+        """Send a repeatable request to one server after another, until one answers."""
         sent = {**self._headers, **(headers or {})}
 
         def attempt(server: Server, deadline: float) -> dict[str, Any]:

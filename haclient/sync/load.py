@@ -1,16 +1,19 @@
 # Written by scripts/async_to_sync.py from haclient/aio/load.py; edit that one.
 """The load of a file into a table, in pieces: each is a write with its own id.
 
-The ids are `<load id>.<number>`, and the pieces are the same each time, so an interrupted load goes
-on under its id: pieces that the ring has are skipped, and pieces that it may have are not appended
-twice. A piece that was rejected at its place in the log (the table was gone, a constraint was
-violated) stays rejected under its id, even if the cause is corrected. A load that goes on sends it
-under the next id, `<load id>.<number>.2` and so on, but only if a server reports that the earlier
-rejection is final on every cluster: so at most one of them is applied. Until then the load cannot
-go on. A piece is skipped only if a server reports that it has met the load's write concern.
-Otherwise it is sent again under its id, which waits for that and appends nothing. The load id
-contains the load's start time, which bounds the age of its requests, and a digest of the file and
-its target, so that no other load goes on under it.
+The ids are `<load id>.<number>`, and the pieces are the same each time. So an interrupted load can
+go on under its load id:
+
+- A piece that the ring has is skipped, if a server reports that it has met the load's write
+  concern. Otherwise it is sent again under its id: that waits for the concern and appends nothing.
+- A piece that the ring may have is sent again under its id, and not appended twice.
+- A piece that was rejected at its place in the log (the table was gone, a constraint was violated)
+  stays rejected under its id, even if the cause is corrected. It is sent under the next id,
+  `<load id>.<number>.2` and so on, but only if a server reports that the earlier rejection is final
+  on every cluster: so at most one of these ids is applied. Until then the load cannot go on.
+
+The load id contains the load's start time, which bounds the age of its requests, and a digest of
+the file and its target, so that no other load goes on under it.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ if TYPE_CHECKING:
     from haclient.sync.connection import Connection
 
 AT_ONCE: Final = 8
-"""Pieces sent at once: while a cluster writes four in one statement, the next four are sent and
-read."""
+"""The number of pieces sent at the same time: while a cluster writes four of them in one statement,
+the next four are sent and read."""
 CLOCKS_DIFFER_S: Final = 60.0
-"""The most that the clocks of two machines may differ: one began a load, one resumes it. Chosen."""
+"""The largest allowed difference between the clocks of the machine that began a load and of the
+one that resumes it. Chosen, not measured."""
 REJECTIONS_MAX: Final = 100
-"""The most rejections of one piece; each costs one more question when the load goes on. Chosen."""
+"""The most rejections of one piece; each costs one more request when the load goes on. Chosen."""
 _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 """Rejections after which a server appends the rows under the same id, when they are sent again."""
 
@@ -42,7 +46,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 class Load:
     """One load; `run` it once. ``id`` names it.
 
-    ``where``: the catalog and schema of a table name without them, else the settings'.
+    ``where``: the catalog and schema for a table name without them; None: those of the settings.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Load:
 
     @property
     def age_s(self) -> float:
-        """Return the longest time since a request of it may have been sent; 0 for a new load."""
+        """Return the longest time since a request of this load may have been sent; 0 if new."""
         if not self._resumed:
             return 0.0
         return max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
@@ -83,7 +87,7 @@ class Load:
     def run(self) -> Loaded:
         """Load the pieces that the ring lacks; raises DatabaseError for the first failed one.
 
-        Later pieces may be in the table, too; no further one is begun.
+        After a failure no further piece is begun, but later pieces may already be in the table.
         """
         self._on_progress(self._loaded)
         beside(self._load, self._file.pieces(), self._at_once)

@@ -41,7 +41,7 @@ class Session:
         self.id = self.id or str(uuid.uuid4())
 
     def ensure(self, server: Server, deadline: float) -> str | None:
-        """Open the session, if it is needed and not open; return its id, None: none needed."""
+        """Open the session if it is needed and not open. Return its id; None if none is needed."""
         if self.id is None or self._opened:
             return self.id
         with self._lock:
@@ -64,7 +64,7 @@ class Session:
         self._opened = True
 
     def close(self, server: Server, deadline: float) -> None:
-        """Close it on the server, if that is easily done; an idle session ends there anyway."""
+        """Close the session on this server; an error is ignored, as an idle session ends anyway."""
         if self.id is None or not self._opened:
             return
         path = protocol.session_path(self.id)
@@ -131,16 +131,16 @@ class Work(Generic[T]):
     """Raises WireError, or Rejected for an error answer."""
     is_cancelled: Callable[[], bool] = lambda: False
     cancel_at: Callable[[Server], None] | None = None
-    """Cancels it at a server when another one was faster; None: only one is asked at a time."""
+    """Cancels the request at a server when another server was faster; None: no hedging."""
     discard: Callable[[T], None] | None = None
     """Discards a result that came too late."""
     in_doubt: bool = False
-    """True if it was sent before, and may have been carried out."""
+    """True if the request was sent before, and may have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End(Generic[T]):
-    """The end of an attempt at one server: with a result, or with this failure."""
+    """The end of an attempt at one server: with a result, or with a failure."""
 
     server: Server
     result: T | None = None
@@ -149,7 +149,7 @@ class _End(Generic[T]):
 
 
 class Ring:
-    """Runs the requests of one connection, at the servers of this view."""
+    """Runs the requests of one connection, at the servers of ``view``."""
 
     def __init__(self, settings: Settings, view: View) -> None:
         self.settings = settings
@@ -208,7 +208,7 @@ class Ring:
     def _attempt(
         self, work: Work[T], server: Server, progress: Progress
     ) -> tuple[Progress, list[_End[T]]]:
-        """Return the end of the attempt, and that of a hedged one if any, the decisive last."""
+        """Return how the attempt, and a hedged one if any, ended: the decisive end is the last."""
         begun = now()
         after_s = self._hedging.after_s() if work.cancel_at is not None else None
         other = None

@@ -117,8 +117,8 @@ class View:
     def _change(self, change: Callable[[Memory], Memory]) -> None:
         """Change the knowledge, with the lock held.
 
-        Python may run a finalizer at any allocation, and PySpark's finalizers make requests: so a
-        change by this very thread may come between.
+        Python may run a finalizer at any allocation, and PySpark's finalizers make requests. So a
+        change by this same thread may come between, in spite of the lock.
         """
         while True:
             before = self._memory
@@ -161,7 +161,7 @@ class View:
     # -- beside the requests ---------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Learn the ring from the current server, then the others' answers and round trips."""
+        """Learn the ring from the current server, then ask others for reports; time the answers."""
         try:
             source = self.current if self._settings.discover else None
             received = self._identify(source, of_all=True) if source else None
@@ -178,7 +178,7 @@ class View:
             self._refreshing = False
 
     def _identify(self, server: Server, *, of_all: bool = False) -> Topology | None:
-        """Ask a server to identify itself, and with ``of_all`` its ring."""
+        """Ask a server for its report of itself; with ``of_all`` also learn the ring from it."""
         begun = now()
         received = self._doors.topology(server)
         took_s = now() - begun
@@ -215,7 +215,7 @@ class View:
         return failover.to_probe(self._memory)
 
     def probe(self) -> float | None:
-        """Ask the servers to probe if they are ready; return the pause until the next time."""
+        """Probe if servers are ready; return the pause until the next probes, None at the end."""
         policy = self._settings.policy
         for index in self._to_probe():
             ready = self._doors.ready(self.server(index))

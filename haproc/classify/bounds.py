@@ -5,10 +5,10 @@ error then does not show the cause. In the log such a statement would stop every
 place. So it is measured here in one pass over its tokens, before any other code analyses it, and
 refused.
 
-The depth is an estimate of the depth of Spark's tree: along the way from the statement to a token,
-one for each bracket, CASE, operator or prefix in a row (``1 + 1 + …`` leans to the left), more for
-parts that become several levels of the plan (queries inside queries, joins). AND, OR, commas and
-clauses begin again; Spark reads those as lists.
+The depth is an estimate of the depth of Spark's tree. On the way from the statement to a token, it
+is one for each bracket, CASE, operator or prefix in a row (``1 + 1 + …`` leans to the left), and
+more for parts that become several levels of the plan (queries inside queries, joins). After AND,
+OR, a comma or a clause, operators are counted from 0 again, because Spark reads these as lists.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ _LEVELS = {
 """The levels of the plan that each of these adds, if several follow each other."""
 _COMMA_LEVELS = 2
 """The levels for a comma between relations, which joins them.
-
-With all of these, a Spark 4.2.1 that had just started, with default stacks, could read and analyse
-every form at a depth of 200; most forms at twice that depth, none at four times."""
+With all these levels, a Spark 4.2.1 that had just started, with default stacks, could read and
+analyse every form at a depth of 200; most forms at twice that depth, none at four times."""
 
 
 def check_text(sql: str, bounds: Bounds) -> None:

@@ -1,9 +1,9 @@
 """The recognition of ``INSERT INTO t … VALUES (literals), …`` in one pass, without a token list.
 
-Such statements are the many and the huge ones. The result is the `InsertShape`, which shows if two
-of them can be combined. All rows of one VALUES list share a type for each column, so rows must not
-be combined if that would change a type: 1.5 and 2.25 would become 1.50 and 2.25, which a STRING
-column keeps. The signature names each column's type over all rows of the statement:
+These are the most frequent and the largest statements. The result is the `InsertShape`, which shows
+if two of them can be combined. All rows of one VALUES list share a type for each column, so rows
+must not be combined if that would change a type: 1.5 and 2.25 would become 1.50 and 2.25, which a
+STRING column keeps. The signature names each column's type over all rows of the statement:
 
 ====== ================= ====== =================================================
 ``n``  only NULL         ``f``  FLOAT (``1.5F``)

@@ -19,7 +19,7 @@ class OperationClass(StrEnum):
     QUERY = "query"
     """Runs on the receiving cluster, or on another one that is fresh enough."""
     ASYNCHRONOUS = "asynchronous"
-    """Executed at once on the receiving cluster, and put on every other cluster's queue."""
+    """Goes into the log; answered when the receiving cluster has applied it."""
     SYNCHRONOUS = "synchronous"
     """Tried on one cluster, then run on the others one after another."""
     SYNCHRONOUS_PARALLEL = "synchronous_parallel"
@@ -111,10 +111,13 @@ class RefusedError(Exception):
 class InsertShape:
     """The properties of an ``INSERT INTO t [(columns)] VALUES (literals), …`` for combining it.
 
-    ``values_at``: the index of the first row's ``(``. ``rows``: their number. Two such statements
-    can be combined, the second's rows behind the first's, if the text before ``values_at``, the
-    settings and ``signature`` are equal. The signature names the type of each column's literals,
-    such that rows of equal signatures don't change each other's type inside one VALUES list.
+    - ``values_at``: the index of the first row's ``(``;
+    - ``rows``: the number of rows;
+    - ``signature``: the type of each column's literals. Rows of equal signatures don't change each
+      other's types inside one VALUES list.
+
+    Two INSERTs can be combined, the second's rows behind the first's, if the text before
+    ``values_at``, the settings and ``signature`` are equal.
     """
 
     values_at: int
@@ -124,10 +127,11 @@ class InsertShape:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The tables and views that a statement reads or writes; ``known``: none is missing.
+    """The tables and views that a statement reads or writes.
 
-    ``schemas``: those with tables that it lists; full names, as of tables; an empty one stands for
-    all. ``expressions``: Spark's classes of its computations, in lower case; None: not known.
+    - ``tables``: their full names; ``known``: False if some of them are not known;
+    - ``schemas``: the full names of schemas whose tables it lists; an empty name: all schemas;
+    - ``expressions``: Spark's classes of its computations, in lower case; None: not known.
     """
 
     tables: frozenset[str] = frozenset()
@@ -197,6 +201,6 @@ class Classified:
 
     @property
     def touched(self) -> Touched:
-        """Return the touched tables if it reads none; unknown for an unrecognised statement."""
+        """The touched tables of a statement that reads none, without what Spark's reading adds."""
         expressions = None if self.kind is Kind.UNKNOWN else frozenset[str]()
         return Touched(self.writes, self.tables_known, expressions=expressions)

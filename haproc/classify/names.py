@@ -117,9 +117,9 @@ def completed(parts: Sequence[str], context: Context) -> Sequence[str]:
 def path_of(parts: Sequence[str]) -> str:
     """Return the files that Spark reads if this name is a relation; empty for a table.
 
-    Files are ``delta.`/x``` and ``spark_catalog.delta.`/x```, or with a source's class in place of
-    its name. A name of two parts is files, too, if the first is a format; so a schema called
-    ``json`` needs its catalog before it. No catalog allows a slash in a table's name.
+    Files are ``delta.`/x``` and ``spark_catalog.delta.`/x```; a format may be named by its class. A
+    name of two parts means files, too, if the first part is a format; so a schema called ``json``
+    needs its catalog before it. No catalog allows a slash in a table's name.
     """
     if any("/" in part for part in parts):
         return parts[-1] if "/" in parts[-1] else joined(parts)

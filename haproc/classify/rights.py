@@ -31,7 +31,7 @@ _OF_NO_TABLE: Final = frozenset(
         Kind.DROP_NAMESPACE,
     }
 )
-"""Kinds that change objects which patterns of tables do not name, and other users rest on."""
+"""Kinds that change objects which patterns of tables do not name and other users may need."""
 
 
 class Role(StrEnum):
@@ -95,7 +95,10 @@ UNBOUNDED: Final = Rights()
 
 
 def _has_all_of(pattern: str, schema: str) -> bool:
-    """True if a pattern matches each table of a schema; an empty one stands for all schemas."""
+    """True if a pattern surely matches each table of a schema.
+
+    An empty schema means all schemas. Then it is False: the caller has handled `ANY_TABLE`.
+    """
     begins = pattern.removesuffix("*")
     plain = begins != pattern and not any(each in begins for each in "*?[")
     return plain and bool(schema) and f"{schema}.".startswith(begins)

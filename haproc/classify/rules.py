@@ -82,12 +82,13 @@ class RulesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: gives matching statements a class, a write concern or both, or refuses them.
+    """A rule: refuses matching statements, or sets their class, write concern, budget or caching.
 
-    Or it decides if queries' answers may be cached. None matches anything. Without ``kinds``, a
-    rule that refuses is about all statements, one of the cache about queries, any other one about
-    writing statements. Only a rule with ``kind: unknown`` and a class allows an unrecognised
-    statement. ``write_concern`` is the least that a request gets, ``apply_budget_s`` the most.
+    - ``kinds``, ``table``, ``expression``, ``matches``, ``user``: what it matches; None: anything.
+      Without ``kinds``, a rule that refuses is about all statements, a rule of the cache about
+      queries, any other rule about writing statements;
+    - ``operation_class``: only with it, a rule with ``kind: unknown`` allows such statements;
+    - ``write_concern``: the weakest that a request gets; ``apply_budget_s``: the longest.
     """
 
     name: str
@@ -115,14 +116,14 @@ class Rule:
 
     @property
     def by_reading(self) -> bool:
-        """True if Spark's reading of a statement decides if the rule fits."""
+        """True if it takes Spark's reading of a statement to decide whether the rule fits."""
         return (self.table, self.expression, self.rights) != (None, None, None)
 
     def fits(self, kind: Kind, touched: Touched) -> bool:
         """True if a statement touches and computes the rule's names, or is outside its rights."""
         if self.rights is not None:
             return self.rights.outside(kind, touched) is not None
-        # A refusal, a stronger write concern or a budget also holds in doubt.
+        # In doubt a refusal, a write concern, a budget and "do not cache" hold, too.
         in_doubt = self.operation_class is None and self.cache is not True
         fits = True
         if (table := self.table) is not None:

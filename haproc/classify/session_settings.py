@@ -72,7 +72,7 @@ _OF_CODE: Final = re.compile(r"(class|classes|impl|listeners|providers|serialize
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Settings of one kind, and why. A name that ends with a dot stands for all that begin so."""
+    """Settings of one kind, and why. A name with a dot at its end means all that begin with it."""
 
     reason: str
     names: tuple[str, ...]
@@ -351,7 +351,7 @@ def travels(key: str) -> bool:
 
 
 def reserved(key: str) -> str:
-    """Return the reason why no session may set this; empty if one may. Case as for `travels`."""
+    """Return the reason why no session may set this; empty if one may. Case does not matter."""
     if travels(key):
         return ""
     key = key.lower()

@@ -103,7 +103,7 @@ async def _make_equal(config: Config, report: Report, options: argparse.Namespac
 def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the clusters that need a serving HAProc first. ``answers``: each one's status.
 
-    A cluster that becomes a copy need not serve: an earlier copy may have failed.
+    A cluster that becomes a copy must answer, but need not serve: an earlier copy may have failed.
     """
     return [
         name
@@ -113,7 +113,7 @@ def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list
 
 
 async def _written(config: Config) -> str:
-    """Return the reason why the ring counts as written; empty if its log has no operation."""
+    """Return the reason why it is too late to adopt; empty if the log has no operation."""
     try:
         log = await open_log(config.log, kafka=kafka_options(config))
         try:

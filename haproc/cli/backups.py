@@ -17,13 +17,13 @@ from haproc.replicate.restoring import RestoreState
 _RESTORE: Final = "/ha/v1/restore"
 _POLL_S: Final = 0.5
 _FAILED_S: Final = 5.0
-"""Time for which a cluster must report a failure: at first that may be of an earlier attempt."""
+"""A failure counts if it is reported for this long: before, it may be an earlier attempt's."""
 _SILENT_S: Final = 120.0
-"""A HAProc that is silent for longer is given up; one that begins anew answers before."""
+"""A HAProc that is silent for longer is given up; one that begins anew answers sooner."""
 
 
 async def backup(asker: Asker, options: argparse.Namespace) -> int:
-    """Have one cluster make a backup; returns 0 if it is done."""
+    """Make a backup of one cluster's tables; returns 0 if it is done."""
     name, place = options.cluster or await serving(options.ring), options.destination
     body = {"cluster": name, "destination": place}
     found = await asker.ask(name, "POST", "/ha/v1/backup", body)
@@ -67,7 +67,7 @@ def _far(found: dict[str, Any]) -> str:
 
 
 async def restore(asker: Asker, options: argparse.Namespace) -> int:
-    """Have all clusters of a new ring restored; returns 0 once they serve."""
+    """Restore a backup on all clusters of a new ring; returns 0 once they serve."""
     names = [cluster.name for cluster in options.ring.clusters]
     end = time.monotonic() + options.timeout_s
     body: dict[str, Any] = {"source": options.source, "verify": options.verify}

@@ -1,8 +1,8 @@
 """``haproc cluster add|remove|rebuild`` and ``haproc table repair``.
 
-For a change of members the new file is checked, the change is sent to any HAProc that is READY, and
-the file is replaced; the old one is kept beside it with ``.bak``. Every step can be repeated, so a
-command that failed half-way is simply repeated.
+To change the members, the command checks the new file, sends the change to any HAProc that is
+READY, and replaces the file; the old file stays beside it with ``.bak``. Every step can be
+repeated, so a command that failed half-way is simply repeated.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ async def _remove(options: argparse.Namespace) -> int:
 
 
 async def rebuild(asker: Asker, options: argparse.Namespace) -> int:
-    """Make a cluster a copy of another one."""
+    """Make a cluster, or some of its tables, a copy of another one; or withdraw the request."""
     name, donor = options.cluster, options.donor
     if options.tables is not None:
         if options.way:
@@ -267,7 +267,7 @@ def _without(file: Path, config: Config, name: str) -> Rewritten:
 
 
 async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -> dict[str, Any]:
-    """Have the first HAProc that can do so append the change to the log; raises AskError."""
+    """Send the change to one HAProc after another until one appends it; raises AskError."""
     told: list[str] = []
     code = output.FAILED
     async with Asker(config) as asker:

@@ -60,7 +60,7 @@ async def check_stopped(config: Config) -> None:
 
 
 async def export(config: Config, options: argparse.Namespace) -> None:
-    """Write the log into a file; from then on no HAProc starts on it."""
+    """Write the log into a file; from then on no HAProc starts on that log."""
     file: Path = options.file.absolute()
     log, store = await open_both(config.log, kafka=kafka_options(config))
     try:

@@ -58,7 +58,7 @@ class KafkaInOneLine(logging.Filter):
         self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if this message is written; it is then shortened."""
+        """False if this message is left out; another one of the Kafka client is shortened."""
         if record.name.partition(".")[0] != "kafka":
             return True
         if self._last is not None and record.created - self._last < self._again_after_s:
@@ -76,7 +76,10 @@ class KafkaInOneLine(logging.Filter):
 
 
 def set_up(level: str, form: str = "text") -> None:
-    """Write this process's log to standard error, see `haproc.cli.serving`; raises ValueError."""
+    """Write this process's log to standard error; raises ValueError.
+
+    ``level``: such as ``INFO,haproc.operations=DEBUG``; ``form``: ``text`` or ``json``.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(serving.formatter(form))
     root = logging.getLogger()
@@ -91,7 +94,7 @@ def set_up(level: str, form: str = "text") -> None:
 
 
 def set_up_audit(file: Path | None) -> None:
-    """Limit the audit log's refusals, and write it to its own file if one is configured.
+    """Limit the refusals in the audit log, and write it to its own file if one is configured.
 
     Raises OSError. The file is opened again if it was moved, so it can be rotated.
     """
@@ -123,7 +126,7 @@ _ANSWER_S = 2.0
 FILES_MAX = 65_536
 """The limit of open files, including sockets, that a HAProc requests from the system."""
 COLLECTED_AFTER = 10_000
-"""The number of new objects after which the collector runs, for about 2 ms."""
+"""The number of new objects after which the garbage collector runs, for about 2 ms."""
 
 
 def read_config(path: Path, cluster: str | None = None) -> Config | None:
@@ -170,7 +173,10 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _begin_tracing(ring: str, cluster: str) -> Callable[[], None] | None:
-    """Send traces if the environment asks for it; return the function that ends it, or None."""
+    """Send traces if the environment asks for it; return the function that ends this.
+
+    None, after an error message, if traces cannot be sent.
+    """
     exporter = os.environ.get("OTEL_TRACES_EXPORTER", "none")
     if exporter == "none":
         return lambda: None
@@ -196,9 +202,9 @@ def prepare_process() -> None:
     # ms, reads beside a loop about 80 % busy took seconds).
     sys.setswitchinterval(0.0005)
     # Imported objects stay, so the collector need not check them again and again (measured: sending
-    # the log to the archive takes a quarter less). Nor must it check remembered and waiting
-    # requests so often, which are no cycles (measured, at the default of 700: a fifth of the time
-    # of draining 40,000 INSERTs, and 0.1 s at once; a third with 1,000 clients).
+    # the log to the archive takes a quarter less). Remembered and waiting requests are no cycles,
+    # so it need not check them often (measured, at the default of 700: checks took a fifth of the
+    # time of draining 40,000 INSERTs, up to 0.1 s at once; a third with 1,000 clients).
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
 
@@ -236,9 +242,9 @@ async def _serve(config: Config, cluster: str, file: Path) -> ExitCode:
 
 
 def read_users(access: Access, file: Path) -> None:
-    """Read a HAProc's users again; it keeps its present users if anything is wrong."""
+    """Read a HAProc's users again; if anything is wrong, the present users stay."""
     try:
-        # A certificate that is broken at the moment must not keep a removed user.
+        # Without the certificates: a broken one must not prevent the removal of a user.
         config = load(file, os.environ, with_files=False)
         access.take_users(config)
     except (ConfigError, ValueError) as error:

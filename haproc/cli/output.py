@@ -120,7 +120,8 @@ def report(
 def under(told: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
     """Return a ring's report on a statement, decided anew by these rules.
 
-    A statement that the ring itself refuses stays refused; the ring reports no expressions.
+    A statement that the ring itself refuses stays refused. The ring reports no expressions, so
+    rules about expressions count as in doubt.
     """
     if "kind" not in told:
         return {**told}

@@ -1,6 +1,6 @@
-"""``haproc queue`` and ``haproc verify``: the operations that block a cluster's queue.
+"""``haproc queue`` and ``haproc verify``: a cluster's queue, and the comparison of clusters.
 
-The commands use the operator door of the cluster's HAProc, with the ring's secret.
+The commands use the operator door of a HAProc, with the operator's token or the ring's secret.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FATES: Final = {
 
 
 class AskError(Exception):
-    """A HAProc refused (``error_class``), or could not be asked.
+    """A HAProc refused a request (``error_class``), or did not answer.
 
     ``code``: the exit code of the command.
     """
@@ -91,7 +91,7 @@ Command = Callable[[Asker, argparse.Namespace], Awaitable[int]]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run one of the commands of this module: ``options.ask``."""
+    """Run the command ``options.ask``, which sends requests to HAProcs."""
     path: Path = options.config or options.folder / "ring.yaml"
     config = read_config(path, options.cluster)
     if config is None:
@@ -117,7 +117,7 @@ async def ask_any(
     path: str,
     body: Mapping[str, Json] | None = None,
 ) -> dict[str, Any]:
-    """Ask the named cluster, or one after another until one answers; raises AskError."""
+    """Ask the cluster that the options name, else each until one answers; raises AskError."""
     names = [options.cluster] if options.cluster else [c.name for c in options.ring.clusters]
     last: AskError | None = None
     for name in names:
@@ -229,7 +229,7 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
 
 
 async def revoke(asker: Asker, options: argparse.Namespace) -> int:
-    """Have the ring revoke an operation, after a confirmation; returns 0 if it is revoked."""
+    """Let the ring revoke an operation, after a confirmation; returns 0 if it is revoked."""
     name = options.cluster or await serving(options.ring)
     path = f"/ha/v1/queue/{options.offset}"
     if not options.yes:

@@ -156,8 +156,8 @@ async def _restart(options: argparse.Namespace) -> int:
 
 # ``haproc ring roll``: restart a local ring under load, one cluster after another.
 #
-# Each cluster is drained first and undrained afterwards. The next one follows only after this one
-# serves again and the next one knows it; so a cluster serves at every moment. An error ends the
+# Each cluster is drained first and undrained afterwards. The next one follows only when it knows
+# that this one serves again; so a cluster serves at every moment. An error ends the
 # roll, and leaves its cluster drained. The command then prints the state of each cluster, and can
 # be run again: clusters that were left drained or stopped come first.
 
@@ -262,8 +262,8 @@ async def _turns(ring: LocalRing, names: Sequence[str], timeout_s: float) -> Tur
 async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
     """Drain a cluster as soon as it finds another one that serves.
 
-    It decides by the reports of the others, so it learns a moment later than this command that the
-    cluster before it serves again.
+    The cluster's HAProc decides by the others' heartbeats. So it learns a moment later than this
+    command that the cluster which was restarted before serves again.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -18,8 +18,8 @@ from haproc.audit import FIELDS
 
 # The log's format: its level, text or JSON.
 #
-# A line's fields beside its text are in the attribute `FIELDS` of its record, by name. Text lines
-# leave them out: the text contains the same.
+# A log record may have fields beside its text, by name, in the attribute that `FIELDS` names. Text
+# lines leave them out: the text contains the same.
 
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"

@@ -44,7 +44,7 @@ _AT_ONCE: Final = 8
 """Statements of a file that are sent at the same time. Chosen: a HAProc reads as many at a time."""
 _ANSWER_S: Final = 120.0
 TOKEN_BYTES: Final = 32
-"""Such a token cannot be guessed, not even from a fast hash."""
+"""A random token of this size cannot be guessed, not even from a fast hash."""
 
 
 class UnansweredError(Exception):
@@ -54,9 +54,10 @@ class UnansweredError(Exception):
 def classify_by_ring(
     options: argparse.Namespace, statements: Sequence[str], rules: Rules | None
 ) -> int:
-    """Print the ring's answers; returns 3 if any statement is refused or wrong, 1 without answers.
+    """Print the ring's answers about statements.
 
-    ``rules``: in place of the ring's own.
+    Returns 3 if any statement is refused or wrong, or no HAProc answers; 2 if the doors' access is
+    wrong. ``rules``: in place of the ring's own.
     """
     about = {"catalog": options.catalog, "schema": options.schema}
     about["tree"] = options.tree or options.file is None

@@ -291,7 +291,7 @@ def _access(config: Config) -> Iterator[Finding]:
 
 
 def _in_order(section: str, values: object, *pairs: tuple[str, str]) -> Iterator[Finding]:
-    """Yield each setting that is more than the other of its pair."""
+    """Yield a finding for each pair whose first setting is more than its second."""
     for smaller, larger in pairs:
         low, high = getattr(values, smaller), getattr(values, larger)
         if low > high:

@@ -81,8 +81,8 @@ class Jobs:
     wall_s: float = 86_400.0
     """Duration of each attempt."""
     processes_max: int = 256
-    """Processes and threads of a program; with ``jobs.isolation: user`` of all programs together.
-    """
+    """Processes and threads of a program; with ``jobs.isolation: user``, of all programs together;
+    with ``none`` they are not limited."""
     disk_bytes_max: int = 4 << 30
     """Size of a program's folder (checked about every second), and of the largest file that it may
     write."""

@@ -68,7 +68,10 @@ class Walker:
         return kind(**given) if len(self.problems) == before else None
 
     def absolute(self, file: Path, path: str) -> Path | None:
-        """Return the absolute path, relative to the configuration's folder; None if it is none."""
+        """Return a file's absolute path; a relative one starts at the configuration's folder.
+
+        None, after a problem of the key ``path`` is noted, if the text can be no path.
+        """
         try:
             return Path(self._folder, file.expanduser()).resolve()
         except (ValueError, RuntimeError, OSError) as error:  # a NUL, ~nobody, links in a circle
@@ -304,7 +307,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Return the kind of a wrong value, with a short value itself: a long one may hold a secret."""
+    """Return the kind of a wrong value, and the start of a text: its rest may hold a secret."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -445,7 +448,7 @@ def _with_users_file(config: Config, walker: Walker, environ: Mapping[str, str])
 
 
 def _check_files(config: Config, walker: Walker) -> None:
-    """Check that all certificate files can be read; the errors of their clients are unclear."""
+    """Check that all certificate files can be read: later errors would not name the file."""
     named = [
         (f"clusters[{at}].spark.ca_file", c.spark.ca_file) for at, c in enumerate(config.clusters)
     ]

@@ -123,7 +123,7 @@ class Timeouts:
     retry_first_s: float = 0.1
     """First pause between attempts to apply an operation after an environment error."""
     retry_max_s: float = 5.0
-    """Longest such pause."""
+    """Longest pause between attempts to apply an operation."""
     stuck_after_attempts: int = 8
     """Environment errors of one operation after which the cluster is STUCK. As many on every
     cluster also reject a write with a query that cannot run."""
@@ -199,7 +199,7 @@ class Writes:
     min_insync_clusters: int = 1
     """With fewer clusters in sync, writes of concern ``majority`` and ``all`` are refused."""
     guard_always: bool = False
-    """Have Delta look for a write's transaction marker in the table at the first attempt, too, not
+    """Make Delta look for a write's transaction marker in the table at the first attempt, too, not
     only when the write is repeated. Set it if a Spark address can lead to two live drivers (a load
     balancer, an old and a new driver): a fence reaches only one of them. An INSERT takes 0.7 s
     instead of 0.2 s."""
@@ -255,7 +255,7 @@ class Redis:
     username: str | None = None
     """User at Redis. Without it: Redis' own ``default``, if there is a password."""
     password: str = field(default="", repr=False)
-    """Secret of that user."""
+    """Secret of the user at Redis."""
     sentinel_username: str | None = None
     """User at the sentinels."""
     sentinel_password: str = field(default="", repr=False)
@@ -343,7 +343,7 @@ class Kafka:
     sasl_username: str | None = None
     """User at the brokers."""
     sasl_password: str = field(default="", repr=False)
-    """Secret of that user."""
+    """Secret of the user at the brokers."""
     allow_sasl_plaintext: bool = False
     """Needed for ``SASL_PLAINTEXT`` to a broker that is not on loopback."""
 
@@ -449,7 +449,7 @@ class Config:
         return f"{'https' if self.tls.enabled else 'http'}://{address}"
 
     def peer_url(self, name: str) -> str:
-        """Return the URL of a cluster's operator door; KeyError if the ring has none."""
+        """Return the URL of a cluster's operator door; KeyError for an unknown cluster."""
         return self.url(self.cluster(name).peer)
 
     def client_url(self, name: str) -> str:

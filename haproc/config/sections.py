@@ -146,7 +146,7 @@ class Limits:
     batch_bytes_max: int = 8 << 20
     """Text of one statement that combines INSERTs."""
     batch_rows_max: int = 20_000
-    """Rows of VALUES in one such statement; 50,000 were measured to work."""
+    """Rows of VALUES in one statement that combines INSERTs; 50,000 were measured to work."""
     batch_arrow_bytes_max: int = 44 << 20
     """Bytes of Arrow rows, of several requests, in one statement; all statements that run at the
     same time have at most twice as much. A larger value loads faster. Meanwhile a driver takes some
@@ -199,8 +199,8 @@ class Archive:
     """Texts that the archive hides. ``literals``: all texts and numbers; ``secrets``: values after
     words such as ``password``, ``token`` or ``key``."""
     unmasked: tuple[str, ...] = ()
-    """Patterns of tables (``spark_catalog.sales.*``). In statements that write only these, the
-    archive hides only secrets."""
+    """Patterns of tables (``spark_catalog.sales.*``). In statements that write only such tables,
+    the archive hides only secrets."""
     statement_characters_max: int = 4000
     """Longer statements are cut."""
     holds_trimming: bool = False
@@ -294,9 +294,9 @@ class Grant:
     value: str
     """The value, such as the name of a group or a role at the provider."""
     roles: tuple[Role, ...]
-    """As in ``users``."""
+    """``reader``, ``writer``, ``operator``, as in ``users``."""
     tables: tuple[str, ...] = ("*",)
-    """As in ``users``."""
+    """Patterns of the tables that statements may touch, as in ``users``."""
 
     @property
     def rights(self) -> Rights:
@@ -328,8 +328,8 @@ class Oidc:
     leeway_s: float = 30.0
     """Difference of clocks that is allowed when a token's times are checked; at most 300."""
     keys_kept_s: float = 3600.0
-    """Time after which the keys are fetched again; a token with an unknown key does so at once
-    (every 30 seconds at most). While the provider is away, the present keys stay in use."""
+    """Time after which the keys are fetched again. For a token with an unknown key they are fetched
+    at once (every 30 seconds at most). While the provider is away, the present keys stay in use."""
 
 
 def check_users(users: Sequence[User], secret: str) -> Iterator[tuple[str, str]]:

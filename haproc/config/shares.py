@@ -29,7 +29,7 @@ class Shares:
 
     @classmethod
     def of(cls, total_max: int, config: Config) -> Shares:
-        """Return shares of which each of several users gets ``limits.user_share`` at most."""
+        """Return a new resource; a user gets at most ``limits.user_share``, if there are others."""
         return cls(total_max, user_max(total_max, config))
 
     def of_user(self, user: str) -> int:

@@ -98,9 +98,10 @@ class Pem:
 class Contexts:
     """One reading of the files.
 
-    ``relay`` and ``own_relay`` are for jobs' relays. ``own_relay`` is for the HAProc's own door,
-    whose certificate need not be for the loopback. ``doubt``: the reason why peers would refuse the
-    certificate; empty if they would not.
+    - ``relay``: for the connections of jobs' relays to doors;
+    - ``own_relay``: for their connections to the HAProc's own door, whose certificate need not be
+      for the loopback;
+    - ``doubt``: the reason why peers would refuse the certificate; empty if they would not
     """
 
     pem: Pem

@@ -14,7 +14,7 @@ class WaitQueue:
     """Gives free permits to waiting requests, first to the user with the fewest permits.
 
     Users with equally many take turns, so a user's thousand requests do not hold up another user's
-    single one. If the next request needs more permits than are free, they are kept for it.
+    single one. If the next request needs more permits than are free, the free ones are kept for it.
     """
 
     def __init__(self, places: Shares) -> None:

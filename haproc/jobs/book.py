@@ -35,7 +35,7 @@ SCAN_FROM: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredJobs:
-    """Every job by its id, and the keys of submissions and jobs that do not count."""
+    """Every job by its id, the keys of submissions, and the keys that deleted jobs left behind."""
 
     jobs: dict[int, Job] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Book:
         return (await self.look()).jobs[job_id]
 
     async def uses(self, job_id: int, attempt: str, session_id: str) -> None:
-        """Note that an attempt uses a Spark session."""
+        """Store that an attempt uses a Spark session."""
         await reached(self._store.put(session_key(job_id, attempt, session_id), b""))
 
     async def known(self, job_id: int) -> frozenset[str]:
@@ -164,7 +164,7 @@ PREFIX: Final = "haproc-job"
 Submitter: TypeAlias = tuple[str, Rights | None]
 """The user of a job, and the rights from the provider's token, if that gave any."""
 _LOOKS_MAX: Final = 1024
-"""The number of tokens with a kept result of their last check."""
+"""The number of kept results of checks, and of kept pairs of an attempt and a session."""
 
 
 def new_token(job_id: int, attempt: str) -> tuple[str, str]:
@@ -239,7 +239,11 @@ class JobTokens:
         return AttemptAuthorization(token, self)
 
     async def _note(self, job_id: int, attempt: str, token: str, session_id: str) -> None:
-        """Note the session before the token is checked, for a HAProc that replaces the attempt."""
+        """Store that the attempt uses the session, if its token is valid.
+
+        `submitter` checks the token again after this. So a HAProc that replaces the attempt finds
+        every session that the attempt may use, and closes it.
+        """
         if (attempt, session_id) in self._noted:
             return
         _checked(await self._book.job(job_id), attempt, token)

@@ -50,9 +50,9 @@ class Scheduler:
         self._leads = leads
         self._unix_ms = unix_ms
         self._done: dict[str, int] = {}
-        """The last slot of each schedule that has its job."""
+        """By the name of a schedule: its last slot whose job was submitted."""
         self._logged: dict[str, str] = {}
-        """The reason why a schedule's slot could not be submitted at the last check."""
+        """By the name of a schedule: why its slot could not be submitted at the last check."""
 
     async def run(self) -> NoReturn:
         """Submit due jobs until cancelled."""
@@ -112,8 +112,8 @@ class JobsHere:
 def incarnations(members: Members) -> dict[str, str | None]:
     """Return the peers that may still run jobs, with their last reported incarnations.
 
-    A silent peer counts until its silence fills a window. Clients leave it at once, but its program
-    would be ended for nothing if the HAProc only paused.
+    A silent peer is included until its silence fills a window. Clients leave it at once. But if it
+    only paused, its programs would be ended for nothing.
     """
     return {
         name: peer.beat.incarnation if peer.beat is not None else None
@@ -128,7 +128,7 @@ def jobs_folder(config: Config, me: str) -> Path:
 
 
 async def check_jobs(config: Config, me: str) -> None:
-    """Raise IsolationError if jobs cannot be isolated on this host as configured."""
+    """Raise IsolationError if jobs are enabled and cannot be isolated as configured."""
     if config.jobs.enabled:
         await check_isolation(config.jobs, jobs_folder(config, me), config.state_dir)
 
@@ -146,7 +146,8 @@ def build_jobs(
 ) -> JobsHere | None:
     """Return this HAProc's part in the jobs; None if the ring takes no jobs.
 
-    ``anonymous``: the user of every request if no users are configured; ``check`` as in JobService.
+    ``close_session`` closes a user's session at all HAProcs. ``anonymous``: the user of every
+    request if no users are configured. ``check``: the check of an uploaded program.
     """
     if not config.jobs.enabled:
         return None

@@ -2,10 +2,10 @@
 
 The interpreter of jobs runs it as text, so it needs no file of HAProc and imports nothing of
 HAProc. Its standard input is one line of JSON (`Plan` in `haproc.jobs.process`) and then stays open
-while the supervisor lives: this process ends when its input ends. A report is a line of JSON on
-standard error; its output is the program's.
+while the supervisor lives: this process ends when its input ends. It reports by lines of JSON on
+standard error. Its standard output is the program's.
 
-With bubblewrap it is the first process of a process namespace. It adopts the processes that the
+With bubblewrap this is the first process of a process namespace. It adopts the processes that the
 program leaves behind, and the kernel kills all others when it ends. It is not dumpable, so that the
 program, which may have the same user, can neither trace it nor open its files. A program that
 changes the limits of this process or stops it ends only itself.

@@ -55,7 +55,7 @@ def interpreter_of(settings: Jobs) -> Path:
 
 
 async def check_isolation(settings: Jobs, folder: Path, hidden: Path) -> None:
-    """Run a program as jobs run; raises IsolationError with the remedy.
+    """Run a program with the options of jobs; raises IsolationError with the remedy if that fails.
 
     ``folder``: the parent of the jobs' folders; ``hidden``: a path that programs must not see.
     """

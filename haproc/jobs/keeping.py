@@ -15,9 +15,9 @@ from typing import Final
 from haproc.jobs.model import BatchState, Job, JobAttempt
 
 OTHERS_AFTER_MS: Final = 5_000
-"""Time for which a job waits for the HAProc that received or had it last; then any takes it."""
+"""A job waits this long for the HAProc that received or ran it last; then any HAProc takes it."""
 FORGET_AFTER_MS: Final = 3_600_000
-"""The shortest time for which an ended job is known: longer than clients repeat requests."""
+"""An ended job is kept at least this long: longer than clients repeat requests."""
 
 
 class Step(StrEnum):
@@ -26,7 +26,7 @@ class Step(StrEnum):
     START = "start"
     """Begin an attempt."""
     LOST = "lost"
-    """Record that its attempt is lost; it has no restarts left."""
+    """Record that the job's attempt is lost and that no restart is left."""
     FENCE = "fence"
     """Fence the writes of an ended job that are not in the log yet."""
 
@@ -35,10 +35,12 @@ class Step(StrEnum):
 class RingView:
     """The ring as a HAProc sees it at a moment.
 
-    ``alive``: the incarnation of each peer that any HAProc receives messages from, None if it is
-    not reported yet; ``unheard``: peers whose state cannot be known yet; ``here``: the attempts
-    that run here; ``serving``: True if this HAProc may take jobs; ``room``: the number of jobs that
-    it may start.
+    - ``me``, ``incarnation``: this HAProc;
+    - ``alive``: the incarnation of each peer that may still run jobs, None if not reported yet;
+    - ``unheard``: the peers whose state cannot be known yet;
+    - ``here``: the names of the attempts that run here;
+    - ``serving``: True if this HAProc may take jobs;
+    - ``room``: the number of jobs that it may start.
     """
 
     me: str

@@ -107,8 +107,10 @@ class JobLimits:
 class Submission:
     """The request for a job.
 
-    ``cluster`` and ``incarnation``: the HAProc that received it; ``stored``: the name under which
-    the files' bytes are stored; ``fingerprint``: equal if a repeated request is the same.
+    - ``fingerprint``: a hash of the request. It distinguishes a repetition of the request from
+      another request under the same id.
+    - ``stored``: the name under which the files' bytes are stored
+    - ``cluster``, ``incarnation``: the HAProc that received the request, and its incarnation
     """
 
     user: str
@@ -226,7 +228,7 @@ class Job:
 
     @property
     def to_fence(self) -> bool:
-        """True if a write of the ended job may still come, which must not count.
+        """True if a write of the ended job may still arrive: a fence must stop it.
 
         A job that ended with success has waited for all its writes.
         """
@@ -276,7 +278,10 @@ def job_of(
 
 
 def requested(revisions: Mapping[str, int]) -> str:
-    """Return the submission that counts, of several under one request id: the first."""
+    """Return the key of the first of several submissions under one request id: it counts.
+
+    ``revisions``: the revision of each submission by its key.
+    """
     return min(revisions, key=lambda key: revisions[key])
 
 
@@ -320,7 +325,7 @@ class Turn(Enum):
 
 
 def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
-    """Return the action for a slot; ``jobs``: its user's, by their request ids."""
+    """Return the action for a slot; ``jobs``: those of the schedule's user, by request id."""
     if request_id(schedule, at) in jobs:
         return Turn.DONE
     mine = f"schedule:{schedule.name}:"
@@ -329,7 +334,10 @@ def turn(schedule: Schedule, at: int, jobs: Mapping[str, Job]) -> Turn:
 
 
 def leads(me: str, ready: Iterable[str]) -> bool:
-    """True if this HAProc, which is READY, submits the jobs; ``ready``: the READY peers."""
+    """True if this HAProc submits the schedules' jobs: its name is the lowest of the READY ones.
+
+    This HAProc must be READY; ``ready``: the READY peers.
+    """
     return all(me < other for other in ready)
 
 

@@ -127,7 +127,7 @@ _AS_ROOT: Final = (
     *("--userns", str(USER_NAMESPACE_FD)),
     *("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"),
 )
-"""The first process gives the program another user; the program does not get these two."""
+"""The first process needs both capabilities to set the program's user; the program gets none."""
 _DEVICES: Final = (
     *("--proc", "/proc", "--dev", "/dev"),
     *("--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"),
@@ -209,7 +209,7 @@ BEGIN: Final = (
     "import json, sys; plan = json.loads(sys.stdin.buffer.readline()); "
     "inside = {}; exec(plan.pop('source'), inside); inside['main'](plan)"
 )
-"""The arguments of the jobs' interpreter: inside a sandbox it has no file of HAProc."""
+"""The text that a job's interpreter runs first: a sandbox contains no file of HAProc."""
 BUBBLEWRAP: Final = "bwrap"
 READ_BYTES: Final = 64 << 10
 FILES_OPEN_MAX: Final = 1024
@@ -223,8 +223,10 @@ UNPRIVILEGED: Final = "nobody"
 class Plan:
     """The program to run: an absolute command, its folder, its isolation from HAProc, and its user.
 
-    ``python`` runs the job's first process. ``readable`` and ``hidden`` as in `sandboxed`.
-    ``user``: None for HAProc's own.
+    - ``python`` runs the job's first process;
+    - ``readable``: the paths that can be read in addition to the system's files;
+    - ``hidden``: the paths that cannot be read, even below readable ones;
+    - ``user``: the program's user, None for HAProc's own.
     """
 
     command: Sequence[str]
@@ -245,11 +247,11 @@ class Plan:
 
     @property
     def cpu_limit_s(self) -> int:
-        """The CPU time of each process."""
+        """The CPU time that each process may use, in whole seconds."""
         return max(1, round(self.cpu_s))
 
     def fields(self) -> dict[str, Any]:
-        """Return the supervisor's input; raises OSError, KeyError for an unknown user."""
+        """Return the supervisor's input; raises OSError, or KeyError for an unknown user."""
         limits = {
             "RLIMIT_AS": self.memory_bytes,
             "RLIMIT_CPU": self.cpu_limit_s,
@@ -309,7 +311,7 @@ class Running:
 
     @classmethod
     async def start(cls, plan: Plan) -> Running:
-        """Start the program; raises OSError, and KeyError for an unknown user."""
+        """Start the program; raises OSError, or KeyError for an unknown user."""
         message = json.dumps(plan.fields()).encode() + b"\n"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(SUPERVISOR)),

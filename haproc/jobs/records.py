@@ -55,8 +55,8 @@ def events_prefix(job_id: int) -> str:
 def left_over(keys: Iterable[str], jobs: Mapping[int, Submission], now_ms: int) -> list[str]:
     """Return the keys of files and logs that belong to no job, and never will.
 
-    A submission was interrupted, or the HAProc that deleted their job died before the end. Files
-    are stored before their job, so young ones are left out; ``stored`` begins with the time.
+    Such keys remain when a submission is interrupted, or when a HAProc dies while it deletes a job.
+    Files are stored before their job, so young ones are left out; their keys contain the time.
     """
     stored = {job.stored for job in jobs.values()}
     found = []
@@ -96,7 +96,11 @@ def event_key(job_id: int, event: Event, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyParts:
-    """The parts of a key: the job of an event or a session, and the sort of the event."""
+    """The parts of a key below ``job/at/``.
+
+    ``sort``: ``a`` attempt, ``e`` ending, ``k`` kill, ``f`` fence, ``s`` Spark session. ``rest``:
+    the text after it.
+    """
 
     job_id: int
     sort: str
@@ -129,12 +133,12 @@ RECORDS: Final[Kinds[Submission | Event]] = Kinds(
 #
 # A piece is stored under the numbers of its lines, and is never changed. A small last piece is
 # replaced by a longer one with the same start, and then deleted. A reader in between sees both, and
-# takes the longer one. Lines are numbered from the job's first attempt on. At the start of the next
-# attempt, later lines of an earlier one are cut off.
+# takes the longer one. Lines are numbered from the job's first attempt on. Lines that an attempt
+# adds after the next attempt has begun are not shown.
 
 
 LINE_BYTES_MAX: Final = 8 << 10
-"""A longer line is cut in two, between two characters."""
+"""A longer line is cut into parts, between two characters."""
 CHARACTER_BYTES_MAX: Final = 4
 PIECE_BYTES_MAX: Final = 64 << 10
 LINE_COST: Final = 4
@@ -231,7 +235,7 @@ class Tail:
             self._open = b""
 
     def flush(self) -> tuple[list[LogPiece], list[tuple[int, int]]]:
-        """Return the pieces to be stored now, and those to be deleted afterwards."""
+        """Return the pieces to store now, and first line and end of the pieces to delete then."""
         if not self._fresh:
             return [], []
         gone: list[tuple[int, int]] = []
@@ -319,7 +323,10 @@ def total(found: Sequence[Span], attempts: Sequence[JobAttempt]) -> int:
 
 
 def page(start: int | None, size: int, found: Sequence[Span], end: int) -> tuple[int, int]:
-    """Return the first and the end of the requested lines; without ``start`` the last ones."""
+    """Return the first line's number and the end of a page; without ``start`` the last page.
+
+    ``end``: the number after the log's last line.
+    """
     oldest = found[0].start if found else end
     begin = max(end - size, oldest) if start is None else min(max(start, oldest), end)
     return begin, min(begin + size, end)

@@ -1,9 +1,9 @@
 """A port on loopback that leads a job to a Spark Connect door, or client door, of the ring.
 
-An unmodified PySpark has one address. This port stands for all doors, the own HAProc's first. While
-that is closed, because its Spark is away or drained, connections go to the next door, where the
-session goes on. The relay carries bytes. If the doors have TLS, the relay adds it, so a job needs
-no certificates.
+An unmodified PySpark has one address. This port leads to all doors, the own HAProc's first. While
+the own door is closed, because its Spark is down or drained, connections go to the next door, and
+the session goes on there. The relay only copies bytes. If the doors have TLS, the relay adds it, so
+a job needs no certificates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class DoorAddress:
-    """A door; ``mine``: the own HAProc's: its certificate need not name the loopback."""
+    """A door; ``mine``: True for the own HAProc's, whose certificate need not name loopback."""
 
     cluster: str
     host: str
@@ -58,7 +58,7 @@ def _doors(config: Config, me: str, addresses: Mapping[str, Address]) -> list[Do
 class Relay:
     """A port on loopback for one job. ``doors`` returns the doors worth trying now, in order.
 
-    ``certificates``: those of doors with TLS.
+    ``certificates``: for doors with TLS, else None.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Relay:
 
     async def start(self) -> None:
         """Listen."""
-        # Set before it serves, which takes a turn of the loop: a cancellation there leaves nothing
-        # open.
+        # Set before `start_serving`, which gives way to other tasks: if it is cancelled there,
+        # `aclose` still finds the server.
         self._server = await asyncio.start_server(self._serve, HOST, 0, start_serving=False)
         self.port = self._server.sockets[0].getsockname()[1]
         if self._closed:
@@ -130,7 +130,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Relays:
-    """The ports for the jobs of one HAProc; ``clients`` only if the client doors have TLS."""
+    """The ports for the jobs of one HAProc; ``clients``: only if the client doors have TLS."""
 
     connect: Relay
     clients: Relay | None = None

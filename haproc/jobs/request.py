@@ -54,7 +54,10 @@ def batch(job: Job, log: Sequence[str] = ()) -> dict[str, Json]:
 def read_files(
     paths: Sequence[tuple[FileRole, str]], folders: Sequence[Path], bytes_max: int
 ) -> list[Upload]:
-    """Return the files; raises RequestError for one that is missing, or elsewhere."""
+    """Return the files; raises RequestError for one that is missing or outside the folders.
+
+    Also if they have more than ``bytes_max`` together.
+    """
     found = []
     for role, path in paths:
         file = find(path, folders)
@@ -114,9 +117,8 @@ def _not_there(path: str, why: str) -> RequestError:
 #
 # Livy's fields are for a driver in a JVM. A field that fits a Python program beside a HAProc is
 # used (``driverMemory`` is the bound of its memory). A field for a separate cluster, or without
-# effect, is refused by name, so that no client believes it was used. The configuration can have
-# fields ignored that only describe a cluster; parts of the program, or another Spark, are never
-# ignored.
+# effect, is refused by name, so that no client believes it was used. By ``unknown_fields: ignore``
+# HAProc ignores such a field, unless it names a part of the program or another Spark.
 
 
 ARGS_MAX: Final = 1000
@@ -125,8 +127,8 @@ TEXT_BYTES_MAX: Final = 64 << 10
 NAME_CHARS_MAX: Final = 200
 INLINE_NAME: Final = "program.py"
 PROGRAM_BYTES_MAX: Final = 1 << 20
-"""The limit of the program's size; measured: parsing takes up to 600 times its size, and seconds.
-"""
+"""The limit of the program's size. Measured: to parse it takes up to 600 times its size as memory,
+and seconds."""
 
 FIELDS: Final = (
     *("file", "code", "args", "pyFiles", "files", "conf", "name", "proxyUser", "requestId"),
@@ -151,7 +153,7 @@ NEVER_IGNORED: Final = frozenset(
         *("spark.archives", "spark.files", "spark.jars", "spark.plugins", "spark.submit.pyFiles"),
     }
 )
-"""Without these a program would be different, or run elsewhere than it states."""
+"""If one were ignored, the program would be another one, or run on another Spark than it names."""
 _ENVIRONMENT: Final = ("haproc.env.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fanout", "timeout_s")
 """Options of the Spark Connect door, as conf ``haproc.NAME``."""
@@ -173,7 +175,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The content of a body; ``paths`` are still to be read from the allowed folders."""
+    """The content of a body; the files of ``paths`` are not read yet."""
 
     paths: tuple[tuple[FileRole, str], ...]
     uploads: tuple[Upload, ...]
@@ -242,14 +244,14 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
 
 
 class _Ignored:
-    """The fields of a request without meaning here, if the configuration ignores them."""
+    """Notes the fields of a request that have no effect and that the configuration ignores."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._allowed = jobs.unknown_fields is UnknownFields.IGNORE
         self.names: set[str] = set()
 
     def may(self, name: str) -> bool:
-        """True if a field or setting may be ignored, which is then noted."""
+        """True if a field or setting may be ignored; then its name is added to ``names``."""
         never = name in NEVER_IGNORED or name.startswith(("haproc.", "spark.jars."))
         if self._allowed and not never:
             self.names.add(name)
@@ -264,7 +266,10 @@ class _Ignored:
 def _program(
     body: Mapping[str, Any], uploads: Sequence[Upload]
 ) -> tuple[list[tuple[FileRole, str]], list[Upload]]:
-    """Return the program as a path or an upload; raises RequestError unless one is given."""
+    """Return the program's path, if it is given by one, and all uploads, with ``code`` as one.
+
+    Raises RequestError unless exactly one program is given.
+    """
     path, code = _text(body, "file"), _text(body, "code")
     uploaded = [each for each in uploads if each.role is FileRole.PROGRAM]
     given = [*uploads]

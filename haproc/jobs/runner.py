@@ -1,7 +1,7 @@
 """Runs the ring's jobs on this HAProc, and takes over those of HAProcs that are gone.
 
-One task checks all jobs after each event of one, and at least every half a second; `keeping`
-decides the steps. Each attempt that runs here is a task of its own.
+One task checks all jobs when one of them gets an event, and at least every half a second;
+`haproc.jobs.keeping` decides the steps. Each attempt that runs here is a task of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ AGAIN_S: Final = 1.0
 LOG_TRIES_MAX: Final = 60
 """Attempts to store a piece of a job's log; then the piece is lost, and the job goes on."""
 APPLIED_WITHIN_S: Final = 60.0
-"""Time for which a restarted attempt waits for its cluster; then any may have the job."""
+"""A restarted attempt waits this long for its cluster; then any HAProc may take the job."""
 FORGET_S: Final = 60.0
 FORGET_MAX: Final = 50
 """Jobs that one pass deletes."""
@@ -71,12 +71,16 @@ DROPPED_MAX: Final = 2000
 class Around:
     """The parts of its HAProc that the runner needs.
 
-    ``servers``: URLs of client doors, the own one first. ``peers``: the incarnation of each live
-    peer, and the peers not received from yet; ``serving``: True if jobs may be taken;
-    ``close_session`` closes a user's session at all HAProcs. ``hidden``: files that programs must
-    not find, even below folders that they may read. ``fence`` stops a job's earlier writes in the
-    log, and returns the offset after the fence; ``applied`` waits until this cluster has applied
-    the log up to an offset. Calls raise RequestError.
+    - ``servers``: URLs of client doors, the own one first;
+    - ``folder``: the parent of the jobs' working folders;
+    - ``hidden``: files that programs must not find, even below folders that they may read;
+    - ``peers``: the incarnation of each live peer, and the peers that no message came from yet;
+    - ``serving``: True if jobs may be taken;
+    - ``close_session`` closes a user's session at all HAProcs;
+    - ``fence`` stops a job's earlier writes in the log, and returns the offset after the fence;
+    - ``applied`` waits until this cluster has applied the log up to an offset.
+
+    Calls raise RequestError.
     """
 
     me: str
@@ -257,9 +261,10 @@ class Runner:
             await asyncio.to_thread(remove_folder, folder)
 
     async def _fence(self, job: Job) -> int:
-        """Stop writes of earlier attempts that are not in the log; return the offset after that.
+        """Stop writes of earlier attempts that are not in the log yet; return the fence's end.
 
-        Returns once the log up to there is applied here, so the attempt sees where to go on.
+        Returns once the log up to that offset is applied here. So the new attempt sees all writes
+        of the earlier ones.
         """
         after_offset = await self._around.fence(job.id)
         try:
@@ -370,7 +375,7 @@ class Runner:
         return False
 
     async def _close_sessions(self, job: Job) -> None:
-        """Close the sessions of attempts that are over, so that nothing of theirs goes on there."""
+        """Close the sessions of attempts that are over, so that their statements end."""
         for attempt, session_id in job.sessions:
             if not job.valid(attempt):
                 try:

@@ -1,4 +1,4 @@
-"""The actions on the ring's jobs, for users on their own and for operators on all."""
+"""The actions on the ring's jobs: a user acts on the own jobs, an operator on all jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG_LINES_SHOWN: Final = 10
 """Lines of the log in a batch's own answer, as in Livy."""
 
 Check: TypeAlias = Callable[[str, Upload], Awaitable[None]]
-"""Raises RequestError for a user's file that is no program to be run (`check_program`)."""
+"""Of a user and a file: raises RequestError if the file is no valid program (`check_program`)."""
 
 
 async def check_here(user: str, upload: Upload) -> None:
@@ -53,8 +53,8 @@ class JobService:
     ) -> None:
         """``me``: the cluster and the incarnation of this HAProc.
 
-        ``fence`` stops a job's earlier writes in the log. ``check`` runs elsewhere, so that a
-        program that is slow to parse delays nothing else.
+        ``fence`` stops a job's earlier writes in the log. ``check``: the check of a program. A
+        HAProc gives one that runs in another process: parsing a program can take seconds.
         """
         self._config = config
         self._settings = config.jobs
@@ -164,9 +164,9 @@ class JobService:
         return {"id": job.id, "from": begin, "total": end, "log": list(lines)}
 
     async def kill(self, user: str | None, job_id: int) -> None:
-        """End a job; a job that has ended stays as it is.
+        """End a job; a job that has ended in another way stays as it is.
 
-        After this returns, no further write of the job enters the log.
+        After a job was killed by this, no further write of it enters the log.
         """
         job = await self._job(user, job_id)
         if job.final is None:

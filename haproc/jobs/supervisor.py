@@ -2,14 +2,15 @@
 """Ends a program, with all processes that it started, at a limit or with its HAProc. Run as a file.
 
 Imports nothing of HAProc, so it starts fast. Its standard input is one line of JSON (`Plan` in
-`haproc.jobs.process`) and then stays open while the HAProc lives; when it ends, the program is
-ended. Its output is the program's. It reports the end as one line of JSON on standard error, in
-addition to the reports of the job's first process (`haproc.jobs.inside`).
+`haproc.jobs.process`) and then stays open while the HAProc lives; when the input ends, the
+supervisor ends the program. Its standard output is the program's. It reports the end as one line of
+JSON on standard error, in addition to the reports of the job's first process
+(`haproc.jobs.inside`).
 
 It stays outside the sandbox, where the program can neither see nor touch it. By a pipe the first
 process notices if the supervisor ends. A process that outlives its parent becomes a child of the
-supervisor, which kills it. In a process namespace it becomes a child of the first process, and the
-kernel kills it before that has ended.
+supervisor, which kills it. In a process namespace it becomes a child of the first process instead,
+and the kernel kills it when the first process ends.
 """
 
 import contextlib
@@ -141,7 +142,7 @@ def _enter(command: list[str], reading: int, namespace: int | None, parent: int)
 
 
 def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end, or end it at a limit of time or disk, or when the HAProc is gone."""
+    """Wait for the end. End it at a limit of time, disk or memory, or when the HAProc is gone."""
     why = _over(os.pidfd_open(child), plan)
     if why:
         with contextlib.suppress(ProcessLookupError):
@@ -188,7 +189,7 @@ def _free_bytes(folder: str) -> int:
 def _takes_more(folder: str, most: int) -> bool:
     """True if a folder takes more than ``most`` bytes of disk, or cannot be measured.
 
-    It cannot if it is nested too deep, or if a folder in it may not be listed.
+    It cannot be measured if it is nested too deep, or if a folder in it may not be listed.
     """
     taken, folders = 0, [folder]
     while folders:
@@ -207,9 +208,9 @@ def _takes_more(folder: str, most: int) -> bool:
 
 
 def _hold_more(most: int) -> bool:
-    """True if all processes of the job together hold more memory.
+    """True if all processes of the job together hold more than ``most`` bytes of memory.
 
-    Shared memory counts once. This measurement is slow, so it runs only if it may matter.
+    The exact sum counts shared memory once. It is slow, so a quick upper bound comes first.
     """
     pids = _descendants(os.getpid())
     return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most

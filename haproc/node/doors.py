@@ -76,7 +76,10 @@ class Maintenance:
             core.condition.drain(drained=True)
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
-        """Refuse new requests of clients from now on; raises RequestError."""
+        """Refuse new requests of clients from now on; raises RequestError.
+
+        ``cluster`` must be this HAProc's. ``force``: even if no other cluster serves.
+        """
         core = self._core
         self._check_name(cluster)
         if not core.condition.now.drained:
@@ -178,7 +181,7 @@ class BehindDoors:
 
 
 def build_doors(behind: BehindDoors) -> NodeDoors:
-    """Return the doors of a member, closed."""
+    """Return the doors of a member; none is open yet."""
     config, jobs, service, texts = behind.config, behind.jobs, behind.service, behind.texts
     status, metrics, presence = behind.status, behind.metrics, behind.presence
     core, replica = behind.member.core, behind.member.replica
@@ -304,14 +307,18 @@ def operator_door(
 
 # A HAProc that cannot open its log: it is STARTING, reports the reason, and retries.
 #
-# It does not know its cursor and the log's end yet, so it serves neither clients nor peers.
+# It does not know its cursor and the log's end yet. So it serves no clients, and peers get only its
+# heartbeats.
 
 
 T = TypeVar("T")
 
 
 class WaitingForLog:
-    """A source for the status doors; ``reason``: why the log could not be opened last time."""
+    """The status of a HAProc that waits for its log.
+
+    ``reason``: why the log could not be opened last time.
+    """
 
     def __init__(self, config: Config, name: str, presence: Presence, reason: str) -> None:
         self._config = config

@@ -1,8 +1,8 @@
 """Builds a HAProc as a member of its ring: for the process, the simulation and tests.
 
 The parts outside a member are arguments, so they may be real or simulated. The view of the ring
-exists before the member, since a process needs it while it waits for its log. From now on this view
-reports the member.
+exists before the member, since a process needs it while it waits for its log. Once the member is
+built, the view reports the member's state.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class LocalMember:
         return Own(state, since, log.epoch + 1, low, log_end, lag, log.seen, log.lost)
 
     def isolate(self, why: str) -> None:
-        """Note that it is cut off, for the reason ``why``; empty if it is not any more."""
+        """Set the reason why this HAProc is cut off from the ring; empty: it is not."""
         self.core.condition.isolate(why)
 
 

@@ -348,10 +348,10 @@ class Node:
         again, retry_s = self._changed.set, self._config.timeouts.retry_max_s
         follows = []
         if doors.connect is not None:
-            # Its clients go to another HAProc only once it is closed.
+            # The clients of this door go to another HAProc only once it is closed.
             follows.append(ClientDoor(self._name, doors.connect, again, retry_s, SERVING))
         # Last: a client that finds this door open, or learns that the cluster is ready, finds the
-        # other open.
+        # door of Spark Connect open, too.
         follows.append(ClientDoor(self._name, doors.clients, again, retry_s))
         while True:
             if not self._stop.is_set():  # later `_drain` closes them
@@ -374,8 +374,8 @@ class Node:
     async def _drain(self, member: LocalMember, doors: NodeDoors) -> None:
         """Wait for the end of accepted requests, at most ``drain_s``.
 
-        The door stays open meanwhile: new requests get an error that names the state, and waiting
-        clients see that this process is alive.
+        The client door stays open meanwhile: new requests get an error that names the state, and
+        waiting clients see that this process is alive. The door of Spark Connect closes at once.
         """
         timeout_s = self._config.timeouts.drain_s
         member.core.condition.stopping()

@@ -58,9 +58,9 @@ class SettingsSource(Protocol):
 class DriftWatch:
     """Compares the settings of the ring's Spark servers every LOOK_S, and logs differences.
 
-    HAProcs ask each other for the settings: reports go out twice a second, and must stay small.
-    ``up`` is set while the server answers. ``defaults``: the settings of new sessions, by Spark's
-    names.
+    HAProcs request the settings from each other: their reports, which are sent twice a second, must
+    stay small. ``up`` is set while the server answers. ``defaults``: the settings of new sessions,
+    by Spark's names.
     """
 
     def __init__(

@@ -131,7 +131,7 @@ def identity_literal(name: str, moment: Moment) -> str:
 def special_datetime_literal(text: str, type_name: str, moment: Moment) -> str | None:
     """Return the literal of the type for ``'now'``, ``'today'`` …; None for other texts.
 
-    None also for such a word with a zone behind it.
+    None also if a zone follows the word.
     """
     match = SPECIAL_DATETIME.fullmatch(text)
     if match is None or match[2].strip():

@@ -5,10 +5,10 @@ Spark, so they are bound here, for every statement. Only tokens are replaced: th
 string, a comment, a quoted name or a hint is no parameter, and each value becomes exactly one
 literal.
 
-The body of a request gives them as Databricks' Statement Execution API does: a list of
-``{"name": …, "value": …, "type": …}``, all with a name or none. A value is a string or null; for
-ARRAY, MAP and STRUCT (an extension) it is JSON. BINARY values are base64. A ``DECIMAL`` without
-precision has the digits that its value is written with.
+The body of a request gives parameters as Databricks' Statement Execution API does: a list of
+``{"name": …, "value": …, "type": …}``. Either all have a name, or none has. A value is a string or
+null; for ARRAY, MAP and STRUCT (an extension) it is JSON. BINARY values are base64. A ``DECIMAL``
+without precision has the digits that its value is written with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts of plans that write: their rows, a relation in place of these, a merge's names."""
+"""Parts of plans that write: the rows, a relation that replaces them, the names in a merge."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HANDING_ON: Final = members(
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The name in front of columns, and its own qualifier; the columns ``anew`` have no name."""
+    """The name in front of columns, and its qualifier; the columns ``anew`` have none in front."""
 
     alias: str
     qualifier: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ _MAKING: Final = {
 }
 
 
-# Parts of plans that write: the rows that they take, and a relation in place of those.
+# Parts of plans that write: the rows that they take, and a relation that replaces the rows.
 
 
 _RELATION: Final = protos.relations.Relation.DESCRIPTOR.full_name

@@ -47,9 +47,11 @@ class TypeTextError(ValueError):
 class SqlType:
     """A type. ``name`` is Spark's own in capitals.
 
-    ``precision`` is a DECIMAL's or a TIME's (None: not given); ``units`` an INTERVAL's first and
-    last unit; ``arguments`` the element, key and value, or field types, ``fields`` a STRUCT's
-    field names; ``collation`` a STRING's.
+    - ``precision``: of a DECIMAL or a TIME (None: not given); ``scale``: of a DECIMAL;
+    - ``units``: the first and the last unit of an INTERVAL;
+    - ``arguments``: the types of an ARRAY's elements, a MAP's key and value, a STRUCT's fields;
+    - ``fields``: the names of a STRUCT's fields;
+    - ``collation``: of a STRING.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""The ring's own data pipeline: programs on its PySpark doors, which know nothing else of it."""
+"""The ring's own data pipeline: programs that reach the ring only by its doors, as any client."""

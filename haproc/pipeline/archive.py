@@ -32,7 +32,10 @@ POSITION: Final = "position"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows as Arrow: operations from ``start`` to ``end``; ``applied_to``: the archive's end."""
+    """Rows as Arrow: the operations from ``start`` on, below ``end``.
+
+    ``applied_to``: the offset below which every cluster has applied the log: the last page's end.
+    """
 
     rows: Any
     start: int
@@ -65,7 +68,7 @@ def pages(doors: Asks, position: int, rows: int = ROWS) -> Iterator[Page]:
 
 
 def position_row(schema: Any, page_end: int) -> Any:
-    """Return a row for the position below an offset, if no operation has one."""
+    """Return a row without an operation: it stores ``page_end`` as the archive's position."""
     row = {"offset": page_end - 1, "kind": POSITION}
     return pa.Table.from_pylist([row], schema=schema)
 
@@ -106,7 +109,7 @@ def _expression(text: str) -> Any:
 
 
 def archive(operations: Operations, doors: Asks, rows: int = ROWS) -> int:
-    """Write all operations that can be read to the table; return their number."""
+    """Write into the table all operations that can be read; return their number."""
     begun = position = written = operations.position()
     count = 0
     for page in pages(doors, begun, rows):

@@ -1,9 +1,11 @@
 """The settings of the pipeline's programs, and their access to the ring.
 
-``SPARK_REMOTE``: ``sc://`` URL of the PySpark doors, several before the slash, in order.
-``HACLIENT_SERVERS``, ``HACLIENT_TOKEN``: the client doors' URLs, separated by commas, and the
-user's token; by default the token in ``SPARK_REMOTE``, as in a job. ``HACLIENT_CA_FILE``,
-``HACLIENT_CERTIFICATE_FILE``, ``HACLIENT_KEY_FILE``: for doors with TLS.
+The settings are environment variables:
+
+- ``SPARK_REMOTE``: the ``sc://`` URL of the PySpark doors: all of them before the slash, in order;
+- ``HACLIENT_SERVERS``: the client doors' URLs, separated by commas;
+- ``HACLIENT_TOKEN``: the user's token; by default the token in ``SPARK_REMOTE``, as in a job;
+- ``HACLIENT_CA_FILE``, ``HACLIENT_CERTIFICATE_FILE``, ``HACLIENT_KEY_FILE``: for doors with TLS.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ one that has a new operation, late ones included, and replaces their rows in one
 
 The only state is the table. Every row has the offset up to which its run counted, and each run
 writes the newest hour anew. So the newest hour's offset is the position of the whole table. This
-holds if a run is killed, and if a run that read less ends after another: then more is computed.
+holds if a run is killed. If a run that read less ends after another, the next run computes more.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Span:
 def summed(span: Span) -> str:
     """Return the query of a span's hours.
 
-    An operation counts for each table that it writes and once for all tables (null), and in both
-    for each cluster and once for the ring (null). For the ring it failed if it failed anywhere, and
-    it took until all clusters were done. ``lag_ms``: the time after the first cluster that was
-    done; null if a latency is not known.
+    An operation counts for each table that it writes, and once for all tables (null); each time
+    for each cluster, and once for the ring (null). For the ring it failed if it failed on any
+    cluster, and it took until all clusters were done. ``lag_ms``: the time after the first cluster
+    that was done; null if a latency is not known.
     """
     return f"""
 WITH ended AS (

@@ -1,4 +1,4 @@
-"""Has all clusters compared, and stores the findings in ``haproc.verifications``.
+"""Makes the ring compare its clusters, and stores the findings in ``haproc.verifications``.
 
 Run ``python -m haproc.pipeline.verify`` on a schedule. It begins a verification, waits for the
 reports of all clusters that can send one, up to a time limit, and stores a row for each table and
@@ -120,7 +120,10 @@ def keep(spark: Any, found: Mapping[str, Any], now: datetime) -> None:
 
 
 def main() -> int:
-    """Verify once; returns 0 if all clusters are equal, 3 if they are not, 1 if that is unknown."""
+    """Verify once; return 0 if all clusters are equal, else 3; 1 after an error.
+
+    3 also if a cluster has not reported in time.
+    """
     parser = ring.arguments("Compare all clusters' tables, and keep what is found.")
     parser.add_argument(
         "--wait-s", type=float, default=WAIT_S, help=f"for clusters that read ({WAIT_S:g})"

@@ -55,7 +55,7 @@ class Difference(StrEnum):
 class Held:
     """One object of a cluster. Its texts are equal if the object is equal on two clusters.
 
-    ``rows``: None if it has no rows, or cannot be read. ``content``: the rows' checksum.
+    ``rows``: None if it is no table, or cannot be read. ``content``: the rows' checksum.
     """
 
     sort: Sort
@@ -110,7 +110,7 @@ class ClusterReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The effect of an adoption."""
+    """All clusters compared with the source: what an adoption will do."""
 
     source: str
     clusters: Mapping[str, ClusterReport]

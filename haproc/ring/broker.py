@@ -93,7 +93,10 @@ class LocalBroker(LocalServer):
         return frozenset()
 
     async def wait_members(self, wanted: Collection[int], end: float) -> None:
-        """Wait until this node knows the ``wanted`` ones; ``end`` is a monotonic time."""
+        """Wait until this node knows the ``wanted`` ones; raises BrokerStartError.
+
+        ``end``: the latest time, of the monotonic clock.
+        """
         while not await self.members() >= frozenset(wanted):
             if self._process.identity() is None:
                 raise self._failure("ended while it started")

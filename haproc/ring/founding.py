@@ -36,8 +36,9 @@ class Mark:
 class Lost:
     """Writes that other clusters have applied to a table after the founder's last one.
 
-    ``offsets``: of these commits. A commit of combined INSERTs has only the offset of the last one.
-    ``applied``: the founder's last offset in that table; None if it has no marker or no such table.
+    - ``applied``: the founder's last offset in that table; None without a marker or such a table;
+    - ``offsets``: the offsets of the writes; a commit of combined INSERTs has only the last one's;
+    - ``by``: the clusters that have applied them.
     """
 
     table: str
@@ -111,8 +112,8 @@ class Findings:
     def copied_later(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return tables that others copied at a later offset than the founder's last write there.
 
-        Each table comes with the names of these clusters. The copy has all writes below its offset,
-        without a trace of each. So it is not known if the founder has them.
+        Each table comes with the names of the clusters that copied it. A copy has all writes below
+        its offset, without a trace of each. So it is not known if the founder has them.
         """
         own = self.clusters[founder]
         names = sorted({table for tables in self.clusters.values() for table in tables})

@@ -113,7 +113,10 @@ async def _table(
 
 
 async def _content(engine: SparkConnectEngine, state: TableState) -> tuple[int | None, str, str]:
-    """Return a table's row count, the rows' checksum and the columns'; None if it is unreadable."""
+    """Return a table's row count, and checksums of its rows and of its columns.
+
+    If the table cannot be read, the count is None and the checksums are empty.
+    """
     try:
         rows, content, columns = (await engine.checksum(state, timeout_s=READ_S)).split(":")
     except EngineError as error:
@@ -150,9 +153,10 @@ class Content:
 async def contents(
     config: Config, tables: Sequence[str] | None = None
 ) -> dict[str, dict[str, Content | None]]:
-    """Return the content of each table by cluster; None for a table that does not exist.
+    """Return the content of each table, by cluster and table.
 
-    Without ``tables``: every table of every schema of the default catalog.
+    Without ``tables``: every table of every schema of the default catalog; None for a table that
+    only other clusters have. With ``tables``: raises EngineError for one that does not exist.
     """
     found = await asyncio.gather(
         *(_contents_of(config, cluster.name, tables) for cluster in config.clusters)

@@ -96,10 +96,14 @@ class LocalRing:
     ) -> LocalRing:
         """Return the ring of the folder; make it if there is none.
 
-        ``settings``: further keys of the configuration file (limits, timeouts …).
-        ``spark_settings``: further settings of each Spark server. ``users`` get tokens. ``jobs``:
-        the ring takes jobs. Raises RingError for settings that can't be chosen, and if the folder's
-        ring has others, or another log.
+        - ``settings``: further keys of the configuration file (limits, timeouts …);
+        - ``spark_settings``: further settings of each Spark server;
+        - ``users``: names of users; each gets a token;
+        - ``jobs``: True if the ring takes jobs.
+
+        Raises RingError for a log or Spark settings that can't be chosen. An existing ring is not
+        changed: RingError if it has another log or other Spark settings, or takes no jobs although
+        ``jobs`` is True; all other arguments are ignored.
         """
         log.check()
         check_chosen(spark_settings or {})

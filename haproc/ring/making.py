@@ -21,7 +21,7 @@ from haproc.ring.settings import RingError, copies_of, in_sync_of
 # Users of a local ring: their tokens, and the certificate of its doors.
 #
 # PySpark sends a token over TLS only, also on loopback. So the doors of a ring with users have TLS.
-# The certificate is self-signed: HAProcs trust it, and clients must be told to.
+# The certificate is self-signed: HAProcs trust it, and clients need it as their CA file.
 
 
 CERTIFICATE: Final = Path("tls", "door.pem")

@@ -2,13 +2,13 @@
 
 The new log begins above every offset that was found on tables, not at 0. Because of that
 
-- a request that was first sent before is refused, and not applied a second time: the window of
-  request ids does not reach so far back;
+- a request that was first sent before the founding is refused, and not applied a second time: the
+  window of request ids does not reach so far back;
 - no offset is used twice;
 - a cluster that does not know of the founding does not begin with tables that may differ: it
   asks for a copy.
 
-Every other cluster's cursor asks for a copy of the founder. The founder's is written last.
+Every other cluster's cursor asks for a copy of the founder. The founder's cursor is written last.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ async def found(
     await check_new_log(log, store, founder)
     await remember(log, store, Origin(Standing.HALF, by=_named(founder)))
     await log.begin_at(begins_at)
-    # With a first record the copy counts as begun, so that no HAProc withdraws it: this cluster
-    # must not serve its old tables.
+    # With ``first`` the copy is begun, so that no HAProc withdraws it: the cluster must not
+    # serve its old tables.
     copying = CopyRequest(wanted=founder, first=begins_at)
     for name in clusters:
         if name != founder:

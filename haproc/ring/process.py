@@ -40,7 +40,7 @@ _ENOUGH = 1000
 
 
 def ports_of_servers(outgoing: Path = _OUTGOING) -> range:
-    """Return the ports below those of outgoing connections; up to 65,535 if these are few."""
+    """Return the ports below those of outgoing connections; up to 65,535 if few are below."""
     try:
         end = int(outgoing.read_text().split()[0])
     except (OSError, ValueError):
@@ -49,7 +49,7 @@ def ports_of_servers(outgoing: Path = _OUTGOING) -> range:
 
 
 def _in_turn() -> Iterator[int]:
-    """Return all these ports in turn, for ever. Each process begins at another port."""
+    """Yield the ports of servers in turn, for ever. Each process begins at another port."""
     ports = ports_of_servers()
     first = secrets.choice(ports)
     return itertools.cycle((*range(first, ports.stop), *range(ports.start, first)))
@@ -95,8 +95,8 @@ def _listens(host: str, port: int) -> bool:
 
 # A server process that outlives the command that started it, known by its pid file.
 #
-# The file holds the pid *and* the process's start time, so that a pid which the system has given
-# to another process since is never signalled. Processes get a session of their own: a Ctrl-C in
+# The file holds the pid *and* the process's start time. So if the system has given the pid to
+# another process since, that one gets no signal. Processes get a session of their own: a Ctrl-C in
 # the terminal that started a ring does not reach them.
 
 
@@ -329,7 +329,10 @@ def log_of(config: Config, cluster: str) -> Path:
 
 
 async def wait_answering(config: Config, cluster: str, timeout_s: float, *, ready: bool) -> None:
-    """Wait until a HAProc answers or serves; raises StartError, DrainedError at once if drained."""
+    """Wait until a HAProc answers, or with ``ready`` until it serves.
+
+    Raises StartError; DrainedError at once if the HAProc is drained.
+    """
     process, log = process_of(config, cluster), log_of(config, cluster)
     end = time.monotonic() + timeout_s
     url = config.peer_url(cluster) + ("/readyz" if ready else "/healthz")

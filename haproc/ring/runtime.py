@@ -39,7 +39,7 @@ _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 
 
 def java_options(folder: Path, *, java_trusts_only_its_own_list: bool) -> list[str]:
-    """Return the options for a Java that fetches; the trust store is written into ``folder``.
+    """Return the options for a Java that downloads; the trust store is written into ``folder``.
 
     A Java that was installed on the machine keeps its own list, unless SSL_CERT_FILE is set.
     """

@@ -119,7 +119,11 @@ def spark_server_settings(
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
-    """Raise RingError for a name that is no Spark setting, or that a local server sets itself."""
+    """Raise RingError for a setting that cannot be chosen.
+
+    Its name is no name of a Spark setting, the local server sets it itself, or its value is not
+    one line of text.
+    """
     own = _own_settings("", Path(), 0, 0)
     for key, value in chosen.items():
         if not _KEY.fullmatch(key):

@@ -30,9 +30,9 @@ from haproc.ring.settings import (
 # Warming up a fresh server: it runs one of each kind of statement, because the first ones take
 # seconds.
 #
-# HAProc's own engine runs them, so the parts that the engine uses are warm, and the server is known
-# to work with it: a lane for the writes, a session for the reads. The table is in a schema of its
-# own, which the ring ignores. An interrupted warm-up leaves this schema, and the next one drops it.
+# HAProc's own engine runs them: the writes in a lane, the reads in a session. So the parts that the
+# engine uses are warm, and the server is known to work with the engine. The table is in a schema of
+# its own, which the ring ignores. An interrupted warm-up leaves the schema; the next one drops it.
 
 
 _TABLE = f"{OWN_SCHEMA}.t"
@@ -142,7 +142,10 @@ class LocalSpark(LocalServer):
         self._warm = self.folder / "spark.warm"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
-        """Start the server unless it runs; return once it answers, or with ``warm`` once warm."""
+        """Start the server unless it runs; return once it answers, or with ``warm`` once warm.
+
+        A server that answers, but is not warm in time, is no error.
+        """
         end = time.monotonic() + timeout_s
         began = time.monotonic()
         if self._process.identity() is None:

@@ -146,6 +146,6 @@ class Execution:
         return self.report
 
     def is_query(self) -> bool | None:
-        """True if it only reads; None if only classification can tell."""
+        """True if the statement only reads; None if only its classification can show that."""
         known = self.operation_class or self.request.operation_class
         return None if known is None else known is OperationClass.QUERY

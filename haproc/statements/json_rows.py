@@ -1,8 +1,8 @@
 """Arrow values as JSON_ARRAY writes them: every value is a string or null.
 
 Numbers are written in full, timestamps as ISO 8601 (TIMESTAMP in UTC with ``Z``, TIMESTAMP_NTZ
-without), binary as base64, intervals as their ANSI text. Nested values are JSON text: integers,
-floats and booleans in it are JSON's own, and all others are written as at the top level.
+without), binary as base64, intervals as Spark writes them. Nested values are JSON text: integers,
+floats and booleans in them are JSON's own, and all others are written as at the top level.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def _maps(array: pa.MapArray, kind: pa.DataType) -> list[Any]:
     offsets = array.offsets.to_pylist()
     keys = _values(array.keys, kind.key_type)
     items = _values(array.items, kind.item_type)
-    # Of a slice, `keys` and `items` are whole, or begin at its first offset: the length shows it.
+    # If the array is a slice, `keys` and `items` are whole or begin at its first offset: the length
+    # shows which.
     first = offsets[0] if len(keys) != (offsets[-1] if offsets else 0) else 0
     result: list[Any] = []
     for (start, end), valid in zip(pairwise(offsets), array.is_valid().to_pylist(), strict=True):

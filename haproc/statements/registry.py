@@ -46,7 +46,7 @@ FETCH_PAUSE_MAX_S: Final = 30.0
 """A drain does not wait for a result of which no part was asked for in this time. Chosen."""
 _CANCEL_WAIT_S: Final = 5.0
 _FORGOTTEN: Final = SentSql("")
-"""The text of a statement that is over, or was never here: only its fingerprint counts."""
+"""In place of a statement's text, once it is over or if it was never here."""
 _Found = TypeVar("_Found", bound=Fit | Answer)
 _Ask: TypeAlias = Callable[[Request], Awaitable[_Found]]
 
@@ -169,7 +169,7 @@ class Registry:
             del self._streams[execution.key]
 
     async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
-        """Wait for the execution's end; a query for which no client waits is cancelled."""
+        """Wait for the end; False after the time. A query without waiting clients is cancelled."""
         assert execution.task is not None
         if execution.task.done():
             return True
@@ -238,7 +238,7 @@ class Registry:
         return execution
 
     def _recall(self, statement_id: str, user: str) -> Execution | None:
-        """Return a new execution of a write in the log, of any door; None: not in the log."""
+        """Return a new execution for a write in the log, from any door; None: the log has none."""
         try:
             place = self.request_admission.enter(user)
         except RequestError as error:
@@ -311,10 +311,10 @@ class Registry:
         self.store.clean()
 
     async def _wait_for_another(self, understood: StatementRequest) -> None:
-        """Wait for the end of a running request of this id, if its answer does not fit this one.
+        """Wait for the end of a running request of this id, if its answer does not fit the new one.
 
-        That is so if its result is streamed to another client, or if it is a write with another
-        write concern, or of another attempt of the same job.
+        That is so if the running request streams its result to another client, or is a write with
+        another write concern or of another attempt of the job.
         """
         while known := self._running.get(understood.request.key):
             streamed = known.delivery is None and understood.delivery is not None
@@ -330,7 +330,7 @@ class Registry:
             _check_same(kept, request)
 
     async def _wait_for_end(self, known: Execution, request: Request) -> None:
-        """Wait for an earlier request of this id to end; a cancel of that one cancels both."""
+        """Wait for an earlier request of this id to end; its cancel cancels this request, too."""
         _check_same(known, request)
         assert known.task is not None
         cancels = known.cancels
@@ -456,7 +456,7 @@ class Registry:
         self._metrics.results(len(self._finished), self.store.bytes_used)
 
     def _make_room(self, user: str, size: int) -> bool:
-        """Forget fetched results until ``size`` fits; for a user's share only this user's own."""
+        """Forget fetched results until ``size`` fits; if the share is full, only the user's."""
         self.purge()
         while why := self.store.shares.denied(user, size):
             own = why is Denied.SHARE_TAKEN

@@ -66,7 +66,10 @@ class Cutter:
         self.truncated = False
 
     def take(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of the chunk within the limits; None if it has no rows."""
+        """Return the part of the chunk within the limits; None if it has no rows.
+
+        The first part is returned without rows, too: it has the schema.
+        """
         rows = chunk.rows
         if self._rows_left is not None:
             rows = min(rows, self._rows_left)

@@ -19,7 +19,7 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 from haproc.metrics import Metrics
 
 LAST_WORD_S: Final = 0.5
-"""The wait for a request that comes when this process ends; chosen, not measured."""
+"""A request that comes when this process ends has this time; chosen, not measured."""
 WAITING_BYTES: Final = 8192
 """Bytes of a waiting request beside its body; counted, so that the wait queue has a limit."""
 
@@ -93,7 +93,7 @@ class Permit:
         return time.monotonic() - began
 
     def rest(self) -> None:
-        """Return the permit for a while; it is kept if too many requests are at rest."""
+        """Return the permit for a while; the request keeps it if too many are at rest."""
         if not self._rests:
             self._rests = self._request_admission.rest(self._user)
 
@@ -128,8 +128,8 @@ class RequestAdmission:
     A running request has a *permit*: a statement, rows, a session that opens. Above the limit
     requests wait in the wait queue, for a limited time, if there is room for their bytes. Requests
     *at rest* only have to wait: writes that are in the log, queries whose cluster is behind. They
-    return their permits, unless too many requests are at rest. *Waiting* counts requests that are
-    answered at the moment, so that no user takes all connections.
+    return their permits, unless too many requests are at rest. `answering` counts the requests that
+    are not answered yet, so that no user takes all connections.
     """
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
@@ -153,7 +153,7 @@ class RequestAdmission:
 
     @property
     def at_rest(self) -> int:
-        """The number of those that only have to wait."""
+        """The number of requests at rest."""
         return self._at_rest.taken
 
     def enter(self, user: str, *, waits: bool = True) -> Permit:
@@ -246,7 +246,10 @@ class RequestAdmission:
         self._ends.clear()
 
     async def turn_came(self, turn: asyncio.Future[None], within_s: float) -> bool:
-        """Return True when the turn comes, False after the time; raises RequestError at the end."""
+        """Return True when the turn comes, False after the time.
+
+        Raises RequestError if this process ends.
+        """
         await self._until(turn, within_s)
         if not turn.done() and self._ending:
             raise stopped(WriteOutcome.NOT_SENT)
@@ -255,7 +258,8 @@ class RequestAdmission:
     async def wait_for(self, task: asyncio.Task[Any], timeout_s: float | None = None) -> bool:
         """Return True at a task's end, False after the time; RequestError if this process ends.
 
-        A client that only saw its connection break might send a write a second time.
+        The error shows the client how to go on. After a connection that just broke, it might send a
+        write a second time.
         """
         if self._ending:  # a new request is refused, and should get the reason
             await asyncio.wait({task}, timeout=LAST_WORD_S)

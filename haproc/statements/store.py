@@ -222,7 +222,7 @@ class ResultStore:
         return self.shares.taken
 
     def clean(self) -> None:
-        """Delete the files of an earlier process."""
+        """Delete all files, also those of an earlier process."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def add(self, kept: Kept, data: bytes, rows: int) -> None:

@@ -45,9 +45,12 @@ def classify_plan(
 ) -> Classified:
     """Return a plan's kind, tables and class; raises RefusedError.
 
-    ``parsed``: the results for those of its texts that `unparsed` gives. ``there``: the table that
-    it writes exists already, which makes some saves plain INSERTs. If the plan is a SQL text
-    (RUNS_SQL), the class is that text's, and ``sql`` the text; otherwise ``sql`` is "".
+    - ``parsed``: Spark's results for the texts that `unparsed` yields, by text;
+    - ``there``: True if the table that the plan writes exists already; then some saves are plain
+      INSERTs.
+
+    If the plan is a SQL text (RUNS_SQL), the result has the class of the text, and the text as
+    ``sql``; otherwise ``sql`` is "".
     """
     if reading.user_code and context.rights.bounded:
         raise _code_forbidden(context.rights.tables)

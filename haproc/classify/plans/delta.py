@@ -16,8 +16,8 @@ from haproc.failure import ErrorClass
 
 # The messages of Delta Connect, made from a table of their fields.
 #
-# They come in Delta's Python package, which HAProc does not need for anything else. They have their
-# own pool, so that they do not collide with those of that package. As in Delta 4.4.
+# Delta's Python package has them, too, but HAProc does not need it for anything else. These here
+# have their own pool, so that they do not collide with the package's. As in Delta 4.4.
 
 
 _FIELDS: Final = """

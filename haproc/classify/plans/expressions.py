@@ -2,8 +2,8 @@
 
 Expressions are most of a plan, and for a query it mostly doesn't matter what they compute. So for a
 query a check of its bytes shows if it may contain a relevant part (`_suspicious`); only then its
-expressions are searched. For a write they always are: they contain names of functions, SQL texts
-and the user's code, which decide if all clusters compute the same.
+expressions are searched. The expressions of a write are always searched: they contain names of
+functions, SQL texts and the user's code, which decide if all clusters compute the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SUSPECT: Final = (
     *(b"reflect", b"java_method", b"identifier"),
     *(_EXTENSION, _JVM_OBJECT),
 )
-"""Bytes in every plan that calls any of these, or contains such an object."""
+"""Bytes of every plan that runs hidden code, calls ``identifier`` or has an extension in it."""
 _SUBQUERY: Final = re.compile(rb"\([^\w(]*+(?:select|with|from|table|values|map|reduce)\b")
 """A query in parentheses, with any spaces and comments between."""
 _LETTERS: Final = (("ſ".encode(), b"s"), ("ı".encode(), b"i"))
@@ -82,7 +82,7 @@ def take(message: Any, found: PlanFindings) -> None:
 
 
 def check_count(message: Any, most: int) -> None:
-    """Raise RefusedError for a plan with more expressions than ``most``, as for long texts."""
+    """Raise RefusedError for a plan with more than ``most`` steps and expressions."""
     count = sum(1 for _ in islice(_below(message, numbers=True), most + 1))
     if count > most:
         raise RefusedError(
@@ -128,9 +128,10 @@ def _below(message: Any, *, numbers: bool = False) -> Iterator[Any]:
 
 @cache
 def _holding(kind: Any) -> tuple[tuple[str, bool, bool], ...] | str:
-    """Return the fields that may hold such parts: name, True for a map, True for a list.
+    """Return a message's fields that may hold expressions or literals.
 
-    For an expression, which is one of many kinds: the name of that choice.
+    For each: the name, True for a map, True for a list. For an expression, which is one of many
+    kinds: the name of the choice between them.
     """
     if kind.DESCRIPTOR.full_name == _EXPRESSION:
         return "expr_type"

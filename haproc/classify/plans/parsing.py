@@ -72,10 +72,12 @@ class SqlPart:
 class PlanReading:
     """The facts that a plan contains; names are as in the plan, not yet completed.
 
-    ``target``: the written object, or the name of the session's changed object. ``names``: the
-    tables and views that are read. ``sqls``: the SQL texts that are relations (each must be a
-    query). ``paths``: the files. ``blobs``: the hashes of the session's cached artifacts.
-    ``handles``: the ids of objects that only one server's session has.
+    - ``target``: the written object, or the session's changed object;
+    - ``sqls``: the SQL texts that are relations (each must be a query);
+    - ``names``: the tables and views that are read;
+    - ``paths``: the files that are read or written;
+    - ``blobs``: the hashes of the session's cached artifacts;
+    - ``handles``: the ids of objects that only one server's session has.
     """
 
     does: Does

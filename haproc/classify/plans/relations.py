@@ -196,7 +196,7 @@ def has_sql(relation: Any) -> bool:
 
 
 def sql_of(relation: Any) -> SqlPart:
-    """Return the text of such a relation; its references are read separately."""
+    """Return the text of a relation that `has_sql`; its references are read separately."""
     inner = relation.with_relations.root if relation.HasField("with_relations") else relation
     message = inner.sql
     return SqlPart(

@@ -70,7 +70,7 @@ WAREHOUSES = "/api/2.0/sql/warehouses"
 
 
 class AboutDoor:
-    """The handlers of these questions."""
+    """The handlers of the first questions of other products' clients."""
 
     def __init__(self, config: Config, status: StatusSource) -> None:
         self._ring = config.ring

@@ -41,7 +41,7 @@ class ArchiveService(Protocol):
 
 
 def keep(app: web.Application, config: Config, service: ArchiveService) -> None:
-    """Add the door to the clients' application."""
+    """Add the door of applied operations to the clients' application."""
 
     async def operations(request: web.Request) -> web.Response:
         check_user(config, request)
@@ -106,7 +106,7 @@ class Verifies(Protocol):
 
 
 def attest(app: web.Application, config: Config, service: Verifies) -> None:
-    """Add the door to the clients' application."""
+    """Add the door of verifications to the clients' application."""
 
     async def verify(request: web.Request) -> web.Response:
         check_user(config, request)

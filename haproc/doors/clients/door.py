@@ -40,7 +40,8 @@ class ClientDoor:
 
     While it is closed, clients are refused at once, and go to another HAProc. Another process may
     take the port meanwhile. Then this HAProc still applies the log, and opens the door once the
-    port is free: it calls ``look`` again after ``retry_s``.
+    port is free: ``look`` is called after ``retry_s``, and makes the caller `follow` the state
+    again. ``open_in``: the states in which the door is open.
     """
 
     def __init__(

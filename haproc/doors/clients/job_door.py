@@ -181,7 +181,7 @@ def batch_id(request: web.Request) -> int:
 
 
 def page_of(request: web.Request) -> tuple[int | None, int]:
-    """Return the beginning of a page, None if not given, and its largest length."""
+    """Return the beginning of a page (None: not given, or -1), and its largest length."""
     reading.no_unknown(request.query, ("from", "size"))
     start = request.query.get("from")
     size = reading.whole_number(request.query.get("size", str(PAGE_DEFAULT)), "size")

@@ -52,7 +52,8 @@ _TAKES: Final[dict[str, Collection[FormKind]]] = {
     "first_line": _TEXTS,
 }
 UNPACKED_MAX: Final = 16
-"""Chosen: a comma of CSV, at worst, is a number of 8 bytes, twice."""
+"""The most bytes in memory for each byte of a body. Chosen: at worst, a comma of CSV stands for a
+number of 8 bytes, which is in memory twice."""
 LINE_DIGITS_MAX: Final = 18
 _MAY_BE_EMPTY: Final = frozenset({"null"})
 

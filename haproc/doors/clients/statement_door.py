@@ -39,7 +39,7 @@ RECALL_S: Final = 1.0
 
 
 DEFAULT_CONCERN: Final = "default"
-"""The write concern of a request that names none."""
+"""The value of ``concern`` for the write concern of requests that name none."""
 
 
 class StatementDoor:
@@ -106,7 +106,7 @@ class StatementDoor:
         )
 
     async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
-        """Return how a write stands in the ring, in addition to its outcome here.
+        """Return what is known of a write in the ring, in addition to its outcome here.
 
         After an application error: this cluster, the offset, and whether the error is final. After
         a success: whether the write concern is met, if one is asked for. Otherwise nothing.

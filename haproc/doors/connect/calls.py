@@ -56,9 +56,10 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 class Call:
     """An admitted call.
 
-    ``names``: the names by which its client knows its session, the same at every HAProc of the
-    ring. ``metadata``: the request's metadata texts, by name. ``held`` counts the request's bytes
-    in memory. ``standing``: the authorization of the call, if that may end.
+    - ``names``: the names by which the client knows its session, the same at every HAProc;
+    - ``metadata``: the request's metadata texts, by name;
+    - ``held`` counts the request's bytes in memory;
+    - ``standing``: an authorization that may end before the call does; None for a user's own.
     """
 
     rpc: str
@@ -90,8 +91,8 @@ Uploading = Callable[[Call, bytes, AsyncIterator[bytes]], Awaitable[bytes]]
 class Boundary:
     """Admits calls, and turns exceptions into the client's errors.
 
-    ``server_id`` returns the server's own id of a user's session. ``explained`` returns the
-    client's error for a failure in the Spark session behind its own.
+    ``server_id`` returns the server's own id of a user's session. ``explained`` returns the error
+    that a client gets for a failure of the Spark session which the client's session uses.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ Two clusters return the same rows in different batches, and the same values in d
 padding, offsets of slices, dictionaries, compression, the content of null slots. So each column
 becomes a few streams that depend on its rows alone, each with a running hash: the positions of
 nulls, the bytes of fixed-width values, the lengths and then the bytes of strings, the lengths of
-lists, and their items in the same way. Null slots are removed before values are read. Values count
-bit by bit: -0.0 is not 0.0.
+lists, and their items in the same way. Null slots are removed before values are read. Values are
+equal only if all their bits are: -0.0 is not 0.0.
 """
 
 from __future__ import annotations

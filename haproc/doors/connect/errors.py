@@ -131,8 +131,8 @@ class CallEnd:
 def as_given(error: RelayedError) -> CallEnd | None:
     """Return Spark's own error for a statement; None if it is not for the client.
 
-    It is not for the client if the client does not know the session in it, if HAProc's plugin
-    raised it, or if there is none.
+    It is not for the client if it is about a session that the client does not know, if HAProc's
+    plugin raised it, or if Spark sent no status.
     """
     is_ours = error.error_class.startswith("HAPROC_")
     if not error.packed or session_lost(error.error_class) or is_ours:
@@ -143,12 +143,14 @@ def as_given(error: RelayedError) -> CallEnd | None:
 def call_end(
     error: RequestError, *, own_id: bool = True, error_id: str = "", to_java: bool = False
 ) -> CallEnd:
-    """Return the end of a call that failed; without a client's own id it is not repeated.
+    """Return the end of a call that failed.
 
-    ``error_id``: the id by which the client may fetch details that do not fit into a status.
-    ``to_java``: Spark's client for the JVM looks up each class in Spark's own list, and shows
-    nothing else of an error with an unknown class. For HAProc's errors it gets the message alone,
-    which begins with the class.
+    - ``own_id``: False if the client did not choose the operation's id. Then the client must not
+      repeat a call whose outcome is unknown.
+    - ``error_id``: the id by which the client may fetch details that do not fit into a status.
+    - ``to_java``: True for Spark's client for the JVM. It looks up each class in Spark's own list,
+      and shows nothing else of an error with an unknown class. So for HAProc's errors it gets only
+      the message, which begins with the class.
     """
     error = _as_spark_names(error)
     code = _CODE_OF_CLASS.get(error.error_class, _CODE_OF_KIND[error.kind])

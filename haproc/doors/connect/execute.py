@@ -62,8 +62,10 @@ _STATE_OF: Final = {
 class PlanRequest:
     """The request of one ExecutePlan.
 
-    ``request``: as it may be relayed; ``plan``: the one in it. ``handles``: the session's
-    checkpoints and models that it uses. ``plan_id``: the number of a SQL command.
+    - ``request``: the serialized request, as it may be relayed;
+    - ``plan``: the serialized plan in the request;
+    - ``handles``: the session's checkpoints and models that the plan uses;
+    - ``plan_id``: the number of a SQL command
     """
 
     request: bytes
@@ -234,7 +236,7 @@ class Executing:
         )
 
     async def _relayed(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Relay a query into its session; Spark must have read it while its result is valid."""
+        """Relay a query into its session; raises RequestError if its result may not be valid."""
         session, request = permitted.session, permitted.request
         departures = self._behind.planning.departures()
         await session.spark.ready()  # this may need the log
@@ -296,7 +298,7 @@ class Executing:
             return [response async for response in responses]
 
     async def _held(self, permitted: Permitted) -> AsyncGenerator[bytes, None]:
-        """Yield the complete responses of a plan with a result in this Spark session only."""
+        """Yield the responses of a plan whose result only this Spark session has, once complete."""
         async with aclosing(self._relayed(permitted)) as responses:
             given = [response async for response in responses]
         permitted.session.handles |= messages.handles_in(given)

@@ -1,4 +1,4 @@
-"""The parts of clients' messages, and Spark's answers made for statements not run there."""
+"""The parts of clients' messages, and answers in Spark's form for what the ring itself ran."""
 
 from __future__ import annotations
 

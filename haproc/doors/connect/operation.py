@@ -80,7 +80,7 @@ class OperationRequest:
 
 
 class ConnectOperation:
-    """One run. ``keep`` returns the way for another HAProc to continue it, and its part of ids."""
+    """One run. ``keep`` returns the way for another HAProc to go on, and its text in ids."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ConnectOperation:
 
     @property
     def outcome(self) -> OperationState:
-        """Spark's state of a released operation; one that still ran is cancelled by that."""
+        """Spark's state of a released operation; cancelled, if it still ran at its release."""
         if self._canceled or not self._ended:
             return OperationState.CANCELLED
         return OperationState.SUCCEEDED if self.error is None else OperationState.FAILED
@@ -201,7 +201,7 @@ class ConnectOperation:
             self._drop_first()
 
     def cancel(self) -> bool:
-        """Stop the run if it still goes on; its reader gets that error."""
+        """Stop the run; its reader gets OPERATION_CANCELED. False if the run has ended already."""
         if self._ended or self._has_all:
             return False
         self._canceled = True

@@ -29,9 +29,10 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 class Figures:
     """Numbers of the door for operators.
 
-    ``statements`` run now, by the effect of their plans (`Does`). ``operations`` run or were not
-    released by their clients yet, which may read the result again. ``resumed``: results that went
-    on in a new run after an earlier one broke off, since this HAProc started.
+    - ``statements``: those that run now, by the effect of their plans (`Does`);
+    - ``operations``: those that run, or that their clients have not released yet;
+    - ``resumed``: results that went on in a new run after an earlier one broke off, since the start
+      of this HAProc.
     """
 
     statements: Mapping[str, int]

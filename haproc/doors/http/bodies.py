@@ -31,7 +31,7 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
 """A body that takes longer is given up; chosen, not measured."""
 PROGRESS_BYTES: Final = 1 << 20
-"""The bytes that must arrive of a large body in that time; chosen, not measured."""
+"""The bytes of a large body that must arrive within `BODY_READ_S`; chosen, not measured."""
 SMALL_BYTES_MAX: Final = 64 << 10
 """The limit of a body with a few fields."""
 REASON_CHARACTERS_MAX: Final = 400

@@ -33,7 +33,7 @@ INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HalfClosed:
-    """Probes now and then, by an interim answer, if a client is still there."""
+    """Checks now and then, by an interim answer, whether a client is still there."""
 
     def __init__(self, whole: int, transport: asyncio.Transport, takes: Callable[[], bool]) -> None:
         self.whole = whole
@@ -43,7 +43,7 @@ class HalfClosed:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self) -> None:
-        """Probe it after a while, until `end`."""
+        """Probe the client after a while, again and again until `end`."""
         after_s = self._left.pop(0) if self._left else PROBE_S
         self._timer = asyncio.get_running_loop().call_later(after_s, self._probe)
 
@@ -65,8 +65,8 @@ class HalfClosed:
 # A stranger can open connections, send parts of a request, and take nothing of an answer. This must
 # not keep others out, and none of its content enters the log: it may hold a token.
 #
-# - A head must be complete `HEAD_S` after its first byte, the first one of a connection after its
-#   opening; between requests a connection may be idle for `KEEPALIVE_S`.
+# - A head must be complete `HEAD_S` after its first byte, the first head of a connection `HEAD_S`
+#   after its opening. Between requests a connection may be idle for `KEEPALIVE_S`.
 # - A client that takes nothing of an answer for `STALL_S` is cut off.
 # - A client that has closed its side gets the answers to its complete requests, and nothing else
 #   (`HalfClosed`).

@@ -236,7 +236,8 @@ class Listener:
                 self._server_of(), self._places, self._cluster, self._shortcut
             )
             self._server = await self._listen(connections)
-            # Set before it serves, which takes a turn of the loop: a cancelled start can close it.
+            # Set before `start_serving`, which gives way to other tasks: if it is cancelled there,
+            # `close` still finds the server.
             await self._server.start_serving()
 
     async def _listen(self, connections: Connections) -> asyncio.Server | TlsServer:

@@ -1,11 +1,15 @@
 """The HTTP status of a failure, chosen by the reactions of clients.
 
-Other products' clients repeat requests on their own, by the status: databricks-sdk repeats 429 and
-503 (with or without a Retry-After) and any answer with certain words in its message;
-databricks-sql-connector repeats a statement at 429 and 503; retry libraries mostly repeat 408, 425,
-429 and all of 500 to 599; OkHttp repeats 408, urllib3 413, 429 and 503 that have a Retry-After. So
-such a status is sent only if a repetition does no harm: nothing was done, or the repeated request
-is recognised (it has the client's own id, or doing it twice is the same as once).
+Other products' clients repeat requests on their own, by the status:
+
+- databricks-sdk: 429 and 503 (with or without a Retry-After), and any answer with certain words in
+  its message;
+- databricks-sql-connector: a statement at 429 and 503;
+- retry libraries: mostly 408, 425, 429 and all of 500 to 599;
+- OkHttp: 408; urllib3: 413, 429 and 503 that have a Retry-After.
+
+So one of these statuses is sent only if a repetition does no harm: nothing was done, or the
+repeated request is recognised (it has the client's own id, or doing it twice is the same as once).
 
 If a write's outcome is unknown and its repetition could not be recognised, the answer is
 `SETTLED_ELSEWHERE`. No client repeats this status. The message has only HAProc's own words, and the

@@ -163,7 +163,7 @@ class SettingsService(Protocol):
 
 
 def add_settings(app: web.Application, service: SettingsService) -> None:
-    """Add the door to the operators' application."""
+    """Add the door of this HAProc's settings to the operators' application."""
 
     async def settings(request: web.Request) -> web.Response:
         return json_response(dict(service.settings()))
@@ -171,7 +171,7 @@ def add_settings(app: web.Application, service: SettingsService) -> None:
     app.add_routes([web.get("/ha/v1/settings", settings, allow_head=False)])
 
 
-# The door through which peers have their clients' queries run here, under the clients' names.
+# The door by which peers run their clients' queries here, under the clients' names.
 
 
 class QueryService(Protocol):

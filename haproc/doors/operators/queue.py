@@ -24,7 +24,7 @@ class OperatorService(Protocol):
         ...
 
     async def show(self, offset: int) -> Mapping[str, Json]:
-        """Return one operation, and the effects of retry and skip."""
+        """Return one operation, and what retry, skip and revoke would do."""
         ...
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
@@ -32,13 +32,13 @@ class OperatorService(Protocol):
         ...
 
     async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
-        """Have this cluster skip an operation."""
+        """Let this cluster skip an operation."""
         ...
 
     async def revoke(
         self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
-        """Have the ring revoke an operation."""
+        """Let the ring revoke an operation. ``without``: members that did not apply it."""
         ...
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:

@@ -41,7 +41,7 @@ class MembersService(Protocol):
 
 
 def admit(app: web.Application, service: MembersService) -> None:
-    """Add the door to the operators' application."""
+    """Add the door of the members to the operators' application."""
     app.add_routes(MembersDoor(service).routes())
 
 
@@ -152,7 +152,7 @@ class DrainDoor:
 
 
 def supervise(app: web.Application, service: JobService | None) -> None:
-    """Add the door to the operators' application."""
+    """Add the door of all users' jobs to the operators' application."""
 
     def jobs(request: web.Request) -> JobService:
         if service is None:
@@ -207,7 +207,7 @@ class SessionsService(Protocol):
 
 
 def attend(app: web.Application, service: SessionsService) -> None:
-    """Add the door to the operators' application."""
+    """Add the door of all users' sessions to the operators' application."""
 
     async def listed(request: web.Request) -> web.Response:
         start, limit = reading.page(request.query, PAGE_DEFAULT, PAGE_MAX)
