@@ -252,6 +252,8 @@ class Reader:
             if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
                 why = core.log_state.decisions.failure(offset)
                 core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.REJECTED, failure=why))
+            elif core.troubles.skip_wanted((offset,)):
+                core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.SKIPPED))
             else:
                 core.outcomes.presume(offset)
             self._poison_rejection.done_before(offset)
