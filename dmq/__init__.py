@@ -7,7 +7,7 @@ the meaning of the records and the values.
 """
 
 from dmq.kafka_topic import KafkaOptions
-from dmq.key_value import Kept, KeyValueStore
+from dmq.key_value import Kept, KeyValueStore, MovableStore
 from dmq.log import (
     FILLER,
     Cursor,
@@ -50,6 +50,7 @@ __all__ = [
     "MemoryLog",
     "MemoryStore",
     "MovableLog",
+    "MovableStore",
     "Record",
     "RecordTooLargeError",
     "TrimmedError",

@@ -27,6 +27,7 @@ bound the data below it: ``scan`` holds all of it in memory at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
@@ -83,6 +84,28 @@ class KeyValueStore(Protocol):
 
     async def close(self) -> None:
         """Release the store's resources; unfinished changes finish first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A key's value, and the revision that it had in another store."""
+
+    key: str
+    value: bytes
+    revision: int
+
+
+class MovableStore(KeyValueStore, Protocol):
+    """A backend's handle for moving a store (`dmq.moving`), without other users."""
+
+    async def refill(self, values: Iterable[Placed], end: int) -> None:
+        """Store values, each at its own revision; these rise.
+
+        Revisions order the store's users, and may be names (a job's id). ``end``: the newest
+        revision of the other store: later changes here have higher ones. Raises LogError if a
+        revision is taken.
+        """
         ...
 
 

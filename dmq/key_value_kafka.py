@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -21,9 +21,11 @@ from dmq.kafka_clients import deliver
 from dmq.kafka_handle import READ_TIMEOUT_S, TopicHandle
 from dmq.kafka_reader import Tail
 from dmq.kafka_topic import STORE, KafkaOptions, KafkaUrl, value_bytes_max
-from dmq.key_value import KEY_BYTES_MAX, Kept, check_key, check_value
+from dmq.key_value import KEY_BYTES_MAX, Kept, Placed, check_key, check_value
 from dmq.key_value_index import (
+    ID_BYTES,
     KEYS_PARTITION,
+    MANIFEST_MARK,
     PIECES_PARTITION,
     Head,
     Manifest,
@@ -34,7 +36,7 @@ from dmq.key_value_index import (
     small_message,
 )
 from dmq.key_value_kafka_reader import StoreReader
-from dmq.log import LogError, LogUnavailableError
+from dmq.log import LogError, LogUnavailableError, check_placed
 from dmq.waiting import Changes
 
 SMALL_BYTES_MAX: Final = 64 << 10
@@ -47,6 +49,10 @@ LOAD_TIMEOUT_S: Final = 120.0
 VALUES_TIMEOUT_S: Final = 60.0
 """Large values need time; brokers that do not answer are noticed within a few seconds."""
 CLEAR_EVERY_S: Final = 60.0
+PLACED_AT_ONCE: Final = 5_000
+"""The most messages that one call appends when a store is filled. Chosen, as for the log."""
+_FILLER_KEY: Final = MANIFEST_MARK + bytes(ID_BYTES)
+"""The key of messages that say nothing; no value has this id."""
 _FRAMING_BYTES: Final = 64
 """The largest size of a message's fields beside the value."""
 
@@ -100,7 +106,9 @@ class KafkaKeyValueStore:
         with self._changing():
             if len(value) <= self._small_max:
                 return await self._change(key, small_message(value))
-            return await self._change(key, head_message(await self._put_pieces(key, value)))
+            manifest = self._manifest(key, value)
+            await self._put_manifest(manifest)
+            return await self._change(key, head_message(await self._put_pieces(manifest, value)))
 
     async def get(self, key: str) -> Kept | None:
         """See KeyValueStore.get."""
@@ -141,6 +149,46 @@ class KafkaKeyValueStore:
             self._closing = self._loop.create_task(self._close())
         await asyncio.shield(self._closing)
 
+    # -- moving ----------------------------------------------------------------------------
+
+    async def refill(self, values: Iterable[Placed], end: int) -> None:
+        """See MovableStore.refill.
+
+        A message's offset is its revision, so messages that say nothing fill the gaps. Manifests
+        have no revision in the other store: they are behind its newest one.
+        """
+        manifests: list[Manifest] = []
+        with self._changing():
+            at = await self.revision()
+            for each in values:
+                if each.revision <= at:
+                    raise LogError(
+                        f"the key {each.key!r} has the first revision of its store, and a topic "
+                        "begins with the note about this import: import into a file instead"
+                    )
+                message = small_message(each.value)
+                if len(each.value) > self._small_max:
+                    manifests.append(self._manifest(each.key, each.value))
+                    message = head_message(await self._put_pieces(manifests[-1], each.value))
+                await self._fill(at, each.revision - 1)
+                await self._place(each.revision - 1, [message], [each.key.encode()])
+                at = each.revision
+            await self._fill(at, end)
+            for manifest in manifests:
+                await self._put_manifest(manifest)
+
+    async def _fill(self, at: int, end: int) -> None:
+        """Append messages that say nothing at the offsets from ``at`` to ``end``."""
+        while at < end:
+            count = min(PLACED_AT_ONCE, end - at)
+            await self._place(at, [b""] * count, [_FILLER_KEY] * count)
+            at += count
+
+    async def _place(self, first: int, messages: Sequence[bytes], keys: Sequence[bytes]) -> None:
+        """Append messages at the offsets from ``first`` on; raises LogError for other offsets."""
+        appended = await self._handle.appender.append(messages, keys, KEYS_PARTITION)
+        check_placed(first, appended)
+
     # -- changes ---------------------------------------------------------------------------
 
     @contextmanager
@@ -162,13 +210,17 @@ class KafkaKeyValueStore:
         self._handle.check_appended(offset, known_end)
         return offset + 1
 
-    async def _put_pieces(self, key: str, value: bytes) -> Head:
+    def _manifest(self, key: str, value: bytes) -> Manifest:
+        return Manifest(uuid.uuid4().bytes, key, pieces_in(len(value), self._piece_max))
+
+    async def _put_manifest(self, manifest: Manifest) -> None:
+        name, message = manifest_message(manifest)
+        await self._handle.appender.append([message], [name], KEYS_PARTITION)
+
+    async def _put_pieces(self, manifest: Manifest, value: bytes) -> Head:
         """Store the pieces of a large value and return its head; the value is not visible yet."""
         deadline = time.monotonic() + LARGE_PUT_S
-        append = self._handle.appender.append
-        manifest = Manifest(uuid.uuid4().bytes, key, pieces_in(len(value), self._piece_max))
-        name, message = manifest_message(manifest)
-        await append([message], [name], KEYS_PARTITION)
+        append, key = self._handle.appender.append, manifest.key
         per_slice = max(1, SLICE_BYTES_MAX // self._piece_max)
         ends: list[int] = []
         for first in range(0, manifest.pieces, per_slice):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from dmq.key_value import Kept, check_key, check_value
+from dmq.key_value import Kept, Placed, check_key, check_value
 from dmq.log import LogRegressedError
 from dmq.sqlite_file import FileReader, FileWriter, Format, Outcome, translated
 from dmq.sqlite_handle import CHECK_S, FileHandle
@@ -73,7 +73,23 @@ class Delete:
     frees = True
 
 
-Change: TypeAlias = Put | Delete
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key's value at a revision of another store; without a key only the revision is taken."""
+
+    key: bytes
+    value: bytes
+    revision: int
+    rows = 1
+    frees = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of bytes it writes."""
+        return len(self.value)
+
+
+Change: TypeAlias = Put | Delete | Place
 
 
 class StoreWriter(FileWriter[Change]):
@@ -86,6 +102,11 @@ class StoreWriter(FileWriter[Change]):
         self._check_end(revision + 1)
         outcomes: list[Outcome] = []
         for change in group:
+            if isinstance(change, Place):
+                revision = max(revision, change.revision)
+                self._place(change)
+                outcomes.append([change.revision])
+                continue
             if isinstance(change, Put):
                 revision += 1
                 self._db.execute(
@@ -101,6 +122,13 @@ class StoreWriter(FileWriter[Change]):
             outcomes.append([revision])
         self._db.execute("DELETE FROM changes WHERE revision <= ?", (revision - CHANGES_MAX,))
         return outcomes, revision + 1
+
+    def _place(self, change: Place) -> None:
+        row = change.revision, change.key
+        if change.key:
+            values = (change.key, change.revision, change.value)
+            self._db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", values)
+        self._db.execute("INSERT OR REPLACE INTO changes VALUES (?, ?)", row)
 
     def _delete_some(self) -> bool:
         return False
@@ -283,6 +311,13 @@ class SqliteKeyValueStore:
             return await self._changes.wait(prefix, after, timeout_s)
         finally:
             self._waiting -= 1
+
+    async def refill(self, values: Iterable[Placed], end: int) -> None:
+        """See MovableStore.refill."""
+        for each in values:
+            await self._file.submit(Place(each.key.encode(), each.value, each.revision))
+        if await self.revision() < end:
+            await self._file.submit(Place(b"", b"", end))
 
     async def close(self) -> None:
         """See KeyValueStore.close."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from dmq.key_value import Kept, check_key, check_value
+from dmq.key_value import Kept, Placed, check_key, check_value
 from dmq.log import (
     RECORD_BYTES_MAX,
     Batches,
@@ -49,6 +49,11 @@ class MemoryKeys:
         for changes in tuple(self._listeners):
             changes.note(self.revision, key)
         return self.revision
+
+    def place(self, placed: Placed) -> None:
+        """Store a value at its own revision."""
+        self.kept[placed.key] = Kept(placed.value, placed.revision)
+        self.revision = max(self.revision, placed.revision)
 
     def listen(self, changes: Changes) -> None:
         """Send every later change to ``changes``."""
@@ -107,6 +112,14 @@ class MemoryKeyValueStore:
         """See KeyValueStore.wait."""
         self._check_open()
         return await self._changes.wait(prefix, after, timeout_s)
+
+    async def refill(self, values: Iterable[Placed], end: int) -> None:
+        """See MovableStore.refill."""
+        self._check_open()
+        for placed in values:
+            self._shared.place(placed)
+        self._shared.revision = max(self._shared.revision, end)
+        self._changes.begin(self._shared.revision)
 
     async def close(self) -> None:
         """See KeyValueStore.close."""

@@ -1,7 +1,7 @@
 """The export of a whole log into a file, and the import of such a file into an empty log.
 
-Everything is moved: records at their offsets, cursors, the store's keys, and the log's id. No other
-process may use the log meanwhile. The file:
+Everything is moved: records at their offsets, cursors, the store's keys at their revisions, and the
+log's id. No other process may use the log meanwhile. The file:
 
 - `MAGIC`, with the format's version;
 - frames, each its length (4 bytes, little-endian) and a MessagePack array: one `Head`, `Records`,
@@ -28,10 +28,19 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from dmq.key_value import KEY_PREFIX, KeyValueStore, Origin, Standing, origin_of, remember
+from dmq.key_value import (
+    KEY_PREFIX,
+    KeyValueStore,
+    MovableStore,
+    Origin,
+    Placed,
+    Standing,
+    origin_of,
+    remember,
+)
 from dmq.log import FILLER, FILLER_STORED, Cursor, LogCorruptError, LogError, MovableLog, encode
 
-MAGIC: Final = b"DMQ log 1\n"
+MAGIC: Final = b"DMQ log 2\n"
 TRAILER: Final = b"DMQ end\n"
 _SUM_BYTES: Final = 32
 _LENGTH: Final = struct.Struct("<I")
@@ -41,11 +50,12 @@ BATCH_BYTES_MAX: Final = 4 << 20
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, tag="log"):
-    """The log's id, and its first and end offset."""
+    """The log's id, its first and end offset, and the newest revision of its store."""
 
     identity: str
     start: int
     end: int
+    revision: int
 
 
 class Records(msgspec.Struct, frozen=True, array_like=True, tag="records"):
@@ -65,10 +75,11 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, tag="cursor"):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag="key"):
-    """A key of the store, and its value."""
+    """A key of the store, its value, and the revision of that; in the order of revisions."""
 
     key: str
     value: bytes
+    revision: int
 
 
 Frame: TypeAlias = Head | Records | Reader | Value
@@ -78,7 +89,10 @@ _decode: Final = msgspec.msgpack.Decoder(Head | Records | Reader | Value).decode
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a file. ``records`` does not count fillers."""
+    """The contents of a file. ``records`` does not count fillers.
+
+    ``revision``: the newest one of the store.
+    """
 
     identity: str
     start: int
@@ -86,6 +100,7 @@ class Contents:
     records: int
     cursors: int
     keys: int
+    revision: int
 
 
 # -- the file ----------------------------------------------------------------------------------
@@ -157,7 +172,7 @@ def read_contents(path: Path) -> Contents:
                 keys += 1
     if at != head.end:
         raise LogCorruptError(f"{path} has records up to offset {at}, not {head.end}")
-    return Contents(head.identity, head.start, head.end, records, cursors, keys)
+    return Contents(head.identity, head.start, head.end, records, cursors, keys, head.revision)
 
 
 def frames(path: Path) -> Iterator[Frame]:
@@ -214,14 +229,13 @@ async def export_log(log: MovableLog, store: KeyValueStore, path: Path) -> Conte
         raise LogError("the log has had no records: there is nothing to export")
     writer = _Writer(path)
     try:
-        writer.frame(Head(await log.identity(), start, end))
+        writer.frame(Head(await log.identity(), start, end, await store.revision()))
         await _write_records(log, writer, start, end)
         for name, cursor in sorted((await log.cursors()).items()):
             writer.frame(Reader(name, cursor.offset, cursor.note, cursor.epoch))
-        for key in await store.keys(""):
-            kept = None if key.startswith(KEY_PREFIX) else await store.get(key)
-            if kept is not None:
-                writer.frame(Value(key, kept.value))
+        for key in await _by_revision(store):
+            if (kept := await store.get(key)) is not None:
+                writer.frame(Value(key, kept.value, kept.revision))
         if await _state(log, store) != before:
             raise LogError(
                 "the log was written to while it was exported: a HAProc runs. Stop all of them, "
@@ -231,6 +245,19 @@ async def export_log(log: MovableLog, store: KeyValueStore, path: Path) -> Conte
     finally:
         writer.close()
     return read_contents(path)
+
+
+async def _by_revision(store: KeyValueStore) -> list[str]:
+    """Return the keys that are moved, in the order of their revisions; one value is held at a time.
+
+    So whoever was first in the store is first in the new one, too.
+    """
+    found: list[tuple[int, str]] = []
+    for key in await store.keys(""):
+        kept = None if key.startswith(KEY_PREFIX) else await store.get(key)
+        if kept is not None:
+            found.append((kept.revision, key))
+    return [key for _, key in sorted(found)]
 
 
 async def _state(log: MovableLog, store: KeyValueStore) -> tuple[Any, ...]:
@@ -252,7 +279,7 @@ async def _write_records(log: MovableLog, writer: _Writer, start: int, end: int)
 # -- into a log --------------------------------------------------------------------------------
 
 
-async def import_log(path: Path, log: MovableLog, store: KeyValueStore) -> Contents:
+async def import_log(path: Path, log: MovableLog, store: MovableStore) -> Contents:
     """Fill a new log from a file; the log then has the id of the exported log.
 
     Raises LogCorruptError for a file that is not whole, and LogError for a log that is not new:
@@ -264,9 +291,7 @@ async def import_log(path: Path, log: MovableLog, store: KeyValueStore) -> Conte
     await remember(log, store, Origin(Standing.HALF, by=by))
     await log.begin_at(contents.start)
     await log.refill(contents.end, lambda: _batches(path))
-    for frame in frames(path):
-        if isinstance(frame, Value):
-            await store.put(frame.key, frame.value)
+    await store.refill(_values(path), contents.revision)
     for frame in frames(path):
         if isinstance(frame, Reader):
             await log.commit_cursor(frame.name, Cursor(frame.offset, frame.note, frame.epoch))
@@ -305,3 +330,9 @@ def _batches(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     for frame in frames(path):
         if isinstance(frame, Records):
             yield frame.first, [data or FILLER_STORED for data in frame.encoded]
+
+
+def _values(path: Path) -> Iterator[Placed]:
+    for frame in frames(path):
+        if isinstance(frame, Value):
+            yield Placed(frame.key, frame.value, frame.revision)

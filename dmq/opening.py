@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from dmq.kafka_topic import KafkaOptions, parse_url
-from dmq.key_value import KeyValueStore, check_usable, origin_of
+from dmq.key_value import MovableStore, check_usable, origin_of
 from dmq.key_value_sqlite import SqliteKeyValueStore
 from dmq.log import RECORD_BYTES_MAX, LogError, MovableLog
 from dmq.memory import MemoryKeyValueStore, MemoryLog, MemoryStore
@@ -45,7 +45,7 @@ async def open_log(
     return await KafkaLog.open(parts, kafka, record_bytes_max=record_bytes_max)
 
 
-async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> KeyValueStore:
+async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> MovableStore:
     """Open the key-value store beside the log at this URL; create it if necessary.
 
     For a log in a file it is a file beside it, for one in Kafka a topic of its own, for one in
@@ -64,7 +64,7 @@ async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> KeyValueSt
 
 async def open_both(
     url: str, *, record_bytes_max: int = RECORD_BYTES_MAX, kafka: KafkaOptions = _NO_KAFKA
-) -> tuple[MovableLog, KeyValueStore]:
+) -> tuple[MovableLog, MovableStore]:
     """Open the log and the store beside it, both or none.
 
     A log that was moved here has the id from before the move. Raises as `open_log` does, and

@@ -1,7 +1,7 @@
-"""Request ids: made once per request and kept across its retries.
+"""Request ids: made once per request and kept across its retries; the age of a request.
 
-They are UUIDs of version 7 (RFC 9562): the time in milliseconds, then 74 random bits, so that ids
-sort by the time at which they were made.
+The ids are UUIDs of version 7 (RFC 9562): the time in milliseconds, then 74 random bits, so that
+ids sort by the time at which they were made.
 """
 
 from __future__ import annotations
@@ -9,6 +9,12 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from typing import Final
+
+AGE_MAX_S: Final = 1e9
+"""The largest age that a server accepts."""
+_AGE_MIN_S: Final = 0.001
+"""The least age of a request that is sent again: a server takes 0 for a first attempt."""
 
 
 def new_request_id() -> str:
@@ -28,3 +34,26 @@ def request_id(unix_ms: int, entropy: bytes) -> str:
 def made_s(request_id: str) -> float:
     """Return the unix time at which an id was made; raises ValueError if it is no id."""
     return (uuid.UUID(request_id).int >> 80) / 1000
+
+
+class Age:
+    """The time since a request was first sent.
+
+    The computer may be suspended between two attempts. The monotonic clock may stop meanwhile, and
+    the wall clock may be set back. So the longer of the two times counts. After a time that is too
+    long a server may refuse the request. After one that is too short, it could apply it twice.
+    """
+
+    def __init__(self, before_s: float = 0.0) -> None:
+        """``before_s``: the request's age by now, if it was sent before."""
+        self._before_s = before_s
+        self._began: tuple[float, float] | None = None
+
+    def now(self) -> float:
+        """Return the age at this attempt; for the first one the caller's."""
+        clocks = time.monotonic(), time.time()
+        if self._began is None:
+            self._began = clocks
+            return self._before_s
+        passed_s = max(clocks[0] - self._began[0], clocks[1] - self._began[1])
+        return min(self._before_s + max(passed_s, _AGE_MIN_S), AGE_MAX_S)

@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 
 from haclient.exceptions import DatabaseError
 from haclient.protocol import Broken, Busy, WireError, outcome_of
+from haclient.request_ids import Age
 from haclient.settings import Server
 from haclient.spark_connect.links import Link, Links
 from haclient.spark_connect.status import CallEnd, failed
@@ -133,14 +134,14 @@ class Options:
     wait_for_ready: Any
     compression: Any
 
-    def passed(self, deadline: float, first_sent: float | None = None) -> dict[str, Any]:
+    def passed(self, deadline: float, age_s: float = 0.0) -> dict[str, Any]:
         """Return a call's arguments; its timeout is the time until ``deadline``.
 
-        ``first_sent``: the time of the first attempt, if the call is sent again.
+        ``age_s``: the time since the first attempt, if the call is sent again.
         """
         metadata = self.metadata
-        if first_sent is not None:
-            metadata = (*(metadata or ()), (_AGE, f"{now() - first_sent:.3f}"))
+        if age_s:
+            metadata = (*(metadata or ()), (_AGE, f"{age_s:.3f}"))
         return {
             "timeout": None if deadline == math.inf else max(0.001, deadline - now()),
             "metadata": metadata,
@@ -247,12 +248,10 @@ class Begun:
 
 def download(method: Method, request: Any, options: Options) -> Work[Begun | Ended]:
     """Return the work of a call with one request, until the first of its responses."""
-    first_sent: float | None = None
+    age = Age()
 
     def attempt(server: Server, deadline: float) -> Begun | Ended:
-        nonlocal first_sent
-        passed = options.passed(deadline, first_sent)
-        first_sent = first_sent or now()
+        passed = options.passed(deadline, age.now())
         made = method.call(server, lambda at: _begun(at(request, **passed)))
         if isinstance(made, Ended):
             return made

@@ -16,7 +16,7 @@ from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupport
 from haclient.files import PIECE_BYTES, Loaded, LoadFile, form_of
 from haclient.parameters import Parameters
 from haclient.protocol import Body, Rejected, Statement, WireError
-from haclient.request_ids import new_request_id
+from haclient.request_ids import Age, new_request_id
 from haclient.settings import SeenOffsets, Server, Settings
 from haclient.sync.cursor import Cursor, Result, receive
 from haclient.sync.load import Load
@@ -30,22 +30,6 @@ _PAUSE_S = 0.1
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
 """The most bytes of an answer to rows, which is a few numbers."""
-
-
-class Age:
-    """The time since a request was first sent."""
-
-    def __init__(self, before_s: float) -> None:
-        self._before_s = before_s
-        self._began: float | None = None
-
-    def now(self) -> float:
-        """Return the age at this attempt; at the first attempt, the age that the caller gave."""
-        if self._began is None:
-            self._began = now()
-            return self._before_s
-        # Never 0: that would mean a first attempt.
-        return self._before_s + max(now() - self._began, 0.001)
 
 
 class Connection:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from dmq import KeyValueStore, LogError, MovableLog, open_both, open_log, open_store
+from dmq import KeyValueStore, LogError, MovableLog, MovableStore, open_both, open_log, open_store
 from dmq.key_value import Origin, Standing, origin_of, remember
 from dmq.moving import Contents, export_log, import_log
 from haproc.cli import cluster, output
@@ -87,7 +87,7 @@ async def import_(config: Config, options: argparse.Namespace) -> None:
     await with_log(config, lambda log, store: _import(config, options.file, log, store))
 
 
-async def _import(config: Config, file: Path, log: MovableLog, store: KeyValueStore) -> None:
+async def _import(config: Config, file: Path, log: MovableLog, store: MovableStore) -> None:
     contents = await import_log(file, log, store)
     print(f"{config.log} goes on with what is in {file}: {told(contents)}")
     print("Start the HAProcs (haproc start).")
@@ -107,7 +107,7 @@ async def reopen(config: Config, options: argparse.Namespace) -> None:
 
 
 async def with_log(
-    config: Config, act: Callable[[MovableLog, KeyValueStore], Awaitable[None]]
+    config: Config, act: Callable[[MovableLog, MovableStore], Awaitable[None]]
 ) -> None:
     """Act on the ring's log and store, even if HAProcs may not start on them."""
     kafka = kafka_options(config)

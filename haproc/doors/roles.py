@@ -54,6 +54,7 @@ OPEN_TO_OPERATORS: Final = _PAGE | ALWAYS | {EVENTS}
 OPERATORS: Final = frozenset(
     {
         "/ha/v1/settings",
+        "/ha/v1/status",
         "/ha/v1/jobs",
         "/ha/v1/jobs/{batch_id}",
         "/ha/v1/jobs/{batch_id}/log",

@@ -84,9 +84,14 @@ class LocalMember:
         return [asyncio.ensure_future(part.run()) for part in parts]
 
     def own(self) -> Own:
-        """Return this HAProc's report for its peers."""
+        """Return this HAProc's report for its peers.
+
+        While tables are replaced, its cursor says nothing about them: none of the writes below it
+        counts as applied.
+        """
         core, log, log_end = self.core, self.core.own_log, self.core.watermarks.log_end
-        state, low, since = core.condition.state, core.schedule.low, self.members.since
+        state, since = core.condition.state, self.members.since
+        low = 0 if core.condition.now.copying else core.schedule.low
         lag = core.watermarks.lag
         return Own(state, since, log.epoch + 1, low, log_end, lag, log.seen, log.lost)
 

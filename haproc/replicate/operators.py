@@ -370,7 +370,7 @@ class Operators:
         elif diverged is not None and not diverged.applies and at == diverged.offset:
             core.diverge(Divergence(at, Cause.OUTCOME, applies=True))
             core.store.soon()
-        elif (known := core.outcomes.at(at)) and known.outcome and known.outcome.assumed:
+        elif (known := core.outcomes.at(at)) and (known.outcome is None or known.outcome.assumed):
             core.outcomes.resolve(at, OperationOutcome(OutcomeStatus.SKIPPED))
 
 

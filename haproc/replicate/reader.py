@@ -252,6 +252,8 @@ class Reader:
             if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
                 why = core.log_state.decisions.failure(offset)
                 core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.REJECTED, failure=why))
+            elif core.troubles.skip_wanted((offset,)):
+                core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.SKIPPED))
             else:
                 core.outcomes.presume(offset)
             self._poison_rejection.done_before(offset)
@@ -278,9 +280,11 @@ class Reader:
             ) and not self._was_stored(message):
                 logger.info("offset %d: a report of a replaced process", offset)
             case FailureReport() if message.cluster == (core.notes.was(message.offset) or core.me):
-                core.outcomes.resolve(
-                    message.offset, OperationOutcome(OutcomeStatus.FAILED, failure=message.failure)
-                )
+                outcome = OperationOutcome(OutcomeStatus.FAILED, failure=message.failure)
+                if message.offset < core.schedule.read_to:
+                    core.outcomes.resolve(message.offset, outcome)
+                else:  # the queue has no room for its operation yet
+                    core.outcomes.foretell(message.offset, outcome)
             case FailureReport():
                 self._on_failure(message)
             case Claim():

@@ -22,6 +22,7 @@ from dmq import (
     MemoryLog,
     MemoryStore,
     MovableLog,
+    MovableStore,
     Record,
     moving,
     open_both,
@@ -49,7 +50,7 @@ class Place:
         self.url = f"kafka://{servers}/{name}" if kind == "kafka" else f"sqlite://{folder / name}"
         self._memory = MemoryStore(identity=uuid.uuid4().hex), MemoryKeys()
 
-    async def open(self, *, checked: bool = True) -> tuple[MovableLog, KeyValueStore]:
+    async def open(self, *, checked: bool = True) -> tuple[MovableLog, MovableStore]:
         """Return handles; ``checked``: as a HAProc opens it."""
         if self.kind == "memory":
             log, store = MemoryLog(self._memory[0]), MemoryKeyValueStore(self._memory[1])
@@ -97,8 +98,14 @@ async def filled(place: Place) -> None:
     await log.append([Record("large", "m", LARGE[::-1])])
     await log.commit_cursor("a", Cursor(await log.end(), '{"v":1}', 5))
     await log.commit_cursor("b", Cursor(8, "", 0))
+    # Not in the keys' order, and with gaps.
+    await store.put("replaced", b"at first")
     await store.put("session/x", b"journal")
+    await store.put("replaced", b"later")
+    await store.put("gone", b"")
     await store.put("job/1", os.urandom(200_000))
+    await store.put("job/2", b"")
+    await store.delete("gone")
     await closed(log, store)
 
 
@@ -117,7 +124,7 @@ async def held(log: Log, store: KeyValueStore) -> dict[str, Any]:
         "records": records,
         "cursors": dict(await log.cursors()),
         "keys": {
-            key: kept.value
+            key: (kept.value, kept.revision)
             for key, kept in (await store.scan("")).items()
             if not key.startswith("dmq/")
         },
@@ -144,11 +151,13 @@ async def test_moved_log_is_the_same_and_goes_on_behind_it(
     before, after = await held(*old), await held(*new)
     assert after == before
     assert before["start"] == contents.start == 7
-    assert (contents.cursors, contents.keys) == (2, 2)
+    assert (contents.cursors, contents.keys) == (2, 4)
     assert [kind for kind, *_ in before["records"].values()].count("large") == 2
     assert file.stat().st_mode & 0o077 == 0
 
-    log = new[0]
+    log, store = new
+    assert await store.put("job/3", b"") > await old[1].revision()
+    await store.delete("job/3")
     assert await log.end() >= contents.end
     (offset,) = await log.append([Record("new", "n", LARGE)])
     assert offset >= contents.end
@@ -203,7 +212,7 @@ def write(file: Path, data: bytes) -> None:
 
 
 @pytest.fixture
-async def new() -> AsyncIterator[tuple[MovableLog, KeyValueStore]]:
+async def new() -> AsyncIterator[tuple[MovableLog, MovableStore]]:
     made = MemoryLog(MemoryStore()), MemoryKeyValueStore()
     yield made
     await closed(*made)
@@ -216,7 +225,7 @@ async def untouched(log: MovableLog, store: KeyValueStore) -> None:
 
 @pytest.mark.parametrize("left", [0, 9, 11, 1000, -40, -33, -32, -1])
 async def test_file_that_was_cut_off_is_refused_before_anything_is_changed(
-    file: Path, new: tuple[MovableLog, KeyValueStore], left: int
+    file: Path, new: tuple[MovableLog, MovableStore], left: int
 ) -> None:
     data = content(file)
     write(file, data[:left])
@@ -226,7 +235,7 @@ async def test_file_that_was_cut_off_is_refused_before_anything_is_changed(
 
 
 async def test_file_with_a_changed_byte_is_refused_wherever_it_is(
-    file: Path, new: tuple[MovableLog, KeyValueStore]
+    file: Path, new: tuple[MovableLog, MovableStore]
 ) -> None:
     data = content(file)
     for at in (0, 12, 100, len(data) // 2, len(data) - 41, len(data) - 35, len(data) - 1):
@@ -251,7 +260,7 @@ async def test_other_file_is_refused(tmp_path: Path) -> None:
 
 
 async def test_log_that_was_used_is_refused(
-    file: Path, new: tuple[MovableLog, KeyValueStore]
+    file: Path, new: tuple[MovableLog, MovableStore]
 ) -> None:
     log, store = new
     await store.put("session/x", b"")
@@ -274,7 +283,7 @@ class KilledError(Exception):
 @pytest.mark.parametrize("step", ["begin_at", "refill", "put", "commit_cursor"])
 async def test_import_that_was_killed_leaves_a_log_that_nobody_uses(
     file: Path,
-    new: tuple[MovableLog, KeyValueStore],
+    new: tuple[MovableLog, MovableStore],
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
@@ -359,7 +368,7 @@ async def test_export_beside_a_writer_leaves_no_file(
 
 
 async def test_export_of_a_log_without_records_is_refused(
-    new: tuple[MovableLog, KeyValueStore], tmp_path: Path
+    new: tuple[MovableLog, MovableStore], tmp_path: Path
 ) -> None:
     with pytest.raises(LogError, match="nothing to export"):
         await export_log(*new, tmp_path / "ring.dmq")

@@ -381,3 +381,24 @@ def test_request_refused_for_too_few_in_sync_leaves_nothing_behind() -> None:
         assert rows_in_log(stage) == []
 
     tell_on_table(tell)
+
+
+def test_cluster_that_is_being_copied_has_applied_nothing_yet() -> None:
+    """Its cursor is at the place of the copy already, and its donor has not come there."""
+
+    async def tell(stage: Stage) -> None:
+        for name in "bc":
+            stage.node(name).spark.held.add("t")
+        writing = asyncio.ensure_future(write(stage, "a", "one", MAJORITY, 300))
+        await stage.until(lambda: holds(stage.node("a"), "one"))
+        await stage.operators("c").rebuild("c", "b")
+        await stage.until(lambda: stage.alive_state("c") is State.COPYING)
+        await asyncio.sleep(20)
+        assert not writing.done()
+        for name in "bc":
+            stage.node(name).spark.held.clear()
+        await writing
+        assert sum(holds(node, "one") for node in stage.ring.nodes.values()) >= 2
+        await stage.settle()
+
+    tell_on_table(tell)

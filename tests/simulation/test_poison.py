@@ -143,6 +143,23 @@ def test_killed_between_skip_record_and_progress_is_skipped_after_the_restart(st
     story(tell)
 
 
+def test_skipped_operation_counts_as_skipped_after_a_restart() -> None:
+    """A peer that asks would take it for applied, and count that as a vote."""
+
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        await stage.operators("c").skip("c", offset, "")
+        await stage.until(lambda: rows(stage, "c") == ["after", "one"])
+        assert (await stage.replica("c").outcome(offset)).status == OutcomeStatus.SKIPPED
+        stage.node("c").kill()
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 120)
+        await asyncio.sleep(20)
+        assert (await stage.replica("c").outcome(offset)).status == OutcomeStatus.SKIPPED
+
+    story(tell)
+
+
 def test_statement_that_kills_its_cluster_each_time_is_poison_too() -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))

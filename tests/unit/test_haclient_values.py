@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import time
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -20,7 +21,7 @@ from haclient import columns, parameters
 from haclient.arrow import BrokenStream, Frames, Rows, read_whole
 from haclient.columns import date_text
 from haclient.output import text
-from haclient.request_ids import new_request_id, request_id
+from haclient.request_ids import AGE_MAX_S, Age, new_request_id, request_id
 from haclient.settings import parse_servers
 from haclient.statements import Split, is_row_insert, split
 from haproc.pin.parameters import bind, parse_parameters
@@ -233,6 +234,34 @@ def test_request_ids_sort_by_time_and_are_uuids_of_version_7() -> None:
     made = uuid.UUID(new_request_id())
     assert made.version == 7
     assert made.variant == uuid.RFC_4122
+
+
+def aged(monkeypatch: pytest.MonkeyPatch, monotonic_s: float, wall_s: float) -> float:
+    """Return the age of a request at its second attempt; the clocks advanced so far meanwhile."""
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0)
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    age = Age(2.0)
+    assert age.now() == 2.0
+    monkeypatch.setattr(time, "monotonic", lambda: 50.0 + monotonic_s)
+    monkeypatch.setattr(time, "time", lambda: 1e9 + wall_s)
+    return age.now()
+
+
+def test_age_counts_the_time_in_which_the_computer_was_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a server would search too little of the log for the first attempt's copy."""
+    assert aged(monkeypatch, monotonic_s=1.0, wall_s=3600.0) == 3602.0
+
+
+@pytest.mark.parametrize(
+    ("monotonic_s", "wall_s", "expected"),
+    [(3.0, -500.0, 5.0), (0.0, 0.0, 2.001), (1.0, 2e9, AGE_MAX_S)],
+)
+def test_age_of_a_second_attempt_is_known_whatever_the_wall_clock_does(
+    monkeypatch: pytest.MonkeyPatch, monotonic_s: float, wall_s: float, expected: float
+) -> None:
+    assert aged(monkeypatch, monotonic_s, wall_s) == expected
 
 
 @pytest.mark.parametrize(

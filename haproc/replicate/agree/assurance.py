@@ -89,6 +89,8 @@ async def progress(core: Core, seen: str, timeout_s: float) -> PeerProgress:
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await core.news.until(lambda: _seen(core) != seen)
+    if core.condition.now.copying:  # its tables are not those at its cursor
+        return PeerProgress(_seen(core), core.condition.state, 0, frozenset())
     schedule = core.schedule
     found = (each.offset for each in schedule.unfinished() if schedule.expects(each.offset))
     unfinished = frozenset(islice(found, _UNFINISHED_MAX))
