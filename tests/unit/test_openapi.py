@@ -56,7 +56,6 @@ BETWEEN_PEERS = {
     ("get", "/ha/v1/outcomes/{offset}"),
     ("get", "/ha/v1/latencies"),
     ("get", "/ha/v1/progress"),
-    ("get", "/ha/v1/status"),
 }
 """Routes that only HAProcs of one version use. They are not in the document."""
 
