@@ -144,7 +144,9 @@ async def test_pieces_of_replaced_values_and_dead_writers_are_cleared_away(
     await store.put("replaced", b"small")
     await store.put("deleted", bytes(LARGE))
     await store.delete("deleted")
-    await store._put_pieces("died", bytes(LARGE))  # as a writer does that dies before the head
+    manifest = store._manifest("died", bytes(LARGE))
+    await store._put_manifest(manifest)
+    await store._put_pieces(manifest, bytes(LARGE))  # as a writer does that dies before the head
     deadline = time.monotonic() + DEADLINE_S
     while await asyncio.to_thread(pieces_left, kafka.bootstrap_servers, topic) != pieces:
         assert time.monotonic() < deadline
