@@ -29,7 +29,14 @@ from haproc.doors.http.access import (
     Admitted,
     check_role,
 )
-from haproc.doors.http.bodies import CLUSTER, HELD, REQUESTED, as_request_error, error_response
+from haproc.doors.http.bodies import (
+    ARRIVED,
+    CLUSTER,
+    HELD,
+    REQUESTED,
+    as_request_error,
+    error_response,
+)
 from haproc.doors.http.connections import Connection
 from haproc.doors.http.reading import check_head
 from haproc.doors.operators.peers import (
@@ -162,6 +169,7 @@ def _boundary(
 
     @web.middleware
     async def boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        request[ARRIVED] = asyncio.get_running_loop().time()
         caller = _caller(request, cluster, operators=operators)
         CALLER.set(caller)
         role = needed(_path(request), operators=operators, token="Authorization" in request.headers)

@@ -25,7 +25,7 @@ from haproc.replicate.records.progress import CopyRequest, from_cursor
 from tests.simulation.ahead import simulate_ahead
 from tests.simulation.copies import SimCopies
 from tests.simulation.directed import CREATE, Stage, ddl, story
-from tests.simulation.ring import LIMITS, Node
+from tests.simulation.ring import Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS, judged
 from tests.simulation.violations import Violation, found_by
@@ -490,40 +490,5 @@ def test_copy_of_the_whole_cluster_behind_touched_tables_cannot_be_withdrawn() -
             stage.operators("c").withdraw("c")
         await asyncio.sleep(20)
         await stage.settle()
-
-    story(tell)
-
-
-def test_operation_that_failed_counts_as_applied_at_no_moment() -> None:
-    """The cluster hears its report before it has read the operation: its queue has no room."""
-
-    async def tell(stage: Stage) -> None:
-        await tables(stage, "t", "u")
-        await missed(stage, "c")
-        full = LIMITS.look_ahead_records_max + 5
-        await asyncio.gather(*(stage.submit("a", insert(f"u{n}", "u", "a")) for n in range(full)))
-        bad = operation("bad", Kind.UPDATE, "UPDATE t SET y = 1", "a", writes=frozenset({"t"}))
-        assert (await stage.submit("a", bad)).status is OutcomeStatus.FAILED
-        known = stage.replica("a").core.outcomes.find(bad.key)
-        assert known is not None
-        await asyncio.gather(*(stage.submit("a", insert(f"v{n}", "u", "a")) for n in range(full)))
-        slow(stage, "c")
-        stage.node("c").start()
-        told = set[str]()
-
-        async def ask() -> None:
-            while True:
-                if stage.node("c").alive:
-                    told.add((await stage.replica("c").outcome(known.offset)).status)
-                await asyncio.sleep(0.05)
-
-        asking = asyncio.ensure_future(ask())
-        await stage.until(lambda: bool(records(stage)), 300)
-        await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-        asking.cancel()
-        await stage.settle()
-        assert copied(stage, "c") == ["t"]
-        assert OutcomeStatus.FAILED.value in told
-        assert OutcomeStatus.APPLIED.value not in told
 
     story(tell)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import AsyncMock
@@ -18,6 +18,7 @@ from haproc import protos
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import expressions
 from haproc.classify.plans.parsing import Does, PlanFindings
+from haproc.classify.rights import UNBOUNDED
 from haproc.config.model import Reads
 from haproc.config.sections import Limits
 from haproc.config.shares import Shares
@@ -26,8 +27,8 @@ from haproc.doors.connect.execute import Executing, Permitted, PlanRequest
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.service import RESENT_S, ConnectService
 from haproc.engine.rewriting import Names
-from haproc.failure import ErrorClass, RequestError
-from haproc.route.model import SentPlan
+from haproc.failure import ErrorClass, RequestError, refused
+from haproc.route.model import Request, SentPlan
 from haproc.route.offload import LARGE_PLAN, Inline, Texts
 from haproc.sessions.journal import SqlEntry
 from tests.unit import session_rig
@@ -369,3 +370,33 @@ async def test_settings_are_asked_for_again_once_a_statement_may_have_changed_th
     assert [await told(**get), await told(**get)] == [6, 6]
     every = {"get_all": base.ConfigRequest.GetAll()}
     assert [await told(**every), await told(**every)] == [7, 8]
+
+
+async def test_request_came_when_its_call_did_however_long_its_session_was_adopted() -> None:
+    """A late time would hide copies of the request that other HAProcs took meanwhile."""
+    asked: list[Request] = []
+
+    @asynccontextmanager
+    async def having(request: Request, decide: object) -> AsyncIterator[Any]:
+        asked.append(request)
+        raise refused(ErrorClass.NOT_NOW, "enough is known")
+        yield
+
+    session = SimpleNamespace(id="s", options={}, check_handles=lambda handles: None)
+    behind: Any = SimpleNamespace(
+        sessions=None, decide=None, enter_session=AsyncMock(return_value=session)
+    )
+    config: Any = SimpleNamespace(
+        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
+    )
+    registry: Any = SimpleNamespace(having=having)
+    call: Any = SimpleNamespace(
+        user="alice", names=Names("s", ""), metadata={}, arrived_s=5.0, rights=UNBOUNDED
+    )
+    call.standing = None
+    request = base.ExecutePlanRequest(session_id="s", plan=_sql(_WRITE)).SerializeToString()
+    executing = Executing(config, behind, registry, Inline())
+    with pytest.raises(RequestError):
+        async for _ in executing.run(call, "op", request):
+            pass
+    assert asked[0].arrived_s == 5.0

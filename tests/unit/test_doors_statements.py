@@ -12,6 +12,7 @@ import pytest
 from haproc.classify.model import OperationClass, RefusedError
 from haproc.config.sections import Limits, User
 from haproc.doors.apps import REGISTRY
+from haproc.doors.http.access import Admission, Admitted
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.queue.facts import Fate
@@ -56,6 +57,25 @@ async def test_statement_fields_reach_the_service(tmp_path: Path) -> None:
         assert request.age_s == 7.5
         assert request.arrived_s is not None
         assert request.arrived_s <= asyncio.get_running_loop().time()
+
+
+async def test_statement_came_before_its_user_was_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late time would hide copies of the request that other HAProcs took meanwhile."""
+    now, admit = asyncio.get_running_loop().time, Admission.admit
+    admitted: list[float] = []
+
+    async def slowly(self: Admission, *args: Any) -> Admitted:
+        await asyncio.sleep(0.05)
+        admitted.append(now())
+        return await admit(self, *args)
+
+    monkeypatch.setattr(Admission, "admit", slowly)
+    async with door(tmp_path) as rig:
+        await rig.post(statement="INSERT")
+    arrived_s = rig.service.requests[0].arrived_s
+    assert arrived_s is not None and arrived_s <= admitted[0] - 0.05
 
 
 async def test_statement_parameter_rows_become_one_insert(tmp_path: Path) -> None:

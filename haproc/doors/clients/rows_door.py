@@ -18,6 +18,7 @@ from haproc.doors.clients.statement_request import with_headers
 from haproc.doors.http import reading
 from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import (
+    ARRIVED,
     HELD,
     REQUESTED,
     is_packed,
@@ -91,7 +92,6 @@ class RowsDoor:
         own_id = reading.identifier(given, "request_id")
         request_id = own_id or uuid.uuid4().hex
         request[REQUESTED] = RequestedStatement(request_id, own_id is not None)
-        arrived_s = asyncio.get_running_loop().time()
         age_s = reading.age(reading.seconds_in(given.get("age_s"), "age_s"))
         timeout_s = reading.seconds_in(given.get("timeout_s"), "timeout_s")
         timeout_s = reading.seconds(timeout_s, "timeout_s", TIMEOUT_MAX_S)
@@ -114,7 +114,7 @@ class RowsDoor:
             write_concern=reading.choice(given, "write_concern", WriteConcern),
             timeout_s=timeout_s or self._config.timeouts.statement_s,
             age_s=age_s,
-            arrived_s=arrived_s,
+            arrived_s=request[ARRIVED],
             rights=request[ADMITTED].rights,
             standing=request[ADMITTED].standing,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
 from haproc.doors.http import reading
 from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import (
+    ARRIVED,
     ARROW_STREAM,
     HELD,
     REQUESTED,
@@ -78,11 +78,10 @@ class StatementDoor:
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
         """Run a statement and answer with its result, its state, or a stream."""
-        arrived_s = asyncio.get_running_loop().time()
         check_json(request)
         limit = self._config.limits.statement_body_bytes_max
         body = await read_body(request, limit)
-        wanted = await self._read(body, request, arrived_s)
+        wanted = await self._read(body, request)
         request[REQUESTED] = RequestedStatement(wanted.request.id, wanted.own_id)
         if ARROW_STREAM in request.headers.get("Accept", ""):
             return await self._streams.answer(request, wanted)
@@ -146,14 +145,14 @@ class StatementDoor:
             return raw_json(data)
         return web.Response(body=data, headers={"Content-Type": ARROW_STREAM})
 
-    async def _read(self, body: bytes, request: web.Request, arrived_s: float) -> StatementRequest:
+    async def _read(self, body: bytes, request: web.Request) -> StatementRequest:
         headers = {name: request.headers[name] for name in READ_HEADERS if name in request.headers}
         read = partial(
             read_statement,
             user=request[USER],
             made_id=uuid.uuid4().hex,
             timeout_default_s=self._config.timeouts.statement_s,
-            arrived_s=arrived_s,
+            arrived_s=request[ARRIVED],
             headers=headers,
             reads=self._config.reads,
         )

@@ -6,6 +6,7 @@ the client's error, for all calls.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import uuid
@@ -59,6 +60,7 @@ class Call:
     - ``names``: the names by which the client knows its session, the same at every HAProc;
     - ``metadata``: the request's metadata texts, by name;
     - ``held`` counts the request's bytes in memory;
+    - ``arrived_s``: the loop's time at which the call came, before its user was known;
     - ``standing``: an authorization that may end before the call does; None for a user's own.
     """
 
@@ -67,6 +69,7 @@ class Call:
     names: Names
     metadata: Mapping[str, str]
     held: Held
+    arrived_s: float
     rights: Rights = UNBOUNDED
     standing: Authorization | None = None
 
@@ -81,6 +84,7 @@ class _Shown:
     session_id: str
     observed: str
     size: int
+    arrived_s: float
 
 
 Unary = Callable[[Call, bytes], Awaitable[bytes]]
@@ -158,6 +162,7 @@ class Boundary:
 
     async def _shown(self, rpc: str, request: bytes, context: Any) -> _Shown:
         """Return the user and the session of a call."""
+        arrived_s = asyncio.get_running_loop().time()
         metadata = _metadata(context)
         caller = Caller(self._cluster, "connect", rpc, address_of(context.peer()))
         CALLER.set(caller)
@@ -169,7 +174,7 @@ class Boundary:
         by = await self._admission.admit(metadata, session_id)
         CALLER.set(replace(caller, user=by.user))
         check_role(by, Role.READER)
-        return _Shown(rpc, by, metadata, session_id, observed, len(request))
+        return _Shown(rpc, by, metadata, session_id, observed, len(request), arrived_s)
 
     @contextmanager
     def _let_in(self, shown: _Shown) -> Iterator[Call]:
@@ -185,7 +190,8 @@ class Boundary:
                     "SESSION_CHANGED", "the session that the client has seen is another server's"
                 )
             by = shown.by
-            yield Call(shown.rpc, user, names, shown.metadata, held, by.rights, by.standing)
+            of_user = (by.rights, by.standing)
+            yield Call(shown.rpc, user, names, shown.metadata, held, shown.arrived_s, *of_user)
 
     async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:
         """End the call with the client's error; raises gRPC's own exception."""

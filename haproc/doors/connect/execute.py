@@ -10,7 +10,6 @@ A plan that changes the session is answered once the change is durable in the se
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import uuid
 from collections import Counter
@@ -326,7 +325,7 @@ class Executing:
             fanout=found.fanout,
             timeout_s=found.timeout_s,
             age_s=age_s,
-            arrived_s=asyncio.get_running_loop().time(),
+            arrived_s=call.arrived_s,  # adopting the session may have taken long since
             rights=call.rights,
             standing=call.standing,
         )

@@ -36,6 +36,8 @@ SMALL_BYTES_MAX: Final = 64 << 10
 """The limit of a body with a few fields."""
 REASON_CHARACTERS_MAX: Final = 400
 """Of the text in a status line; clients take lines of 8 KiB. Chosen, not measured."""
+ARRIVED: Final = web.RequestKey("arrived", float)
+"""The loop's clock when the request came, before its user was known."""
 HELD: Final = web.RequestKey("held", Held)
 """The memory that the request holds; not on the operator door."""
 

@@ -19,7 +19,7 @@ from haproc.membership.peers import CopyQuestion, PeerUnavailableError
 from haproc.membership.state import State
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.control import Copy
-from haproc.replicate.records.progress import CopyRequest, CopyWay, Progress, from_cursor
+from haproc.replicate.records.progress import CopyRequest, CopyWay, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -78,18 +78,21 @@ def check_running(core: Core) -> None:
 
 async def ask_for(core: Core, request: CopyRequest) -> None:
     """Store a request to copy this cluster's tables from another one; raises RequestError."""
+
+    def with_request(known: Progress) -> Progress:
+        asked = request
+        if known.copying is not None and not request.source:
+            # An earlier copy may have touched tables: so this one cannot be withdrawn.
+            asked = replace(request, first=known.copying.first)
+        return replace(known, copying=asked)
+
     core.notes.copy(request)
     try:
         async with asyncio.timeout(core.timeouts.append_s):
             if core.condition.now.started:
                 await core.store()
             else:
-                cursor = await core.own_log.unless_replaced()
-                known = Progress() if cursor is None else from_cursor(cursor)
-                if known.copying is not None and not request.source:
-                    # An earlier copy may have touched tables: so this one cannot be withdrawn.
-                    request = replace(request, first=known.copying.first)
-                await core.own_log.commit(lambda: replace(known, copying=request))
+                await core.own_log.change(with_request)
     except (LogError, TimeoutError) as error:
         core.notes.copy(None)
         raise log_unavailable("the log did not take the request", error, "try again") from error

@@ -27,7 +27,7 @@ from haproc.replicate.records.operation import (
     from_record,
     to_record,
 )
-from haproc.replicate.records.progress import Progress, to_cursor
+from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
 from haproc.replicate.records.rows import ApplicationFailure
 
 T = TypeVar("T")
@@ -61,6 +61,8 @@ class OwnLog:
         self._application = identity.ring
         self._epoch = -1
         self._claims_read_to = 0
+        self._storing = asyncio.Lock()
+        """Held while the cursor is stored, so that `change` overwrites nothing newer."""
 
     # -- reaching the log ------------------------------------------------------------------
 
@@ -219,7 +221,16 @@ class OwnLog:
 
     async def commit(self, progress: Callable[[], Progress]) -> None:
         """Store the cursor with the progress as it is when the log takes it."""
-        await self.reaching(lambda: self._commit(progress()))
+        async with self._storing:
+            await self.reaching(lambda: self._commit(progress()))
+        self._condition.log_answered()
+
+    async def change(self, change: Callable[[Progress], Progress]) -> None:
+        """Store the stored progress with a change."""
+        async with self._storing:
+            cursor = await self.unless_replaced()
+            changed = change(Progress() if cursor is None else from_cursor(cursor))
+            await self.reaching(lambda: self._commit(changed))
         self._condition.log_answered()
 
     async def _commit(self, progress: Progress) -> None:
