@@ -256,7 +256,9 @@ class TopicHandle:
             opening.stop()
         return cls(clients, admin, appender, purpose.what)
 
-    async def read(self, call: Callable[[], T], timeout_s: float = READ_TIMEOUT_S) -> T:
+    async def run_on_reading_thread(
+        self, call: Callable[[], T], timeout_s: float = READ_TIMEOUT_S
+    ) -> T:
         """Run a function on the reading thread, once the topic is known to be the same one."""
         self.check_usable()
         if self._loop.time() - self._looked_at > LOOKED_WITHIN_S:

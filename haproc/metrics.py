@@ -304,7 +304,7 @@ class Metrics:
         if lag is not None:
             self._gauge("haproc_peer_lag_records", peer).set(lag)
 
-    def read(self, level: str) -> None:
+    def count_read(self, level: str) -> None:
         """Count a query by its level."""
         self._counter("haproc_queries", level).inc()
 

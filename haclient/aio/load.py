@@ -39,7 +39,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 
 
 class AsyncLoad:
-    """One load; `run` it once. ``id`` names it.
+    """One load; call `load_pieces` once. ``id`` names it.
 
     ``where``: the catalog and schema of a table name without them, else the settings'.
     """
@@ -79,7 +79,7 @@ class AsyncLoad:
             return 0.0
         return max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
 
-    async def run(self) -> Loaded:
+    async def load_pieces(self) -> Loaded:
         """Load the pieces that the ring lacks; raises DatabaseError for the first failed one.
 
         Later pieces may be in the table, too; no further one is begun.

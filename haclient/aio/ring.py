@@ -156,7 +156,7 @@ class AsyncRing:
         self._hedging = Hedging(settings.hedge_after)
         self._lock = StateLock()
 
-    async def run(self, request_id: str, timeout_s: float, work: Work[T]) -> T:
+    async def try_servers(self, request_id: str, timeout_s: float, work: Work[T]) -> T:
         """Try one server after another until there is an answer; raises DatabaseError."""
         policy = self.settings.policy
         progress, action = self._decide(

@@ -179,7 +179,9 @@ class Copies(Protocol):
         """
         ...
 
-    async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
+    async def read_file_part(
+        self, location: str, path: str, offset: int, length: int
+    ) -> tuple[int, bytes]:
         """Return a file's size, and ``length`` of its bytes from ``offset`` on."""
         ...
 

@@ -125,7 +125,9 @@ class SparkCopies:
         said = await self._json({"do": "transfer", **asked}, _TRANSFER_TIMEOUT_S)
         return int(said["files"]), int(said["bytes"])
 
-    async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
+    async def read_file_part(
+        self, location: str, path: str, offset: int, length: int
+    ) -> tuple[int, bytes]:
         """See Copies."""
         asked = {"do": "read", "location": location, "path": path}
         plan = _plan(_COPY, json.dumps({**asked, "offset": offset, "length": length}).encode())

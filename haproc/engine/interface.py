@@ -203,7 +203,7 @@ class Fresh(Protocol):
         """Make the session's settings exactly these (one round trip when they differ)."""
         ...
 
-    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+    async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
         """Run a statement that changes the content of the session."""
         ...
 

@@ -54,7 +54,7 @@ class Scheduler:
         self._logged: dict[str, str] = {}
         """The reason why a schedule's slot could not be submitted at the last check."""
 
-    async def run(self) -> NoReturn:
+    async def run_forever(self) -> NoReturn:
         """Submit due jobs until cancelled."""
         while True:
             if self._leads():

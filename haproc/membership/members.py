@@ -170,7 +170,7 @@ class Members:
         self._report_at = 0.0
         self._send(self._clock())
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Send reports and judge the peers until cancelled."""
         interval_s = self._rules.heartbeat_interval_s
         next_at = self._clock()

@@ -80,8 +80,8 @@ class LocalMember:
 
     def start(self) -> list[asyncio.Task[None]]:
         """Start; the tasks end only by cancellation, or with an error that no retry can solve."""
-        parts = (self.replica, self.trimmer, self.mender)
-        return [asyncio.ensure_future(part.run()) for part in parts]
+        parts = (self.replica.run(), self.trimmer.run_forever(), self.mender.run_forever())
+        return [asyncio.ensure_future(part) for part in parts]
 
     def own(self) -> Own:
         """Return this HAProc's report for its peers."""
@@ -129,7 +129,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
             replica.admission,
             config.trim,
             members.ready,
-            position.read if config.archive.holds_trimming else None,
+            position.read_archived_offset if config.archive.holds_trimming else None,
         ),
         Mender(core, lambda: replica.operators.on_rebuild(), config.on_divergence),
     )
@@ -162,7 +162,7 @@ def build_sessions(
 
     async def caught_up() -> None:
         try:
-            end = await log_end.read()
+            end = await log_end.read_log_end()
         except LogError as error:
             raise log_unavailable(
                 "what the session may have written is in the log, whose end cannot be read",

@@ -82,7 +82,7 @@ class DriftWatch:
         self._mine: drift.Values = {}
         self.findings = drift.Findings()
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Compare until cancelled."""
         while True:
             await self._up.wait()

@@ -264,7 +264,7 @@ class CatchingUp:
             self._catch_up_estimator.look()
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Declare the cluster caught up, after each recovery that has come near the log's end."""
         core, clock = self._core, asyncio.get_running_loop().time
         while True:

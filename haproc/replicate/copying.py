@@ -61,7 +61,7 @@ class Receiver:
 
     # -- some tables, when this cluster reaches a record -------------------------------------
 
-    def read(self, offset: int, copy: Copy) -> bool:
+    def note_copy_as_receiver(self, offset: int, copy: Copy) -> bool:
         """Note a record; True if this cluster must copy tables when it reaches the record."""
         mine = (
             copy.cluster == self._core.me
@@ -74,7 +74,7 @@ class Receiver:
         return mine
 
     def wants(self, offset: int) -> bool:
-        """True if `read` has noted a record at this offset."""
+        """True if `note_copy_as_receiver` has noted a record at this offset."""
         return offset in self._repairs
 
     async def at(self, offset: int) -> None:
@@ -165,7 +165,7 @@ class Receiver:
         end = await core.own_log.reaching(core.log.end)
         while start < end:
             try:
-                entries = await core.own_log.read(start)
+                entries = await core.own_log.read_log(start)
             except TrimmedError:
                 # Another HAProc trims; the newest record with the members stays in the log.
                 start, is_whole = await core.own_log.reaching(core.log.start), False

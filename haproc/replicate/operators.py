@@ -353,10 +353,10 @@ class Operators:
 
     # -- records ---------------------------------------------------------------------------
 
-    def read(self, offset: int, message: Skip | Verify | Checksums) -> None:
+    def handle_operator_record(self, offset: int, message: Skip | Verify | Checksums) -> None:
         """Handle a record; the same record again changes nothing."""
         if not isinstance(message, Skip):
-            self._verifier.read(offset, message)
+            self._verifier.handle_verify_record(offset, message)
             return
         core = self._core
         logger.warning("%s skips offset %d: %s", message.cluster, message.offset, message.reason)

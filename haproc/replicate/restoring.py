@@ -88,7 +88,9 @@ async def read_manifest(copies: Copies, asking: Asking, place: str, offset: int)
         offset = known[-1]
     name, text, size = manifest_name(offset), b"", 1
     while len(text) < size:
-        size, data = await asking(partial(copies.read, place, name, len(text), CHUNK_BYTES))
+        size, data = await asking(
+            partial(copies.read_file_part, place, name, len(text), CHUNK_BYTES)
+        )
         if not data:
             break
         text += data

@@ -140,7 +140,7 @@ class Trimmer:
         self.plan: Plan | None = None
         """The newest plan."""
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Call `look` at regular times until cancelled."""
         while True:
             try:

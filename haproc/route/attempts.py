@@ -37,7 +37,7 @@ class LogEnd:
         self._current: asyncio.Task[int] | None = None
         self._next: asyncio.Task[int] | None = None
 
-    async def read(self) -> int:
+    async def read_log_end(self) -> int:
         """Return the log's end as of a moment after this call; raises the errors of the call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run(self._current))
@@ -365,7 +365,7 @@ class Attempts:
         """Return the log's end as of a moment after the request came."""
         try:
             async with asyncio.timeout(self._core.timeouts.append_s):
-                return await self._log_end.read()
+                return await self._log_end.read_log_end()
         except (LogError, TimeoutError) as error:
             if request.age_s == 0:
                 raise refusal from error

@@ -303,7 +303,7 @@ class Making:
         if found.moved and frames is None:  # it may insert nothing but literals now
             context = Context(understood.settings.catalog, understood.settings.schema)
             user, size = understood.request.user, len(found.sql)
-            now = await self._texts.run(user, size, plain_insert, found.sql, context)
+            now = await self._texts.work_on_text(user, size, plain_insert, found.sql, context)
             statement = replace(statement, sql=found.sql, insert=None if now is None else now.shape)
         if found.treatment is Treatment.MATERIALISE:  # rows replace whatever it inserts
             statement = replace(statement, insert=None)

@@ -180,7 +180,7 @@ class RingService:
         if found is not OperationClass.SESSION:
             return await self._write(understood, since)
         self._unmade.discard(understood.request.key)
-        return await self._session_statements.run(understood), WriteConcern.ONE
+        return await self._session_statements.run_session_statement(understood), WriteConcern.ONE
 
     async def _decided(
         self, understood: Understood, since: int

@@ -205,7 +205,7 @@ class SpooledBody:
         self._columns: Sequence[Column] = ()
         self.size = 0
 
-    async def add(self, data: bytes) -> None:
+    async def append_bytes(self, data: bytes) -> None:
         """Append the next bytes; raises RequestError if there is no room for them."""
         self._spools.check(self._user, self.size, len(data))
         self._spools.shares.count(self._user, len(data))
@@ -215,7 +215,7 @@ class SpooledBody:
             await self._write()
 
     async def complete(self) -> str:
-        """Write the rest; return the body's digest, after the last `add`."""
+        """Write the rest; return the body's digest, after the last `append_bytes`."""
         await self._write()
         return self._hash.hexdigest()
 

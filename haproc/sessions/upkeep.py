@@ -198,7 +198,7 @@ class Upkeep:
         self.total = 0
         """The open sessions of the ring at the last check."""
 
-    async def run(self) -> NoReturn:
+    async def run_forever(self) -> NoReturn:
         """Check the store at intervals, until cancelled."""
         while True:
             with contextlib.suppress(RequestError):  # the next pass will do

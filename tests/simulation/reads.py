@@ -56,7 +56,7 @@ class Counted:
     waits: int = 0
     forwarded: int = 0
 
-    def read(self, level: str) -> None:
+    def count_read(self, level: str) -> None:
         self.levels[level] = self.levels.get(level, 0) + 1
 
     def read_waited(self, level: str, seconds: float) -> None:

@@ -132,7 +132,7 @@ class NoRunner:
 
     def show(self, text: str) -> None: ...
     def show_error(self, error: haclient.Error) -> None: ...
-    def run(self, statement: str, *, vertical: bool = False) -> bool:
+    def run_and_show(self, statement: str, *, vertical: bool = False) -> bool:
         return vertical
 
 

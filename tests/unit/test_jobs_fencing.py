@@ -68,7 +68,7 @@ class Fenced:
         replaces = self.attempts[-1] if self.attempts else ""
         number = len(self.attempts) + 1
         made = JobAttempt(number, name, "b", "b1", digest, replaces, 0, 0)
-        await self.jobs.book.add(self.job, made)
+        await self.jobs.book.store_event(self.job, made)
         if self.attempts:
             await self.both.b.replica.writes.fence(fence_name(self.job))
         self.attempts.append(name)

@@ -61,5 +61,5 @@ def test_blockers_name_the_first_operation_that_is_waited_for(
 ) -> None:
     schedule = Schedule("a", Progress(), 0, BatchLimits())
     for offset, op in enumerate(operations):
-        schedule.add(offset, op)
+        schedule.enter_operation(offset, op)
     assert [by for _, by in blockers(schedule.unfinished())] == blocked_by

@@ -108,7 +108,7 @@ class JobDoor:
                 most = BODY_BYTES_MAX if part.name == REQUEST_PART else left
                 data = bytearray()
                 while piece := await part.read_chunk():
-                    request[HELD].add(len(piece))
+                    request[HELD].reserve_bytes(len(piece))
                     data += piece
                     if len(data) > most:
                         raise too_large()

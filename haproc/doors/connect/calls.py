@@ -177,7 +177,7 @@ class Boundary:
         call = f"pyspark.{shown.rpc}" if shown.rpc in _RUNNING else ""
         received = tracing.received(shown.metadata, call)
         with self._request_admission.answering(user) as held, received:
-            held.add(shown.size)
+            held.reserve_bytes(shown.size)
             names = Names(session_id, self._server_id(Key(user, session_id)))
             if shown.observed not in ("", names.server_id):
                 raise invalid_handle(

@@ -121,7 +121,7 @@ class Deliveries:
         """The number of operations that run, or that their clients have not released yet."""
         return len(self._operations)
 
-    async def run(
+    async def deliver_responses(
         self, key: Key, request: bytes, source: Source, *, names: bytes = b""
     ) -> AsyncGenerator[bytes, None]:
         """Run an ExecutePlanRequest; yield its responses, each with an id.

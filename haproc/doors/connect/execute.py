@@ -133,7 +133,7 @@ class Executing:
         """Return the options in force, by name."""
         return options.in_force(dict(session.options), metadata, self._defaults)
 
-    async def run(
+    async def execute_plan(
         self, call: Call, operation_id: str, request: bytes, age_s: float = 0.0
     ) -> AsyncGenerator[bytes, None]:
         """Yield the responses to an ExecutePlanRequest as they are made.
@@ -352,7 +352,7 @@ class Executing:
         read = ReadPlan(messages.as_command(plan), reading) if given is None else None
         if given is not None:
             size = len(text) + len(given.json)
-            text = await self._texts.run(call.user, size, bound, text, given)
+            text = await self._texts.work_on_text(call.user, size, bound, text, given)
             plan = messages.with_text(plan, text)
             packed = plan.SerializeToString(deterministic=True)
             request = replaced_plan(request, packed)

@@ -93,7 +93,7 @@ class Verifier:
 
     # -- records of the log ----------------------------------------------------------------
 
-    def read(self, offset: int, message: Verify | Checksums) -> None:
+    def handle_verify_record(self, offset: int, message: Verify | Checksums) -> None:
         """Process a record; a repeated one changes nothing."""
         if isinstance(message, Verify):
             self._markers.setdefault(offset, _Marker(message.by, message.trusted))

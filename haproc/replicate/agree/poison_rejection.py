@@ -88,7 +88,7 @@ class PoisonRejection:
         """
         core, position = self._core, self._low_at_start
         while position < end:
-            entries = await core.own_log.read(position)
+            entries = await core.own_log.read_log(position)
             if not entries:
                 break
             for entry in entries:
@@ -100,7 +100,7 @@ class PoisonRejection:
                     case Roster() as roster:
                         self.members_changed(entry.offset, roster)
                     case FailureVote() | VoteWithdrawal() | Abandon() | Revoke() as word:
-                        self.read(entry.offset, word)
+                        self.handle_fate_message(entry.offset, word)
                     case _:
                         pass
             position = entries[-1].offset + 1
@@ -116,7 +116,7 @@ class PoisonRejection:
         leaves = roster.cluster if roster.change is Change.LEAVE else ""
         self._core.log_state.failure_votes.members_changed(offset, leaves)
 
-    def read(self, at: int, word: FateMessage) -> None:
+    def handle_fate_message(self, at: int, word: FateMessage) -> None:
         """Process a record; a repeated one changes nothing."""
         core = self._core
         if isinstance(word, FailureVote) and word.cluster == core.me:
@@ -421,7 +421,7 @@ class PoisonRejection:
     async def operation(self, offset: int) -> Operation | None:
         """Return the operation at an offset; None if there is none, or it is trimmed."""
         try:
-            entries = await self._core.own_log.read(offset, records_max=1)
+            entries = await self._core.own_log.read_log(offset, records_max=1)
         except TrimmedError:
             return None
         message = from_record(entries[0].record) if entries else None

@@ -107,7 +107,7 @@ class Mender:
         self._rebuilds = rebuilds
         self._on = on
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Check the state again and again, until cancelled."""
         core = self._core
         while True:

@@ -80,7 +80,7 @@ class Applier:
         self._stopping = True
         await self._core.news.until(lambda: self.idle)
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Start units whenever one may start, until cancelled."""
         core = self._core
         while True:

@@ -201,7 +201,7 @@ class Computing:
             return write
         found = core.log_state.computations.found(unit.version)
         assert found is not None
-        entries = await core.own_log.read(found.place, records_max=1)
+        entries = await core.own_log.read_log(found.place, records_max=1)
         rows = from_record(entries[0].record)
         assert isinstance(rows, Rows) and rows.offset == unit.version
         filling = rows.filling

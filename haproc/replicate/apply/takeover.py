@@ -34,7 +34,7 @@ class PeerSuccessWatch:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Check again and again, until cancelled."""
         core = self._core
         while True:

@@ -56,14 +56,14 @@ class ArchivePosition:
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
 
-    async def read(self) -> int:
+    async def read_archived_offset(self) -> int:
         """Return the offset below which all is archived; 0 if nothing is archived."""
         kept = await self._store.get(_KEY)
         return 0 if kept is None else int(kept.value)
 
     async def move(self, below: int) -> None:
         """Store that all below an offset is archived; a lower offset changes nothing."""
-        if below > await self.read():
+        if below > await self.read_archived_offset():
             await self._store.put(_KEY, str(below).encode())
 
 

@@ -176,7 +176,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, offset: int, op: Operation, shown: Shown) -> None:
+    def add_operation_row(self, offset: int, op: Operation, shown: Shown) -> None:
         """Add an operation, with rising offsets."""
         self._offsets.append(offset)
         self._counts.append(shown.rows)

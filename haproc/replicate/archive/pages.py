@@ -162,7 +162,7 @@ class Pages:
                     return account.position if full else limit
                 op = account.take(entry)
                 if op is not None and not self._showing.own(op):
-                    columns.add(entry.offset, op, self._showing.of(op))
+                    columns.add_operation_row(entry.offset, op, self._showing.of(op))
                     account.told(entry.offset)
             account.hear(entries)
             if not entries:

@@ -132,7 +132,7 @@ class Committer:
         """Ask for a commit without waiting for it."""
         self._wanted.set()
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Commit until cancelled."""
         while True:
             await self._wanted.wait()

@@ -178,7 +178,7 @@ class Backlog:
         self.attempts = 0
         """The number of copies that were begun for this backlog."""
 
-    def read(self, offset: int, message: Message | Filler) -> None:
+    def note_record(self, offset: int, message: Message | Filler) -> None:
         """Take in the next record."""
         in_front = self._marker is None or offset < self._marker
         match message:
