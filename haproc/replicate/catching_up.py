@@ -82,7 +82,7 @@ class Beginning:
         core.condition.undecided(progress.undecided)
         await self._poison_rejection.replay_votes(end)
         core.tasks.spawn(self._reader.run())
-        core.tasks.spawn(self._all_heard(end))
+        core.tasks.spawn(self._when_all_known(end))
         await core.fence()
         await self._know_the_storage()
         await self._read_up_to(end)
@@ -90,9 +90,9 @@ class Beginning:
         core.condition.started()
         return True
 
-    async def _all_heard(self, end: int) -> None:
+    async def _when_all_known(self, end: int) -> None:
         """Count operations of earlier processes as applied, if the log up to ``end`` allows it."""
-        await self._core.watermarks.heard(end)
+        await self._core.watermarks.until_known(end)
         self._core.outcomes.presumed_applied()
 
     async def _load(self) -> Progress:

@@ -148,7 +148,7 @@ class Operators:
             "retry": {"allowed": retry.allowed, "text": retry.text},
             "skip": {"allowed": skip.allowed, "text": skip.text},
             "revoke": {"allowed": revoke.allowed, "text": revoke.text},
-            "unable": [*sorted(core.log_state.failure_votes.standing_votes(offset))],
+            "unable": [*sorted(core.log_state.failure_votes.valid_votes(offset))],
         }
 
     async def _operation(self, offset: int) -> Operation:
@@ -249,9 +249,9 @@ class Operators:
             if not core.peers.given_up(name) and not copies:
                 raise refused(
                     ErrorClass.NOT_NOW,
-                    f"cluster {name} is heard: it can say itself what it has applied",
+                    f"cluster {name} answers: it can itself report what it has applied",
                 )
-        claims = dict(core.log_state.claims.before(core.watermarks.heard_to))
+        claims = dict(core.log_state.claims.before(core.watermarks.known_to))
         return {name: claims.get(name, -1) for name in without}
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:

@@ -321,7 +321,7 @@ class CannedOperators:
         self._raise()
         self.done.append(("revoke", offset, reason, *without))
         status = "revoked" if "c" in without else "undecided"
-        return {"offset": offset, "status": status, "text": "c is not heard"}
+        return {"offset": offset, "status": status, "text": "c does not answer"}
 
     def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
         self._raise()

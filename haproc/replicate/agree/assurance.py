@@ -273,7 +273,7 @@ class Assurance:
         if core.condition.out_of_service:
             why = f"this cluster is {core.condition.state.value} meanwhile"
         elif judged.fulfilled:
-            why = "the log does not answer, so the others may be there and only not be heard here"
+            why = "the log does not answer: the others may run, but their reports do not arrive"
         elif judged.possible:
             why = f"{_names(wait.waiting_for)} did not apply it in time"
         else:

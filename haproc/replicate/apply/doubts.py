@@ -185,7 +185,7 @@ class Doubts:
     def _before(self, unit: Unit) -> str:
         return self._core.schedule.unmarked.before(unit.offsets[0])
 
-    async def can_tell(self, unit: Unit) -> bool:
+    async def tables_show(self, unit: Unit) -> bool:
         """True if the tables show for certain whether a unit was committed.
 
         True also for a statement that changes no rows: a second run makes no difference.

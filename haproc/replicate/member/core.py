@@ -65,7 +65,7 @@ class Watermarks:
         return min(unread + self._schedule.pending, self.log_end - self._schedule.low)
 
     @property
-    def heard_to(self) -> int:
+    def known_to(self) -> int:
         """The offset up to which all control records are known."""
         return max(self._schedule.read_to, self._looked_ahead_to)
 
@@ -73,9 +73,9 @@ class Watermarks:
         """Note how far `replicate.reader` has read the log for its control records alone."""
         self._looked_ahead_to = to
 
-    async def heard(self, to: int) -> None:
+    async def until_known(self, to: int) -> None:
         """Wait until all control records below an offset are known."""
-        await self._news.until(lambda: self.heard_to >= to)
+        await self._news.until(lambda: self.known_to >= to)
 
     @property
     def verified_below(self) -> int:
