@@ -159,7 +159,7 @@ def print_report(report: Report) -> None:
     rows = []
     for name, each in report.clusters.items():
         counts = [each.counts.get(sort, 0) for sort in (Sort.TABLE, Sort.VIEW, Sort.FUNCTION)]
-        rows.append((name, *counts, each.rows, _standing(report, name)))
+        rows.append((name, *counts, each.rows, _plan_text(report, name)))
     output.table(header, rows)
     differing = [
         (name, one.sort.value, one.name, one.difference.value, _rows(one))
@@ -181,7 +181,7 @@ def print_report(report: Report) -> None:
         _print_loss(name, report)
 
 
-def _standing(report: Report, name: str) -> str:
+def _plan_text(report: Report, name: str) -> str:
     if name == report.source:
         return "the source"
     differing = len(report.clusters[name].differing)

@@ -92,9 +92,9 @@ async def restore(asker: Asker, options: argparse.Namespace) -> int:
         await clients.end(asker, name)
     for name in names:
         left_s = max(0.0, end - time.monotonic())
-        standing = await clients.wait(asker, name, clients.serves, left_s)
-        print(clients.words(standing))
-        if not clients.serves(standing):
+        drain_status = await clients.wait(asker, name, clients.serves, left_s)
+        print(clients.words(drain_status))
+        if not clients.serves(drain_status):
             return output.NOT_READY
     print(f"{', '.join(names)} hold what {options.source} does, of offset {body['offset']}")
     return 0

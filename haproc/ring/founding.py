@@ -137,7 +137,7 @@ class Findings:
         """True if no other cluster as founder would lose fewer writes."""
         return self._lacks(founder) == self._lacks(self.best)
 
-    def only_elsewhere(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
+    def only_on_others(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return the tables that the founder does not have, and the clusters that have them."""
         own = self.clusters[founder]
         names = sorted({table for tables in self.clusters.values() for table in tables} - {*own})

@@ -15,7 +15,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TableState
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence, Undecided
-from haproc.replicate.agree.findings import Finding, Findings, compare, is_odd, listed_names, tied
+from haproc.replicate.agree.findings import Finding, Findings, compare, is_wrong, listed_names, tied
 from haproc.replicate.agree.foreign_watch import ForeignWatch, plain, settled_by
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
@@ -56,7 +56,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _ClusterState:
     """A cluster's state, its reason, and the foreign commits in its tables."""
 
     applying: bool
@@ -142,9 +142,11 @@ class Verifier:
         try:
             states = await self._survey()
         except EngineError as error:
-            told = f"the tables cannot be listed: {error.message}"
+            error_text = f"the tables cannot be listed: {error.message}"
             core.tasks.spawn(
-                self._tell(Checksums(offset, core.me, core.own_log.epoch, {}, marked, told))
+                self._append_checksums(
+                    Checksums(offset, core.me, core.own_log.epoch, {}, marked, error_text)
+                )
             )
             return
         core.schedule.hold(held=True)
@@ -183,7 +185,7 @@ class Verifier:
         finally:
             core.schedule.hold(held=False)
             core.news.changed()
-        await self._tell(Checksums(offset, core.me, core.own_log.epoch, tables, marked))
+        await self._append_checksums(Checksums(offset, core.me, core.own_log.epoch, tables, marked))
 
     async def _checksum(self, state: TableState) -> str:
         """Return a table's checksum; empty if it cannot be read."""
@@ -200,7 +202,7 @@ class Verifier:
             await asyncio.sleep(core.timeouts.retry_first_s)
         return ""
 
-    async def _tell(self, checksums: Checksums) -> None:
+    async def _append_checksums(self, checksums: Checksums) -> None:
         await self._core.own_log.append(checksums)
 
     # -- judging ---------------------------------------------------------------------------
@@ -229,16 +231,16 @@ class Verifier:
         missing = [n for n in self._core.members.order if n not in marker.records]
         return [name for name in missing if (await self._status(name)).applying]
 
-    async def _status(self, name: str) -> _Standing:
+    async def _status(self, name: str) -> _ClusterState:
         core = self._core
         if name == core.me:
             now = core.condition
-            return _Standing(now.applying, now.state.value, now.reason, self._foreign.json())
+            return _ClusterState(now.applying, now.state.value, now.reason, self._foreign.json())
         try:
             told = await core.peers.status(name, core.timeouts.peer_s)
         except PeerUnavailableError as error:
-            return _Standing(False, "-", f"no answer: {error}")
-        return _Standing(told.applying, told.state.value, told.reason, told.foreign)
+            return _ClusterState(False, "-", f"no answer: {error}")
+        return _ClusterState(told.applying, told.state.value, told.reason, told.foreign)
 
     def _findings(self, offset: int) -> Findings:
         marker = self._markers[offset]
@@ -408,7 +410,7 @@ class Comparison:
         core.notes.judged(offset)
         if offset < core.watermarks.verified_below:
             pass  # the tables were found equal after it
-        elif is_odd(core.me, words, absent):
+        elif is_wrong(core.me, words, absent):
             logger.error("offset %d: outcomes differ: %s; this cluster is wrong", offset, words)
             core.diverge(Divergence(offset, Cause.OUTCOME))
         elif tied(words, absent):

@@ -35,7 +35,7 @@ def right_of(votes: Iterable[str], absent: int) -> str | None:
     return word if alike or 2 * most > counts.total() + absent else None
 
 
-def is_odd(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
+def is_wrong(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
     """True if the outcomes prove that this cluster's is wrong; False if they prove nothing.
 
     ``outcomes``: each known outcome as a text, by cluster. ``absent``: as in `right_of`.
