@@ -357,10 +357,10 @@ class ClientSession:
             )
 
 
-def state_of(standing: StoredSession, defaults: Settings) -> SessionState:
+def state_of(stored: StoredSession, defaults: Settings) -> SessionState:
     """Return the state after the entries of a journal."""
     state = SessionState(defaults)
-    for each in standing.entries:
+    for each in stored.entries:
         state = after(state, each.entry, defaults)
     return state
 

@@ -104,7 +104,7 @@ def test_what_holds_all_cores_is_taken_back_though_spark_reads_no_history_meanwh
 
     async def tell(stage: Stage) -> None:
         await begin(stage)
-        monkeypatch.setattr(SimEngine, "standing", no_core)
+        monkeypatch.setattr(SimEngine, "object_fingerprint", no_core)
         slow(stage, *"abc")
         offset, waiting = await send(stage, update())
         assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED

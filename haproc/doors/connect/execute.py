@@ -326,7 +326,7 @@ class Executing:
             age_s=age_s,
             arrived_s=asyncio.get_running_loop().time(),
             rights=call.rights,
-            standing=call.standing,
+            authorization=call.authorization,
         )
 
     async def _opened(self, packed: bytes) -> tuple[bytes, Any, PlanReading]:
