@@ -44,7 +44,7 @@ async def _adopt(options: argparse.Namespace) -> int:
         output.error("--json goes with --dry-run")
         return output.USAGE
     show = progress_since(time.monotonic())
-    answering = [name for name, told in (await ask_all(config)).items() if "error" not in told]
+    answering = [name for name, answer in (await ask_all(config)).items() if "error" not in answer]
     # Without a HAProc there may be no log yet, and opening it would make one.
     if answering and (written := await _written(config)):
         output.error(written)
@@ -107,8 +107,8 @@ def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list
     """
     return [
         name
-        for name, told in answers.items()
-        if str(told["state"]) not in SERVING and ("error" in told or name not in report.copies)
+        for name, status in answers.items()
+        if str(status["state"]) not in SERVING and ("error" in status or name not in report.copies)
     ]
 
 

@@ -51,7 +51,7 @@ async def _run(config: Config, options: argparse.Namespace) -> None:
 async def check_stopped(config: Config) -> None:
     """Raise RingError if a HAProc of the ring answers."""
     answers = await ask_all(config)
-    running = [name for name, told in answers.items() if "error" not in told]
+    running = [name for name, answer in answers.items() if "error" not in answer]
     if running:
         raise RingError(
             f"{', '.join(running)}: a HAProc runs there; stop all of the ring (haproc stop), and "
@@ -76,7 +76,7 @@ async def export(config: Config, options: argparse.Namespace) -> None:
     finally:
         await store.close()
         await log.close()
-    print(f"{config.log} is in {file}: {told(contents)}")
+    print(f"{config.log} is in {file}: {contents_text(contents)}")
     print("No HAProc starts on that log any more. Name the new one in the ring's files, then run:")
     where = f"--folder {options.folder}" if options.config is None else f"--config {options.config}"
     print(f"haproc log import {file} {where}")
@@ -89,7 +89,7 @@ async def import_(config: Config, options: argparse.Namespace) -> None:
 
 async def _import(config: Config, file: Path, log: MovableLog, store: KeyValueStore) -> None:
     contents = await import_log(file, log, store)
-    print(f"{config.log} goes on with what is in {file}: {told(contents)}")
+    print(f"{config.log} goes on with what is in {file}: {contents_text(contents)}")
     print("Start the HAProcs (haproc start).")
 
 
@@ -122,7 +122,7 @@ async def with_log(
         await log.close()
 
 
-def told(contents: Contents) -> str:
+def contents_text(contents: Contents) -> str:
     """Return the content of a file, for people."""
     return (
         f"{contents.records:,} records, offsets from {contents.start} to {contents.end}, "

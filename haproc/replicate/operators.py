@@ -186,7 +186,7 @@ class Operators:
         trouble = self._core.troubles.of(offset)
         assert trouble is not None
         trouble.retry()
-        self._core.tell_stuck()
+        self._core.update_stuck()
         return {"cluster": self._core.me, "offset": offset, "done": advice.text}
 
     async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
@@ -311,10 +311,10 @@ class Operators:
     ) -> Mapping[str, Json]:
         """Restore this empty cluster from the backup with this offset; -1: from the newest."""
         self._check_name(cluster)
-        told = await self._restorer.ask(source, offset, verify=verify)
-        if told["state"] == RestoreState.ASKED:
+        answer = await self._restorer.ask(source, offset, verify=verify)
+        if answer["state"] == RestoreState.ASKED:
             self.on_rebuild()
-        return told
+        return answer
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
         """Replace tables of this cluster with another cluster's, at a new `Copy` record."""

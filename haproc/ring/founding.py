@@ -50,9 +50,9 @@ def marks_of(ring: str, commits: Iterable[Commit]) -> list[Mark]:
     """Return the transaction markers of a ring's logs among the commits of a table."""
     found = []
     for commit in commits:
-        told = mark_in(commit.note)
-        if told is not None and told[0].rpartition(".")[0] == ring:
-            found.append(Mark(*told, commit.at_ms, commit.operation == OPERATION))
+        marker = mark_in(commit.note)
+        if marker is not None and marker[0].rpartition(".")[0] == ring:
+            found.append(Mark(*marker, commit.at_ms, commit.operation == OPERATION))
     return found
 
 

@@ -172,7 +172,7 @@ class BeginningIds:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSettings:
+class KnownSettings:
     """Spark's answer to a question about settings, and the session's epoch when it came.
 
     ``still`` returns True if no statement has begun to change the session since the question.
@@ -203,7 +203,7 @@ class ClientSession:
     """Objects that only this Spark session has: checkpoints and models, by their ids."""
     begun: str = ""
     """As in `StoredSession`: it differs in another session of the same id."""
-    known_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
+    known_settings: dict[bytes, KnownSettings] = field(default_factory=dict)
     """Answers about settings, by the question: a serialized ConfigRequest."""
     used_at: float = 0.0
     used_hour: int | None = None

@@ -233,8 +233,8 @@ class Assurance:
                 known = self._reported.get(peer)
                 seen = known.seen if known is not None else ""
                 try:
-                    told = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-                    self._reported[peer] = told
+                    answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
+                    self._reported[peer] = answer
                 except PeerUnavailableError:
                     await asyncio.sleep(self._interval_s)
                     continue
@@ -348,7 +348,7 @@ async def _over_at(core: Core, peer: str, offset: int) -> None:
     seen = ""
     with suppress(PeerUnavailableError):
         while True:
-            told = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-            if told.state not in SERVING or told.applied(offset):
+            answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
+            if answer.state not in SERVING or answer.applied(offset):
                 return
-            seen = told.seen
+            seen = answer.seen

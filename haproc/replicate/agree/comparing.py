@@ -237,10 +237,10 @@ class Verifier:
             now = core.condition
             return _ClusterState(now.applying, now.state.value, now.reason, self._foreign.json())
         try:
-            told = await core.peers.status(name, core.timeouts.peer_s)
+            status = await core.peers.status(name, core.timeouts.peer_s)
         except PeerUnavailableError as error:
             return _ClusterState(False, "-", f"no answer: {error}")
-        return _ClusterState(told.applying, told.state.value, told.reason, told.foreign)
+        return _ClusterState(status.applying, status.state.value, status.reason, status.foreign)
 
     def _findings(self, offset: int) -> Findings:
         marker = self._markers[offset]
@@ -256,7 +256,9 @@ class Verifier:
             names = listed_names(findings.different(core.me))
             core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=names))
         if findings.tied:
-            what = "; ".join(_told(table, findings.differing[table]) for table in findings.tied)
+            what = "; ".join(
+                _difference_text(table, findings.differing[table]) for table in findings.tied
+            )
             logger.error("offset %d: clusters differ, nothing says who is wrong: %s", offset, what)
             brief = what if what == shortened(what) else listed_names(findings.tied)
             core.undecided(Undecided(offset, Cause.TABLES, brief))
@@ -304,7 +306,7 @@ class Verifier:
         }
 
 
-def _told(table: str, held: Mapping[str, str]) -> str:
+def _difference_text(table: str, held: Mapping[str, str]) -> str:
     return f"{table}: " + ", ".join(f"{name} has {what}" for name, what in held.items())
 
 
@@ -422,16 +424,16 @@ class Comparison:
     async def _outcome_of(self, peer: str, offset: int, facts: Facts) -> str | None:
         """Return a peer's outcome; None if it is not known yet, empty if the peer skipped it."""
         try:
-            told = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
+            outcome = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
-        if told.assumed and facts.unmarked:
+        if outcome.assumed and facts.unmarked:
             return None  # not proven: DDL that was in doubt may have failed ("already exists")
-        match told.status:
+        match outcome.status:
             case OutcomeStatus.APPLIED.value:
                 return OutcomeStatus.APPLIED.value
             case OutcomeStatus.FAILED.value:
-                return _word(told.error_class, told.sqlstate)
+                return _word(outcome.error_class, outcome.sqlstate)
             case OutcomeStatus.SKIPPED.value:
                 return ""
             case _:

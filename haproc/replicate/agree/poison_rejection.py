@@ -263,7 +263,7 @@ class PoisonRejection:
             word = core.log_state.failure_votes.valid_votes(offset)[core.me][1]
             if word.wish < 0:
                 trouble = core.troubles.stands(offset, word.error)
-                core.tell_stuck()
+                core.update_stuck()
                 await self._rest(offset, op, trouble)
                 if self._over(offset) or (self.open_revoke(offset) is not None and tried is None):
                     continue

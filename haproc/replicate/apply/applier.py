@@ -161,12 +161,14 @@ class Applier:
             # The tables may not show a later process that it was applied. So clients are answered
             # when the progress is durable: what is in doubt after a crash was not acknowledged.
             await self._done(unit)
-            self._tell(unit, outcome, follow_up)
+            self._answer_requests(unit, outcome, follow_up)
         else:
-            self._tell(unit, outcome, follow_up)
+            self._answer_requests(unit, outcome, follow_up)
             await self._done(unit)
 
-    def _tell(self, unit: Unit, outcome: OperationOutcome, follow_up: FollowUp | None) -> None:
+    def _answer_requests(
+        self, unit: Unit, outcome: OperationOutcome, follow_up: FollowUp | None
+    ) -> None:
         """Give the outcome to the waiting requests: at once, or after the peers were asked."""
         if follow_up is not None:
             self._core.tasks.spawn(_task(follow_up))
@@ -312,12 +314,12 @@ class Applier:
         if error.kind is ErrorKind.AVAILABILITY:
             core.health.suspect(error.message)
         trouble = core.troubles.failed(unit.offsets, error, counts=counts)
-        self._core.tell_stuck()
+        self._core.update_stuck()
         return trouble
 
     def _trouble_over(self, unit: Unit, apart: bool) -> None:
         if self._core.troubles.over(unit.offsets, apart=apart):
-            self._core.tell_stuck()
+            self._core.update_stuck()
 
     async def _judged(self, unit: Unit, error: EngineError) -> OperationOutcome | EngineError:
         """Return the outcome after an application error, or an error that makes it doubtful.

@@ -31,12 +31,12 @@ from haproc.replicate.compose.terms import (
     Cell,
     Change,
     Changed,
+    Expression,
     Given,
     Inserted,
     Key,
     Merged,
     Own,
-    Said,
     Sets,
     Term,
     bound,
@@ -210,12 +210,12 @@ class ComposedWindow:
         types = dict(change.source)
         if change.whole and types.keys() != self.types.keys():
             raise _Unfit
-        said = (*(change.sets or ()), *change.row)
-        pieces = sum(len(value) for _, value in said)
-        self._spend(len(change.rows) * (len(types) + len(said) + pieces // PIECES_PER_CELL))
+        pairs = (*(change.sets or ()), *change.row)
+        pieces = sum(len(value) for _, value in pairs)
+        self._spend(len(change.rows) * (len(types) + len(pairs) + pieces // PIECES_PER_CELL))
         held = {name: (Given(on),) for name, on in zip(change.columns, change.on, strict=True)}
         # Setting a key column to the column that it is compared with changes nothing.
-        sets = tuple((name, said) for name, said in change.sets or () if said != held.get(name))
+        sets = tuple((name, new) for name, new in change.sets or () if new != held.get(name))
         effects: dict[Key, _Effect] = {}
         unmatched = []
         for cells in change.rows:
@@ -290,21 +290,21 @@ class ComposedWindow:
         """
         if any(name in keys for name, _ in sets):
             raise _Unfit
-        return {name: self._value(name, said, given, types) for name, said in sets}
+        return {name: self._value(name, expression, given, types) for name, expression in sets}
 
     def _value(
-        self, name: str, said: Said, given: Mapping[str, Cell], types: Mapping[str, str]
+        self, name: str, expression: Expression, given: Mapping[str, Cell], types: Mapping[str, str]
     ) -> Term:
         type_text = self._plain(name)
-        alone = said[0] if len(said) == 1 else None
+        alone = expression[0] if len(expression) == 1 else None
         if isinstance(alone, Given):
             alone = given[alone.name]
         if isinstance(alone, Cell):
             return self._constant(name, alone)
-        for piece in said:
+        for piece in expression:
             if isinstance(piece, Own):
                 self._plain(piece.name)
-        return stored(bound(settled(said, self.types, types), given, types), type_text)
+        return stored(bound(settled(expression, self.types, types), given, types), type_text)
 
     def _news(
         self, sets: State, effect: RowEffect, rows: Sequence[Row]
