@@ -79,13 +79,13 @@ def _describe(admin: Any, topic: str) -> dict[str, Any] | None:
 
 def _create(clients: Clients, admin: Any, purpose: Purpose) -> None:
     topic, options = clients.topic, clients.options
-    wish = {
+    requested = {
         "num_partitions": purpose.partitions,
         "replication_factor": options.replication_factor,
         "configs": {**needed(options, purpose), **purpose.tuning},
     }
     try:
-        admin.create_topics({topic: wish})
+        admin.create_topics({topic: requested})
         _logger.info("topic %s was created", topic)
     except kafka_errors.TopicAlreadyExistsError:
         pass  # Another process was first; its topic is checked like any other.

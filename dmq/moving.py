@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from dmq.key_value import KEY_PREFIX, KeyValueStore, Origin, Standing, origin_of, remember
+from dmq.key_value import KEY_PREFIX, KeyValueStore, MoveState, Origin, origin_of, remember
 from dmq.log import FILLER, FILLER_STORED, Cursor, LogCorruptError, LogError, MovableLog, encode
 
 MAGIC: Final = b"DMQ log 1\n"
@@ -261,7 +261,7 @@ async def import_log(path: Path, log: MovableLog, store: KeyValueStore) -> Conte
     contents = read_contents(path)
     by = f"haproc log import of {path.name}"
     await check_new(log, store)
-    await remember(log, store, Origin(Standing.HALF, by=by))
+    await remember(log, store, Origin(MoveState.HALF, by=by))
     await log.begin_at(contents.start)
     await log.refill(contents.end, lambda: _batches(path))
     for frame in frames(path):
@@ -270,7 +270,7 @@ async def import_log(path: Path, log: MovableLog, store: KeyValueStore) -> Conte
     for frame in frames(path):
         if isinstance(frame, Reader):
             await log.commit_cursor(frame.name, Cursor(frame.offset, frame.note, frame.epoch))
-    await remember(log, store, Origin(Standing.WHOLE, contents.identity, by))
+    await remember(log, store, Origin(MoveState.WHOLE, contents.identity, by))
     return contents
 
 
@@ -280,9 +280,9 @@ async def check_new(log: MovableLog, store: KeyValueStore, *, resumed: str = "")
     ``resumed``: a command that may have been interrupted in this log before, and can be repeated.
     """
     origin = await origin_of(log, store)
-    if resumed and origin.standing is Standing.HALF and origin.by == resumed:
+    if resumed and origin.standing is MoveState.HALF and origin.by == resumed:
         return
-    if origin.standing is Standing.HALF:
+    if origin.standing is MoveState.HALF:
         raise LogError(
             f"this log is not whole: {origin.by} was cut off. Remove it and its store (SQLite: the "
             "file, the one with -store behind its name, and what lies beside them; Kafka: the "

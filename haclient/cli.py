@@ -199,7 +199,7 @@ class Runner:
         if self.quiet or self.muted:
             return
         if self._waiting is not None:
-            self._waiting.say(text)
+            self._waiting.print_line(text)
         else:
             print(text, file=sys.stderr, flush=True)
 

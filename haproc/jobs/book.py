@@ -234,7 +234,7 @@ class JobTokens:
             self._looks.popitem(last=False)
         return by
 
-    def standing(self, token: str) -> AttemptAuthorization:
+    def authorization_of(self, token: str) -> AttemptAuthorization:
         """Return the authorization that this token gives."""
         return AttemptAuthorization(token, self)
 

@@ -154,7 +154,7 @@ def build_jobs(
     names = [cluster.name for cluster in config.clusters]
 
     def peers() -> tuple[dict[str, str | None], frozenset[str]]:
-        return incarnations(members), members.unheard()
+        return incarnations(members), members.unjudged()
 
     def relay(addresses: Sequence[DoorAddress]) -> Relay:
         def worth_trying() -> list[DoorAddress]:

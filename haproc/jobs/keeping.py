@@ -36,7 +36,7 @@ class RingView:
     """The ring as a HAProc sees it at a moment.
 
     ``alive``: the incarnation of each peer that any HAProc receives messages from, None if it is
-    not reported yet; ``unheard``: peers whose state cannot be known yet; ``here``: the attempts
+    not reported yet; ``unjudged``: peers whose state cannot be known yet; ``here``: the attempts
     that run here; ``serving``: True if this HAProc may take jobs; ``room``: the number of jobs that
     it may start.
     """
@@ -44,7 +44,7 @@ class RingView:
     me: str
     incarnation: str
     alive: Mapping[str, str | None]
-    unheard: frozenset[str]
+    unjudged: frozenset[str]
     here: frozenset[str]
     serving: bool
     room: int
@@ -55,7 +55,7 @@ def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
     """True if this incarnation of a HAProc is gone."""
     if cluster == seen.me:
         return incarnation != seen.incarnation
-    if cluster in seen.unheard:
+    if cluster in seen.unjudged:
         return False
     if cluster not in seen.alive:
         return True

@@ -188,14 +188,14 @@ class Runner:
 
     def _seen(self) -> RingView:
         around = self._around
-        alive, unheard = around.peers()
+        alive, unjudged = around.peers()
         room = self._settings.running_max - len(self._here)
         serving = around.serving() and not self._closing
         return RingView(
             around.me,
             around.incarnation,
             alive,
-            unheard,
+            unjudged,
             frozenset(self._here),
             serving,
             room,

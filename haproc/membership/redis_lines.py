@@ -368,9 +368,9 @@ class RedisLines:
     def _publish(self) -> None:
         if not self._channel.ready or self._beat is None:
             return
-        number, heard = self._exchange.publish(self._loop.time())
+        number, received = self._exchange.publish(self._loop.time())
         identity = (self._cluster, self._incarnation)
-        envelope = Envelope(*identity, number, heard, self._url, self._beat, self._report)
+        envelope = Envelope(*identity, number, received, self._url, self._beat, self._report)
         self._published = self._seal.close(envelope)
         self._channel.publish(self._published, keep=self._report is not None)
         self._tally.published += 1

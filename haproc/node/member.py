@@ -97,16 +97,16 @@ class LocalMember:
 
 def build_member(config: Config, world: World, observers: Observers | None = None) -> LocalMember:
     """Build a member; it does nothing before it is started."""
-    members, told = world.members, observers or Observers()
+    members, callbacks = world.members, observers or Observers()
 
     def state_changed(state: State, reason: str) -> None:
         members.state_changed()
-        told.on_state(state, reason)
+        callbacks.on_state(state, reason)
 
     def follow(roster: Sequence[Member]) -> None:
         known = with_own_addresses(roster, founders(config))
         members.follow(known)
-        told.on_members(known)
+        callbacks.on_members(known)
 
     order = tuple(cluster.name for cluster in config.clusters)
     storage = {cluster.name: cluster.storage for cluster in config.clusters if cluster.storage}
@@ -115,7 +115,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
         Reached(world.log, world.engine, world.peers, world.trace, storage, world.unix_ms),
         config.limits,
         config.timeouts,
-        Listeners(state_changed, told.on_applied, members.report_now),
+        Listeners(state_changed, callbacks.on_applied, members.report_now),
         guard_always=config.writes.guard_always,
     )
     replica = Replica(core, ForeignWatch(core, world.store, config.on_foreign_write), follow)
@@ -123,7 +123,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
     member = LocalMember(
         members,
         replica,
-        Assurance(core, config.writes, config.membership, members.places, told.on_waited),
+        Assurance(core, config.writes, config.membership, members.places, callbacks.on_waited),
         Trimmer(
             core,
             replica.admission,

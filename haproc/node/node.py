@@ -260,7 +260,7 @@ class Node:
         )
         status.behind(lambda: doors.clients.is_open)
         if doors.connect is not None:
-            status.tells_of(doors.connect.figures)
+            status.reports_connect(doors.connect.figures)
         if jobs is not None:
             status.counts(jobs.runner)
         await doors.clients.start()

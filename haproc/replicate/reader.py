@@ -214,7 +214,7 @@ class Reader:
     async def _look_ahead(self) -> None:
         """Read on for control records only, until there is room again."""
         core = self._core
-        position = core.watermarks.heard_to
+        position = core.watermarks.known_to
         entries = await core.own_log.read_log(position)
         for entry in entries:
             if entry.record.kind == OPERATION:

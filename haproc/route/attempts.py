@@ -374,7 +374,7 @@ class Attempts:
     async def _read(self, end: int) -> None:
         """Wait until the log is read up to ``end``; raises RequestError."""
         append_s = self._core.timeouts.append_s
-        if not await self._replica.admission.heard_up_to(end, append_s):
+        if not await self._replica.admission.wait_read_to(end, append_s):
             raise RequestError(
                 FailureKind.AVAILABILITY,
                 f"cluster {self._core.me} has not read the log to its end: whether it holds the "

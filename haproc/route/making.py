@@ -205,7 +205,7 @@ class Making:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
         made = await self._operation(understood)
         assert not made.statement.rules, "the rules decide before anything is appended"
-        standing, operation = understood.request.standing, made.operation
+        authorization, operation = understood.request.authorization, made.operation
         redefines = await by_size(
             operation.size_bytes,
             redefined_by,
@@ -214,14 +214,14 @@ class Making:
             writes_known=made.writes_known,
         )
         operation = replace(operation, redefines=redefines)
-        if standing is None:
+        if authorization is None:
             return replace(made, operation=operation)
         analyzed_to = operation.analyzed_to
         if analyzed_to is None:
             analyzed_to = (await self._ground(frozenset())).low
         # Last: a later fence of the authorization then has an offset above what is applied here.
-        await standing.check()
-        rests_on = operation.rests_on | {standing.name}
+        await authorization.check()
+        rests_on = operation.rests_on | {authorization.name}
         operation = replace(operation, analyzed_to=analyzed_to, rests_on=rests_on)
         return replace(made, operation=operation)
 

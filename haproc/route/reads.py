@@ -109,7 +109,7 @@ class Reads:
         self._counts = counts
         self._log_end = LogEnd(replica.read_end)
 
-    async def elsewhere(
+    async def from_cache_or_peer(
         self,
         request: Request,
         held: Callable[[], Answer | None] = lambda: None,

@@ -196,7 +196,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
         self: FailureVotes, offset: int, op_id: str, by: tuple[str, int], *rest: Any
     ) -> object:
         read_to, _, absent = rest
-        return original(self, offset, op_id, by, read_to, self.standing_votes(offset), absent)
+        return original(self, offset, op_id, by, read_to, self.valid_votes(offset), absent)
 
     patch.setattr(FailureVotes, "abandon", alone)
 

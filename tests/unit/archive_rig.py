@@ -32,7 +32,7 @@ class Peer:
 class Heard:
     """The log has been read by the member."""
 
-    async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
+    async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
         return True
 
 

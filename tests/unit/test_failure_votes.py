@@ -72,7 +72,7 @@ class Life:
 
     @property
     def stands(self) -> bool:
-        return self.cluster in self.words.standing_votes(AT)
+        return self.cluster in self.words.valid_votes(AT)
 
     @property
     def fenced(self) -> bool:
@@ -122,7 +122,7 @@ class Ring(RuleBasedStateMachine):
                 self.committed.add(life.cluster)
         elif life.cluster not in self.committed and not life.given_up and not life.fenced:
             waits = life.withdrawn_at is not None and life.read_to <= life.withdrawn_at
-            if not life.stands and not waits and life.words.wish(AT) is None:
+            if not life.stands and not waits and life.words.open_revoke(AT) is None:
                 life.running, life.failed = True, False
 
     @precondition(lambda self: self.lives)
@@ -153,7 +153,7 @@ class Ring(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, settles: bool) -> None:
         """Say that it is not committed, which comes late; or that it is, or goes on."""
         life = data.draw(st.sampled_from(self.lives))
-        wish = life.words.wish(AT)
+        wish = life.words.open_revoke(AT)
         if wish is None or life.running or life.fenced:
             return
         done = life.cluster in self.committed
@@ -194,7 +194,7 @@ class Ring(RuleBasedStateMachine):
 
 def answer_of(life: Life) -> FailureVote:
     """Return a process's answer to who wants the operation back."""
-    wish = life.words.wish(AT)
+    wish = life.words.open_revoke(AT)
     assert wish is not None
     return FailureVote(AT, "x", life.cluster, life.epoch, "it is to be taken back", wish[0])
 
@@ -288,7 +288,7 @@ def away_ones_ignored(patch: pytest.MonkeyPatch) -> None:
         self: FailureVotes, offset: int, op_id: str, by: tuple[str, int], *rest: Any
     ) -> object:
         read_to, _, absent = rest
-        return original(self, offset, op_id, by, read_to, self.standing_votes(offset), absent)
+        return original(self, offset, op_id, by, read_to, self.valid_votes(offset), absent)
 
     patch.setattr(FailureVotes, "abandon", alone)
 

@@ -168,7 +168,7 @@ def test_attempt_of_a_haproc_that_is_gone_is_replaced_or_lost() -> None:
     for gone in (seen(alive={}), seen(alive={"a": "a2"})):
         assert steps([once], gone) == [(Step.START, once)]
         assert steps([last], gone) == [(Step.LOST, last)]
-    for there in (seen(), seen(alive={"a": None}), seen(alive={}, unheard=frozenset("a"))):
+    for there in (seen(), seen(alive={"a": None}), seen(alive={}, unjudged=frozenset("a"))):
         assert steps([once], there) == []
     assert steps([last], seen(alive={}, serving=False)) == []
 

@@ -151,11 +151,11 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
 
             def is_heard() -> bool:
                 members.heartbeat(heard)
-                return members.peers()["a"].standing is PeerStatus.HEARD
+                return members.peers()["a"].status is PeerStatus.REACHABLE
 
             await until(is_heard)
             await until(lambda: rig.members.beats[-1].hears == ("a",))
-            await until(lambda: members.peers()["a"].standing is PeerStatus.DOWN)
+            await until(lambda: members.peers()["a"].status is PeerStatus.DOWN)
             await until(lambda: members.given_up("a"))
             assert b.why == []
             task.cancel()

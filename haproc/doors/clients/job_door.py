@@ -80,7 +80,7 @@ class JobDoor:
         if key is not None:
             reading.check_identifier(key, IDEMPOTENCY_KEY)
         by = request[ADMITTED]
-        if by.issued and by.standing is not None:
+        if by.issued and by.authorization is not None:
             # Otherwise its rights would outlive the provider's grant for ever, from job to job.
             raise refused(
                 ErrorClass.FORBIDDEN,

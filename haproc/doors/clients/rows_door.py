@@ -115,7 +115,7 @@ class RowsDoor:
             age_s=age_s,
             arrived_s=arrived_s,
             rights=request[ADMITTED].rights,
-            standing=request[ADMITTED].standing,
+            authorization=request[ADMITTED].authorization,
         )
 
     async def _body(self, request: web.Request, form: Form) -> tuple[bytes | SpooledBody, str]:

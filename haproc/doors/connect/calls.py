@@ -58,7 +58,7 @@ class Call:
 
     ``names``: the names by which its client knows its session, the same at every HAProc of the
     ring. ``metadata``: the request's metadata texts, by name. ``held`` counts the request's bytes
-    in memory. ``standing``: the authorization of the call, if that may end.
+    in memory. ``authorization``: the authorization of the call, if that may end.
     """
 
     rpc: str
@@ -67,7 +67,7 @@ class Call:
     metadata: Mapping[str, str]
     held: Held
     rights: Rights = UNBOUNDED
-    standing: Authorization | None = None
+    authorization: Authorization | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Boundary:
                     "SESSION_CHANGED", "the session that the client has seen is another server's"
                 )
             by = shown.by
-            yield Call(shown.rpc, user, names, shown.metadata, held, by.rights, by.standing)
+            yield Call(shown.rpc, user, names, shown.metadata, held, by.rights, by.authorization)
 
     async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:
         """End the call with the client's error; raises gRPC's own exception."""

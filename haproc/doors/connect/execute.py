@@ -150,7 +150,7 @@ class Executing:
         if (change := _change_in(plan_request.statement)) is not None:
             rows = await self._change_options(call, session, change)
             if change.key:
-                for response in _told(plan_request, [messages.settings_rows(rows)]):
+                for response in _ring_responses(plan_request, [messages.settings_rows(rows)]):
                     yield response
                 return
         wanted = self._request(call, session, operation_id, plan_request.statement, age_s)
@@ -326,7 +326,7 @@ class Executing:
             age_s=age_s,
             arrived_s=asyncio.get_running_loop().time(),
             rights=call.rights,
-            standing=call.standing,
+            authorization=call.authorization,
         )
 
     async def _opened(self, packed: bytes) -> tuple[bytes, Any, PlanReading]:
@@ -417,13 +417,13 @@ def _change_in(statement: Sent) -> options.OptionChange | None:
 
 async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
     """Yield the ring's responses: the rows of a root, a relation for a SQL command."""
-    for response in _told(plan_request, [chunk async for chunk in answer.result]):
+    for response in _ring_responses(plan_request, [chunk async for chunk in answer.result]):
         yield response
     if answer.observed:
         yield messages.observed(answer.observed)
 
 
-def _told(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
+def _ring_responses(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
     data = [chunk.data for chunk in chunks]
     if plan_request.is_root:
         yield messages.schema(data)

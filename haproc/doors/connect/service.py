@@ -30,7 +30,7 @@ from haproc.engine.confs import POOL
 from haproc.engine.rewriting import to_client, with_operation
 from haproc.failure import ErrorClass, refused
 from haproc.route.offload import Texts, plan_work
-from haproc.sessions.client import ClientSession, ToldSettings
+from haproc.sessions.client import ClientSession, KnownSettings
 from haproc.sessions.durable import PIECE_BYTES_MAX
 from haproc.sessions.journal import ArtifactEntry, ConfEntry
 from haproc.statements.registry import Registry
@@ -213,7 +213,7 @@ class ConnectService:
         if is_short and operation.WhichOneof("op_type") != "get_all":
             if len(session.known_settings) >= SETTINGS_KEPT_MAX:
                 session.known_settings.clear()
-            session.known_settings[request] = ToldSettings(response, epoch, still)
+            session.known_settings[request] = KnownSettings(response, epoch, still)
         return response
 
     async def _set(

@@ -197,7 +197,7 @@ async def _donor(core: Core, wanted: str) -> str:
         raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {wanted}")
     found = []
     for name in (wanted,) if wanted else core.members.peers:
-        state = await standing_of(core, name)
+        state = await state_of_peer(core, name)
         if state == State.READY.value:
             return name
         found.append(f"{name} {state}")
@@ -211,12 +211,12 @@ async def _donor(core: Core, wanted: str) -> str:
 async def ready_peer(core: Core) -> str | None:
     """Return a peer that can be copied, the next one in ring order; None if none can."""
     for name in core.members.peers:
-        if await standing_of(core, name) == State.READY.value:
+        if await state_of_peer(core, name) == State.READY.value:
             return name
     return None
 
 
-async def standing_of(core: Core, peer: str) -> str:
+async def state_of_peer(core: Core, peer: str) -> str:
     """Return a peer's state, or that it does not answer."""
     try:
         status = await core.peers.status(peer, core.timeouts.peer_s)

@@ -172,11 +172,11 @@ def describe(outcome: OperationOutcome) -> PeerOutcome:
     status, failure = outcome.status.value, outcome.failure
     if failure is None:
         return PeerOutcome(status, outcome.assumed)
-    said = (failure.error_class, failure.sqlstate, failure.message)
-    return PeerOutcome(status, outcome.assumed, *said)
+    error = (failure.error_class, failure.sqlstate, failure.message)
+    return PeerOutcome(status, outcome.assumed, *error)
 
 
-def _words(told: PeerOutcome) -> str:
-    if told.status == OutcomeStatus.FAILED:
-        return f"failed: {told.error_class}: {told.message}"
-    return told.status
+def _words(outcome: PeerOutcome) -> str:
+    if outcome.status == OutcomeStatus.FAILED:
+        return f"failed: {outcome.error_class}: {outcome.message}"
+    return outcome.status
