@@ -70,7 +70,7 @@ class Recent:
                 self._size += len(value)
             self._shrink()
 
-    def kept_records(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
+    def find_kept_records(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
         """Return the kept records from ``start`` on; none if that one is not kept."""
         with self._lock:
             index = start - self._first
@@ -307,7 +307,7 @@ class TopicReader:
     # -- reading ---------------------------------------------------------------------------
 
     def _read(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
-        stored = self._recent.kept_records(start, records_max)
+        stored = self._recent.find_kept_records(start, records_max)
         if not stored:
             if start >= self._end_seen:
                 end = self._end()
