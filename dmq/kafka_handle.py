@@ -232,7 +232,7 @@ class TopicHandle:
         clients.check()
         appender = Appender(clients, on_stored)
         opening = Worker("dmq-kafka-open")
-        given_up = threading.Event()
+        cancelled = threading.Event()
 
         def connect() -> TopicAdmin:
             admin = open_topic(clients, purpose)
@@ -241,7 +241,7 @@ class TopicHandle:
             except BaseException:
                 admin.close()
                 raise
-            if given_up.is_set():
+            if cancelled.is_set():
                 admin.close()
             return admin
 
@@ -249,7 +249,7 @@ class TopicHandle:
             doing = f"opening topic {url.topic} at {', '.join(url.servers)}"
             admin = await opening.call(connect, OPEN_TIMEOUT_S, doing)
         except BaseException:
-            given_up.set()
+            cancelled.set()
             appender.stop()
             raise
         finally:

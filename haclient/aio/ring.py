@@ -319,7 +319,7 @@ def _answered(end: _End[T]) -> bool:
 
 def _given_up(action: GiveUp, last: Failure, request_id: str) -> DatabaseError:
     unknown = action.outcome is Outcome.UNKNOWN
-    because = f"; the last one said: {last.message}" if last.message else ""
+    because = f"; the last one answered: {last.message}" if last.message else ""
     failure = Failure(
         kind=FailureKind.AVAILABILITY,
         message=f"{action.reason.value}{because}",

@@ -68,7 +68,7 @@ class KafkaInOneLine(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         more = f" ({self._left_out} more such messages since)" if self._left_out else ""
         cause = f": {type(error).__name__}: {error}" if error is not None else ""
-        record.msg, record.args = f"the Kafka client says: {text}{cause}{more}", None
+        record.msg, record.args = f"the Kafka client reports: {text}{cause}{more}", None
         record.name, record.levelno, record.levelname = "dmq", logging.WARNING, "WARNING"
         record.exc_info = record.exc_text = record.stack_info = None
         self._last, self._left_out = record.created, 0

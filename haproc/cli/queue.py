@@ -312,7 +312,7 @@ def _print_findings(found: Mapping[str, Any]) -> None:
         each["finding"] == Finding.DIFFERENT for each in clusters.values()
     ):
         print(
-            "\nno majority says which of them is right, so all go on serving; "
+            "\nno majority shows which of them is right, so all go on serving; "
             "haproc verify --trust NAME decides"
         )
     for name, each in clusters.items():

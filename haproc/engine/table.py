@@ -323,7 +323,7 @@ def _late(timeout_s: float, *, is_held: bool) -> EngineError:
     message = f"The cluster did not answer within {timeout_s} s"
     if not is_held:
         return EngineError(ErrorKind.AVAILABILITY, message, error_class="DEADLINE_EXCEEDED")
-    message += ": tasks of statements that were given up hold its cores, until Spark has ended them"
+    message += ": tasks of cancelled statements hold its cores, until Spark has ended them"
     return EngineError(ErrorKind.AVAILABILITY, message, error_class=ErrorClass.CORES_HELD)
 
 

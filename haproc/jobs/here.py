@@ -118,7 +118,7 @@ def incarnations(members: Members) -> dict[str, str | None]:
     return {
         name: peer.beat.incarnation if peer.beat is not None else None
         for name, peer in members.judged().items()
-        if not members.given_up(name)
+        if not members.is_gone(name)
     }
 
 

@@ -112,9 +112,9 @@ class Members:
         """Return the peers that this process cannot judge yet because it just began."""
         return self._view.unjudged(self._clock())
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         """True if no HAProc has received anything from a peer for a whole window."""
-        return self._view.given_up(peer, self._clock())
+        return self._view.is_gone(peer, self._clock())
 
     def ready(self) -> frozenset[str]:
         """Return the live peers that report READY."""

@@ -274,7 +274,7 @@ class RingView:
         """Return the peers that are up now, for this HAProc's own heartbeats."""
         return tuple(name for name, peer in self.peers.items() if peer.detector.is_up(now_s))
 
-    def given_up(self, name: str, now_s: float) -> bool:
+    def is_gone(self, name: str, now_s: float) -> bool:
         """True if a peer is down and was silent for a window: requests are useless.
 
         Also True for a peer that the ring no longer has.

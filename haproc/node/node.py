@@ -222,7 +222,7 @@ class Node:
         self, opened: Opened, engine: Engine, rules: Rules, presence: Presence
     ) -> ExitCode:
         config, name, metrics = self._config, self._name, self._metrics
-        peers = HttpPeers(self._peers, presence.members.given_up)
+        peers = HttpPeers(self._peers, presence.members.is_gone)
         trace, members = trace_from(os.environ), presence.members
         world = World(opened.log, opened.store, engine, peers, members, trace)
         member = build_member(

@@ -50,7 +50,7 @@ class SettingsSource(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def given_up(self, peer: str) -> bool: ...
+    def is_gone(self, peer: str) -> bool: ...
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]: ...
 
@@ -95,7 +95,7 @@ class DriftWatch:
     async def look(self) -> None:
         """Read the settings of the peers and the own server, and compare; raises EngineError."""
         names = self._peers.names
-        asked = [name for name in names if not self._peers.given_up(name)]
+        asked = [name for name in names if not self._peers.is_gone(name)]
         answers = await asyncio.gather(*(self._ask(name) for name in asked))
         known = {
             name: reported or self._reported.get(name)

@@ -273,7 +273,7 @@ class Examination(Statement):
 
     def _metadata(self, node: Node) -> Iterator[Finding]:
         if node["name"] == "_metadata" and "file_path" in (node.type or ""):
-            yield self.finding(node, "tells how each cluster has laid out its files")
+            yield self.finding(node, "shows how each cluster has laid out its files")
 
     def _invoked(self, node: Node) -> Iterator[Finding]:
         if (node["staticObject"], node["functionName"]) not in known.INVOKED:

@@ -246,7 +246,7 @@ class Operators:
             if name not in core.members.peers:
                 raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
             copies = await state_of_peer(core, name) == State.COPYING.value
-            if not core.peers.given_up(name) and not copies:
+            if not core.peers.is_gone(name) and not copies:
                 raise refused(
                     ErrorClass.NOT_NOW,
                     f"cluster {name} answers: it can itself report what it has applied",

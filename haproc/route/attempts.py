@@ -406,4 +406,4 @@ def _of_attempt(request: Request, error: RequestError) -> RequestError:
 
 def _log_away(error: Exception, outcome: WriteOutcome) -> RequestError:
     hint = "ask the next HAProc with the same request_id"
-    return log_unavailable("the log did not tell its end", error, hint, outcome)
+    return log_unavailable("the log did not report its end", error, hint, outcome)

@@ -210,8 +210,8 @@ class Counts(Protocol):
         """Count an answer to a query that may use the cache: hit, kept, or not_kept."""
         ...
 
-    def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """Report the kept answers, their bytes, and the numbers given up by reason."""
+    def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
+        """Report the kept answers, their bytes, and the numbers evicted by reason."""
         ...
 
 
@@ -221,8 +221,8 @@ class NoCounts:
     def cached(self, outcome: str) -> None:
         """Count an answer by its outcome."""
 
-    def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """Report the kept answers, their bytes, and the numbers given up by reason."""
+    def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
+        """Report the kept answers, their bytes, and the numbers evicted by reason."""
 
 
 def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
@@ -326,7 +326,7 @@ class Caching:
                 "hit" if cache_report.hit else "kept" if cache_report.kept else "not_kept"
             )
             kept = self._kept
-            self._counts.cache(len(kept), kept.bytes_used, kept.given_up)
+            self._counts.cache(len(kept), kept.bytes_used, kept.evicted)
 
     def _wanted(self, understood: Understood) -> bool:
         return wanted(understood.request, understood.statement, self._limits.by_default)

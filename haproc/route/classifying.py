@@ -253,7 +253,7 @@ class Classifying:
             found = classify(_as_insert(table), context, self._rules)
         except RefusedError as error:
             raise refused(error) from error
-        assert isinstance(found, Classified), "its words tell"
+        assert isinstance(found, Classified), "its words show that"
         asynchronous = OperationClass.ASYNCHRONOUS
         return replace(found, kind=Kind.ROWS, operation_class=asynchronous, insert=None)
 

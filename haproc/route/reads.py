@@ -250,7 +250,7 @@ class Reads:
             async with asyncio.timeout_at(ends_at):
                 return await self._log_end.read_log_end()
         except (LogError, TimeoutError) as error:
-            what = f"the log did not tell its end, which {asked_for(wanted)} needs"
+            what = f"the log did not report its end, which {asked_for(wanted)} needs"
             hint = "ask the next HAProc with the same request_id, or with consistency session"
             raise log_unavailable(what, error, hint, WriteOutcome.NOT_SENT) from error
 

@@ -58,7 +58,7 @@ class Hits(Counted):
     def cached(self, outcome: str) -> None:
         self.hits += outcome == "hit"
 
-    def cache(self, answers: int, bytes_used: int, given_up: object) -> None:
+    def cache(self, answers: int, bytes_used: int, evicted: object) -> None:
         """Nothing is bounded here."""
 
 

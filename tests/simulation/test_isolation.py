@@ -35,7 +35,7 @@ def test_node_cut_off_is_isolated_and_returns_with_what_it_missed() -> None:
             await stage.submit("c", insert("lost", "t", "c"))
         # the others go on, and don't wait for it
         life = stage.node("a").life
-        assert life is not None and life.member.members.given_up("c")
+        assert life is not None and life.member.members.is_gone("c")
         outcome = await stage.submit("a", ddl("a", "more", "CREATE TABLE more (x)"))
         assert outcome.clusters == {"a": "applied", "b": "applied", "c": "queued"}
         await stage.submit("b", insert("missed", "t", "b"))

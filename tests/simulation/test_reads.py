@@ -269,7 +269,7 @@ def test_read_measured_by_the_log_is_refused_while_the_log_is_away() -> None:
         seen = SeenOffsets().after("b", report.after_offset)
         stage.ring.weather.log_away = True
         for level in (Consistency.BOUNDED, Consistency.LINEARIZABLE):
-            with pytest.raises(RequestError, match="the log did not tell its end"):
+            with pytest.raises(RequestError, match="the log did not report its end"):
                 await doors.ask("a", query(level))
         shown, _ = await doors.ask("a", query(Consistency.SESSION, seen))
         assert shown == {"mine"}

@@ -25,7 +25,7 @@ class Peer:
             raise PeerUnavailableError("away")
         return {offset: 100 + offset for offset in range(start, end) if offset % 2 == 0}
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         return False
 
 

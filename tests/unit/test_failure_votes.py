@@ -67,8 +67,8 @@ class Life:
         self.read_to = max(self.read_to, end)
 
     @property
-    def given_up(self) -> bool:
-        return self.words.given_up(AT) is not None
+    def abandoned(self) -> bool:
+        return self.words.abandoned(AT) is not None
 
     @property
     def stands(self) -> bool:
@@ -120,7 +120,7 @@ class Ring(RuleBasedStateMachine):
             life.running, life.failed = False, not commits
             if commits:
                 self.committed.add(life.cluster)
-        elif life.cluster not in self.committed and not life.given_up and not life.fenced:
+        elif life.cluster not in self.committed and not life.abandoned and not life.fenced:
             waits = life.withdrawn_at is not None and life.read_to <= life.withdrawn_at
             if not life.stands and not waits and life.words.open_revoke(AT) is None:
                 life.running, life.failed = True, False
@@ -139,7 +139,7 @@ class Ring(RuleBasedStateMachine):
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
         life = data.draw(st.sampled_from(self.lives))
-        if life.stands and life.withdrawn_at is None and not life.given_up:
+        if life.stands and life.withdrawn_at is None and not life.abandoned:
             life.withdrawn_at = self.append(VoteWithdrawal(AT, "x", life.cluster, life.epoch))
 
     @precondition(lambda self: self.lives)
@@ -186,10 +186,10 @@ class Ring(RuleBasedStateMachine):
     def nothing_committed_is_given_up(self) -> None:
         reader = Life("", -1)
         reader.read(self.log, self.end)
-        assert not (reader.given_up and self.committed), "committed, and given up"
+        assert not (reader.abandoned and self.committed), "committed, and given up"
         for life in self.lives:
             if life.read_to == self.end:
-                assert life.given_up == reader.given_up, "two readers do not agree"
+                assert life.abandoned == reader.abandoned, "two readers do not agree"
 
 
 def answer_of(life: Life) -> FailureVote:
@@ -220,7 +220,7 @@ def test_words_of_all_give_up_and_a_second_decision_changes_nothing() -> None:
     for _ in range(2):  # heard again, it says the same
         life.read_to = AT + 1
         life.read(ring.log, ring.end)
-        assert life.words.given_up(AT) == word
+        assert life.words.abandoned(AT) == word
 
 
 def test_abandon_is_void_once_members_changed_or_somebody_came_back() -> None:

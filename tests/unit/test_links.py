@@ -156,7 +156,7 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
             await until(is_heard)
             await until(lambda: rig.members.beats[-1].hears == ("a",))
             await until(lambda: members.peers()["a"].status is PeerStatus.DOWN)
-            await until(lambda: members.given_up("a"))
+            await until(lambda: members.is_gone("a"))
             assert b.why == []
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

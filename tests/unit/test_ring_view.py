@@ -69,7 +69,7 @@ def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_oth
     listener.go_on(0.4, beat("b", hears="c"), beat("c"))
     listener.go_on(3.0, beat("b", hears="c"))
     assert listener.status("c") is PeerStatus.UNREACHABLE and listener.view.peers["c"].alive
-    assert not listener.view.given_up("c", listener.now)
+    assert not listener.view.is_gone("c", listener.now)
     listener.view.heartbeat(beat("b"), listener.now)
     assert listener.view.confirm(listener.now) == ["c"]
     assert listener.status("c") is PeerStatus.DOWN
@@ -91,15 +91,15 @@ def test_view_peer_heard_once_is_not_called_gone_before_a_window_has_passed() ->
 
 def test_view_peer_given_up_after_a_whole_window() -> None:
     listener = Listener()
-    assert not listener.view.given_up("c", listener.now)
+    assert not listener.view.is_gone("c", listener.now)
     listener.go_on(0.4, beat("b"), beat("c"))
     listener.go_on(1.0, beat("b"))
     assert listener.status("c") is PeerStatus.DOWN
-    assert not listener.view.given_up("c", listener.now)
+    assert not listener.view.is_gone("c", listener.now)
     listener.go_on(RULES.window_s, beat("b"))
-    assert listener.view.given_up("c", listener.now)
-    assert not listener.view.given_up("b", listener.now)
-    assert listener.view.given_up("once-a-member", listener.now)
+    assert listener.view.is_gone("c", listener.now)
+    assert not listener.view.is_gone("b", listener.now)
+    assert listener.view.is_gone("once-a-member", listener.now)
 
 
 def test_view_after_a_pause_of_its_own_calls_nobody_down() -> None:
@@ -200,5 +200,5 @@ def test_view_follows_a_cluster_that_was_added_and_forgets_one_that_was_removed(
     listener.view.follow("bd", listener.now)
     assert sorted(listener.view.peers) == ["b", "d"]
     assert listener.status("b") is PeerStatus.REACHABLE and listener.status("d") is PeerStatus.DOWN
-    assert listener.view.given_up("c", listener.now)
+    assert listener.view.is_gone("c", listener.now)
     assert listener.go_on(0.6, beat("b"), beat("d")) == ["d"]

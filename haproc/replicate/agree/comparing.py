@@ -259,7 +259,9 @@ class Verifier:
             what = "; ".join(
                 _difference_text(table, findings.differing[table]) for table in findings.tied
             )
-            logger.error("offset %d: clusters differ, nothing says who is wrong: %s", offset, what)
+            logger.error(
+                "offset %d: clusters differ, nothing shows which is wrong: %s", offset, what
+            )
             brief = what if what == shortened(what) else listed_names(findings.tied)
             core.undecided(Undecided(offset, Cause.TABLES, brief))
         elif mine in (Finding.EQUAL, Finding.DIFFERENT):

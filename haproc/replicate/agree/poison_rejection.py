@@ -23,7 +23,7 @@ from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.under_way import Interrupted, TablesShow, UnderWay
-from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, given_up_as, taken_back
+from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, abandoned_class, taken_back
 from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -129,7 +129,7 @@ class PoisonRejection:
             return
         assert isinstance(word, Abandon)
         offset = word.offset
-        logger.warning("offset %d is given up by the ring: %s", offset, word.error)
+        logger.warning("offset %d is rejected by the ring: %s", offset, word.error)
         core.log_state.decisions.see(offset, DecisionKind.REJECT, self.rejected(offset).failure)
         if core.schedule.expects(offset):
             if core.me in word.votes:
@@ -151,7 +151,7 @@ class PoisonRejection:
     def done_before(self, offset: int) -> None:
         """Compare a finished operation with the ring's decision to give it up, if there is one."""
         core = self._core
-        word = core.log_state.failure_votes.given_up(offset)
+        word = core.log_state.failure_votes.abandoned(offset)
         if word is None:
             return
         known = core.outcomes.at(offset)
@@ -168,7 +168,7 @@ class PoisonRejection:
 
     def applied(self, offsets: Iterable[int]) -> None:
         """Mark the cluster as DIVERGED if one of these applied operations is given up."""
-        for offset in filter(self.given_up, offsets):
+        for offset in filter(self.abandoned, offsets):
             self._was_applied(offset)
 
     def _was_applied(self, offset: int) -> None:
@@ -177,24 +177,25 @@ class PoisonRejection:
         known = core.outcomes.at(offset)
         if known is not None and known.outcome and known.outcome.status is OutcomeStatus.FAILED:
             return  # it had no effect
-        logger.error("offset %d was applied here, and is given up by the ring", offset)
+        logger.error("offset %d was applied here, and is rejected by the ring", offset)
         core.diverge(Divergence(offset, Cause.GIVEN_UP, applies=True))
         core.store.soon()
 
     def rejected(self, offset: int) -> OperationOutcome:
         """Return the outcome of an operation that was given up."""
-        word = self._core.log_state.failure_votes.given_up(offset)
+        word = self._core.log_state.failure_votes.abandoned(offset)
         assert word is not None
         state = QUERY_CANCELED if word.revoked else ""
         return OperationOutcome(
-            OutcomeStatus.REJECTED, failure=ApplicationFailure(given_up_as(word), state, word.error)
+            OutcomeStatus.REJECTED,
+            failure=ApplicationFailure(abandoned_class(word), state, word.error),
         )
 
     # -- votes of this cluster -------------------------------------------------------------
 
-    def given_up(self, offset: int) -> bool:
+    def abandoned(self, offset: int) -> bool:
         """True if the ring has given the operation up, as far as the log was read."""
-        return self._core.log_state.failure_votes.given_up(offset) is not None
+        return self._core.log_state.failure_votes.abandoned(offset) is not None
 
     def has_voted(self, offset: int) -> bool:
         """True if this cluster has a valid failure vote on the operation."""
@@ -220,7 +221,7 @@ class PoisonRejection:
         """Return a peer with an outcome, and the outcome: the operation is not given up then."""
         core = self._core
         for peer in core.members.peers:
-            if core.peers.given_up(peer):
+            if core.peers.is_gone(peer):
                 continue
             try:
                 outcome = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
@@ -234,7 +235,7 @@ class PoisonRejection:
     async def vote(self, offset: int, op: Operation, error: str, revoke_at: int = -1) -> None:
         """Append a failure vote: this cluster has not committed the operation, nor runs it now."""
         core = self._core
-        logger.warning("offset %d: this cluster says that it does not apply it", offset)
+        logger.warning("offset %d: this cluster votes that it does not apply it", offset)
         me, epoch = core.me, core.own_log.epoch
         word = FailureVote(offset, op.id, me, epoch, error[:ERROR_CHARACTERS_MAX], revoke_at)
         await core.watermarks.until_known(await core.own_log.append(word) + 1)
@@ -307,7 +308,7 @@ class PoisonRejection:
 
     def rejects(self, offset: int) -> bool:
         """True if the log says that every cluster rejects the operation."""
-        return self._core.log_state.decisions.get(offset) is DecisionKind.REJECT or self.given_up(
+        return self._core.log_state.decisions.get(offset) is DecisionKind.REJECT or self.abandoned(
             offset
         )
 
@@ -450,7 +451,7 @@ class PoisonRejection:
         read_to, without = core.watermarks.known_to, {**never, **(absent or {})}
         me = (core.me, core.own_log.epoch)
         word = log_state.failure_votes.abandon(offset, op.id, me, read_to, members, without)
-        if word is None or self.given_up(offset):
+        if word is None or self.abandoned(offset):
             return log_state.failure_votes.uncovered(offset, members, without)
         # Tables cannot show whether it was committed: so all clusters compare their tables.
         records: list[Message] = [word] if conclusive(op) else [word, Verify(core.me)]
@@ -478,7 +479,7 @@ class PoisonRejection:
         if members is None:
             return frozenset({core.me})
         missing = core.log_state.failure_votes.uncovered(offset, members, {**never, **absent})
-        answering = {name for name in core.members.peers if not core.peers.given_up(name)}
+        answering = {name for name in core.members.peers if not core.peers.is_gone(name)}
         return missing - answering - {core.me}
 
 

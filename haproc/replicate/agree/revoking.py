@@ -130,7 +130,7 @@ class Revoking:
     ) -> None:
         core, poison_rejection = self._core, self._poison_rejection
         undecided = op.synchronous and core.log_state.decisions.get(offset) is None
-        origin_answers = op.origin == core.me or not core.peers.given_up(op.origin)
+        origin_answers = op.origin == core.me or not core.peers.is_gone(op.origin)
         silent = await poison_rejection.silent(offset, absent)
         if silent and not (undecided and origin_answers):
             names = ", ".join(sorted(silent))
@@ -153,7 +153,7 @@ class Revoking:
     def fate(self, offset: int) -> Revoked | None:
         """Return the final fate of an operation; None if none is known here."""
         core = self._core
-        if (word := core.log_state.failure_votes.given_up(offset)) is not None:
+        if (word := core.log_state.failure_votes.abandoned(offset)) is not None:
             return Revoked(offset, Fate.REVOKED if word.revoked else Fate.REJECTED, word.error)
         if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
             why = core.log_state.decisions.failure(offset)

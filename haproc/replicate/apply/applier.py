@@ -289,10 +289,10 @@ class Applier:
         """Return the outcome of a unit that is not to be run any more; None: it must be split."""
         offset, op = unit.version, unit.operations[0]
         # A record on one operation says nothing about others that an earlier process ran with it.
-        single, given_up = len(unit.operations) == 1, self._poison_rejection.given_up(offset)
-        if single and given_up and self._poison_rejection.has_voted(offset):
+        single, abandoned = len(unit.operations) == 1, self._poison_rejection.abandoned(offset)
+        if single and abandoned and self._poison_rejection.has_voted(offset):
             return self._poison_rejection.rejected(offset)  # tables were checked before the vote
-        if single and self._poison_rejection.rejects(offset) and not given_up:
+        if single and self._poison_rejection.rejects(offset) and not abandoned:
             # This cluster is its origin, and checked its tables before it decided.
             return OperationOutcome(
                 OutcomeStatus.REJECTED, failure=self._core.log_state.decisions.failure(offset)
@@ -301,10 +301,10 @@ class Applier:
             return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
         if not single:
             return None
-        if not self._poison_rejection.given_up(offset):
+        if not self._poison_rejection.abandoned(offset):
             return OperationOutcome(OutcomeStatus.SKIPPED)
         # The vote tells a later process that this one passed over the operation.
-        await self._poison_rejection.vote(offset, op, "it was given up before it was run here")
+        await self._poison_rejection.vote(offset, op, "it was rejected before it was run here")
         return self._poison_rejection.rejected(offset)
 
     def _failed(self, unit: Unit, error: EngineError, *, counts: bool = True) -> Trouble:

@@ -45,7 +45,7 @@ async def computing(core: Core, peer: str) -> frozenset[int]:
 
 async def _status(core: Core, peer: str) -> PeerStatus | None:
     """Return a peer's status; None if the peer is silent for too long, or does not answer."""
-    if core.peers.given_up(peer):
+    if core.peers.is_gone(peer):
         return None
     try:
         return await core.peers.status(peer, core.timeouts.peer_s)
@@ -131,7 +131,7 @@ class Synchronous:
         The peer's status is polled meanwhile: a frozen peer must not hold up the others.
         """
         core = self._core
-        if core.peers.given_up(peer):
+        if core.peers.is_gone(peer):
             return QUEUED
         call = asyncio.ensure_future(
             core.peers.apply_now(peer, offset, operation_id, core.timeouts.fanout_s)

@@ -10,7 +10,7 @@ from typing import Final
 from dmq import Entry, KeyValueStore
 from haproc.failure import ErrorClass
 from haproc.replicate.log_state.definitions import Definitions, records_needed
-from haproc.replicate.log_state.failure_votes import FailureVotes, given_up_as
+from haproc.replicate.log_state.failure_votes import FailureVotes, abandoned_class
 from haproc.replicate.log_state.idempotency_window import (
     IdempotencyWindow,
     Judge,
@@ -138,7 +138,7 @@ class Fates:
             case FailureVote() | VoteWithdrawal() | Abandon() | Revoke():
                 if self._failure_votes.record(at, message, self._claims):
                     assert isinstance(message, Abandon)
-                    self._give_up(message.offset, given_up_as(message))
+                    self._abandon(message.offset, abandoned_class(message))
             case Decision() if not self._void(at, message.by, message.epoch):
                 rejected = message.verdict is DecisionKind.REJECT
                 error_class = (
@@ -163,7 +163,7 @@ class Fates:
         if known is not None and not known.settled:
             known.settled, known.rejected = True, rejected
 
-    def _give_up(self, offset: int, rejected: str) -> None:
+    def _abandon(self, offset: int, rejected: str) -> None:
         """Note an ``abandon``. It counts even if a decision has let the operation run before."""
         known = self._of(offset)
         if known is not None:

@@ -44,7 +44,7 @@ class Timekeepers(Protocol):
         """Return the latencies in ms by offset; raises PeerUnavailableError."""
         ...
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         """True if a peer is silent for so long that a request to it is useless."""
         ...
 
@@ -211,7 +211,7 @@ class Pages:
         async def asked(name: str) -> Mapping[int, int]:
             if name == core.me:
                 return core.outcomes.latencies(start, end)
-            if self._peers.given_up(name):
+            if self._peers.is_gone(name):
                 return {}
             try:
                 return await self._peers.latencies(name, start, end, core.timeouts.peer_s)

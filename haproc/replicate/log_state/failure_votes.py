@@ -58,7 +58,7 @@ QUERY_CANCELED: Final = "57014"
 """The SQLSTATE of a revoked operation: that of a cancelled statement."""
 
 
-def given_up_as(word: Abandon) -> ErrorClass:
+def abandoned_class(word: Abandon) -> ErrorClass:
     """Return the class of the error that clients receive for an abandoned operation."""
     return ErrorClass.REVOKED if word.revoked else ErrorClass.GIVEN_UP
 
@@ -170,7 +170,7 @@ class FailureVotes:
         votes = self._votes.get(offset, {}).values()
         return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 
-    def given_up(self, offset: int) -> Abandon | None:
+    def abandoned(self, offset: int) -> Abandon | None:
         """Return the valid ``abandon`` record of an operation, if there is one."""
         found = self._abandoned.get(offset)
         return None if found is None else found[1]
@@ -210,7 +210,7 @@ class FailureVotes:
             error = taken_back(revoke[1].who)
         else:
             errors = "; ".join(f"{name}: {votes[name][1].error}" for name in words)
-            error = f"no cluster of the ring could apply it, and it was given up: {errors}"
+            error = f"no cluster of the ring could apply it, and it was rejected: {errors}"
         return Abandon(
             offset, operation_id, *by, read_to, words, without, error, revoke is not None
         )

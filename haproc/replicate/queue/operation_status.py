@@ -124,7 +124,7 @@ def revoke_advice(status: OperationStatus) -> Advice:
         )
     return Advice(
         True,
-        "every member stops it, if it runs there, and says in the log that it has not committed "
+        "every member stops it, if it runs there, and reports in the log that it has not committed "
         "it. Then it is rejected everywhere, and nobody is DIVERGED. If one has committed it, it "
         "stands, and those that stopped it run it again",
     )
