@@ -68,7 +68,7 @@ class Reader:
         text, user = request.statement.text, request.user
         values = (text, Context(), Rules.builtin())
         try:
-            await self._texts.run(user, len(text), classify, *values)
+            await self._texts.work_on_text(user, len(text), classify, *values)
         except RefusedError as error:
             raise RequestError(
                 FailureKind.REFUSED, error.message, error_class=error.error_class

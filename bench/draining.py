@@ -180,7 +180,7 @@ class NullEngine:
     async def check_tables(self, tables: Sequence[str]) -> None:
         """All are well."""
 
-    async def standing(self, named: Sequence[Named]) -> str:
+    async def object_fingerprint(self, named: Sequence[Named]) -> str:
         """Nothing stands anywhere."""
         return "/".join(ABSENT for _ in named)
 

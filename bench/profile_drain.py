@@ -37,7 +37,10 @@ PARTS: Final[Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
     "taking a record apart": ((from_record,), ()),
     "is it new, or stale": ((Reader._is_new,), ()),
     "which tables it writes": ((Written.note,), ()),
-    "into the queue, done, out of it": ((Schedule.add, Schedule.complete, Schedule.release), ()),
+    "into the queue, done, out of it": (
+        (Schedule.enter_operation, Schedule.complete, Schedule.release),
+        (),
+    ),
     "what runs now, and together": ((Schedule.take,), (Composing.composed,)),
     "composing what is not alike": ((Composing.composed,), ()),
     "one text of those that are": ((Unit.write,), ()),

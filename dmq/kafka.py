@@ -288,7 +288,9 @@ class KafkaLog:
         self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
     ) -> list[Entry]:
         """See Log.read."""
-        entries = await self._handle.read(lambda: self._reader.read(start, records_max, bytes_max))
+        entries = await self._handle.run_on_reading_thread(
+            lambda: self._reader.read_entries(start, records_max, bytes_max)
+        )
         if entries:
             self._waiters.advance(entries[-1].offset + 1)
         return entries
@@ -309,11 +311,11 @@ class KafkaLog:
 
     async def start(self) -> int:
         """See Log.start."""
-        return (await self._handle.read(self._reader.span))[0]
+        return (await self._handle.run_on_reading_thread(self._reader.span))[0]
 
     async def end(self) -> int:
         """See Log.end."""
-        end = await self._handle.read(self._reader.end)
+        end = await self._handle.run_on_reading_thread(self._reader.end)
         self._waiters.advance(end)
         return end
 
@@ -335,9 +337,11 @@ class KafkaLog:
 
     async def trim(self, before: int) -> None:
         """See Log.trim. Parts of large records that are still needed stay."""
-        point = await self._handle.read(lambda: self._reader.trim_point(before), SCAN_TIMEOUT_S)
+        point = await self._handle.run_on_reading_thread(
+            lambda: self._reader.trim_point(before), SCAN_TIMEOUT_S
+        )
         await self._handle.administer(lambda: self._handle.admin.delete_below(point))
-        await self._handle.read(lambda: self._reader.trimmed(point))
+        await self._handle.run_on_reading_thread(lambda: self._reader.trimmed(point))
 
     async def identity(self) -> str:
         """See Log.identity: the id that Kafka gave the topic when it was created."""
@@ -353,7 +357,7 @@ class KafkaLog:
 
     async def begin_at(self, offset: int) -> None:
         """See MovableLog.begin_at. Kafka counts from 0: fillers are stored, and deleted."""
-        start, end = await self._handle.read(self._reader.span)
+        start, end = await self._handle.run_on_reading_thread(self._reader.span)
         if start == 0 and 0 < end <= offset:  # cut off while it stored fillers
             await self._check_filler(end - 1)
             start = end
@@ -365,7 +369,7 @@ class KafkaLog:
         if offset == 0:
             return
         await self._handle.administer(lambda: self._handle.admin.delete_below(offset))
-        await self._handle.read(lambda: self._reader.trimmed(offset))
+        await self._handle.run_on_reading_thread(lambda: self._reader.trimmed(offset))
 
     async def refill(self, end: int, batches: Batches) -> None:
         """Fill an empty log, as `MovableLog.refill` says.

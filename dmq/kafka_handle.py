@@ -79,13 +79,13 @@ def _describe(admin: Any, topic: str) -> dict[str, Any] | None:
 
 def _create(clients: Clients, admin: Any, purpose: Purpose) -> None:
     topic, options = clients.topic, clients.options
-    wish = {
+    requested = {
         "num_partitions": purpose.partitions,
         "replication_factor": options.replication_factor,
         "configs": {**needed(options, purpose), **purpose.tuning},
     }
     try:
-        admin.create_topics({topic: wish})
+        admin.create_topics({topic: requested})
         _logger.info("topic %s was created", topic)
     except kafka_errors.TopicAlreadyExistsError:
         pass  # Another process was first; its topic is checked like any other.
@@ -232,7 +232,7 @@ class TopicHandle:
         clients.check()
         appender = Appender(clients, on_stored)
         opening = Worker("dmq-kafka-open")
-        given_up = threading.Event()
+        cancelled = threading.Event()
 
         def connect() -> TopicAdmin:
             admin = open_topic(clients, purpose)
@@ -241,7 +241,7 @@ class TopicHandle:
             except BaseException:
                 admin.close()
                 raise
-            if given_up.is_set():
+            if cancelled.is_set():
                 admin.close()
             return admin
 
@@ -249,14 +249,16 @@ class TopicHandle:
             doing = f"opening topic {url.topic} at {', '.join(url.servers)}"
             admin = await opening.call(connect, OPEN_TIMEOUT_S, doing)
         except BaseException:
-            given_up.set()
+            cancelled.set()
             appender.stop()
             raise
         finally:
             opening.stop()
         return cls(clients, admin, appender, purpose.what)
 
-    async def read(self, call: Callable[[], T], timeout_s: float = READ_TIMEOUT_S) -> T:
+    async def run_on_reading_thread(
+        self, call: Callable[[], T], timeout_s: float = READ_TIMEOUT_S
+    ) -> T:
         """Run a function on the reading thread, once the topic is known to be the same one."""
         self.check_usable()
         if self._loop.time() - self._looked_at > LOOKED_WITHIN_S:

@@ -70,7 +70,7 @@ class Recent:
                 self._size += len(value)
             self._shrink()
 
-    def run(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
+    def find_kept_records(self, start: int, records_max: int) -> list[tuple[int, bytes]]:
         """Return the kept records from ``start`` on; none if the one at ``start`` is not kept."""
         with self._lock:
             index = start - self._first
@@ -253,7 +253,7 @@ class TopicReader:
         """Return the offset after the newest record."""
         return self._requested(self._end)
 
-    def read(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
+    def read_entries(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
         """Return the entries from this offset on, within both limits but at least one."""
         return self._requested(lambda: self._read(start, max(1, records_max), bytes_max))
 
@@ -307,7 +307,7 @@ class TopicReader:
     # -- reading ---------------------------------------------------------------------------
 
     def _read(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
-        stored = self._recent.run(start, records_max)
+        stored = self._recent.find_kept_records(start, records_max)
         if not stored:
             if start >= self._end_seen:
                 end = self._end()

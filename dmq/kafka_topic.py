@@ -158,7 +158,7 @@ _WHY: Final = {
     "retention.bytes": "old records would be deleted whether they were applied or not",
     "min.insync.replicas": "an acknowledged record could be lost with too few brokers",
     "max.message.bytes": "it would refuse records that the log takes",
-    "message.timestamp.type": "trimming tells by the broker's clock which records are new",
+    "message.timestamp.type": "trimming uses the broker's clock to find the new records",
     "unclean.leader.election.enable": "acknowledged records could be lost when a broker fails",
     "flush.messages": "a single copy that is not on the disk is lost with the host's power",
 }

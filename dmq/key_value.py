@@ -140,7 +140,7 @@ KEY_PREFIX: Final = "dmq/log/"
 """The prefix of keys about the store's own log; they are not moved with it."""
 
 
-class Standing(StrEnum):
+class MoveState(StrEnum):
     """The state of a log with respect to moves."""
 
     WHOLE = "whole"
@@ -154,7 +154,7 @@ class Standing(StrEnum):
 class Origin:
     """The origin and state of a log. ``by``: the command that filled or left it, for people."""
 
-    standing: Standing = Standing.WHOLE
+    standing: MoveState = MoveState.WHOLE
     identity: str = ""
     by: str = ""
 
@@ -181,12 +181,12 @@ async def remember(log: MovableLog, store: KeyValueStore, origin: Origin) -> Non
 
 def check_usable(url: str, origin: Origin) -> None:
     """Raise LogError for a log that must not be used."""
-    if origin.standing is Standing.HALF:
+    if origin.standing is MoveState.HALF:
         raise LogError(
             f"the log {url} is not whole: {origin.by} was cut off. Repeat that command; it says "
             "what to do"
         )
-    if origin.standing is Standing.LEFT:
+    if origin.standing is MoveState.LEFT:
         raise LogError(
             f"the log {url} was left: {origin.by}. Its ring goes on with the log that was imported "
             "from there: name that one in the configuration. To go on with this one, if no HAProc "

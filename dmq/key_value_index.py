@@ -156,7 +156,7 @@ class Cache:
             self._values.move_to_end(offset)
         return value
 
-    def add(self, offset: int, value: bytes) -> None:
+    def keep_value(self, offset: int, value: bytes) -> None:
         """Keep a value, unless it is too large."""
         if len(value) > CACHED_VALUE_BYTES_MAX or offset in self._values:
             return
@@ -239,7 +239,7 @@ class Index:
         if isinstance(stored, Head):
             self._heads[offset] = stored
         else:
-            self.cache.add(offset, stored)
+            self.cache.keep_value(offset, stored)
 
     def _forget(self, key: str) -> None:
         offset = self._offsets.pop(key, None)

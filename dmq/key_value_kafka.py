@@ -257,7 +257,7 @@ class KafkaKeyValueStore:
 
     async def _look(self, look: Callable[[float], T], timeout_s: float = READ_TIMEOUT_S) -> T:
         called_s = time.monotonic()
-        return await self._handle.read(lambda: look(called_s), timeout_s)
+        return await self._handle.run_on_reading_thread(lambda: look(called_s), timeout_s)
 
     def _note(self, changes: list[tuple[int, str]]) -> None:
         for revision, key in changes:

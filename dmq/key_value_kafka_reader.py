@@ -205,7 +205,7 @@ class StoreReader:
                     stored = read_stored(record.value)
                     assert isinstance(stored, bytes)
                     found[record.offset] = stored
-                    self._index.cache.add(record.offset, stored)
+                    self._index.cache.keep_value(record.offset, stored)
             if missing[0] not in found:
                 raise _ReplacedError
         return found
@@ -227,7 +227,7 @@ class StoreReader:
         if len(pieces) < len(wanted):
             self._check_replaced(offset)
         value = joined(head, pieces)
-        self._index.cache.add(offset, value)
+        self._index.cache.keep_value(offset, value)
         return value
 
     def _check_replaced(self, offset: int) -> None:

@@ -274,7 +274,7 @@ class SqliteKeyValueStore:
     async def get(self, key: str) -> Kept | None:
         """See KeyValueStore.get."""
         check_key(key)
-        return await self._file.read(lambda: self._file.reader.get(key.encode()))
+        return await self._file.run_on_reading_thread(lambda: self._file.reader.get(key.encode()))
 
     async def delete(self, key: str) -> None:
         """See KeyValueStore.delete."""
@@ -283,7 +283,9 @@ class SqliteKeyValueStore:
 
     async def scan(self, prefix: str) -> dict[str, Kept]:
         """See KeyValueStore.scan."""
-        return await self._file.read(lambda: self._file.reader.scan(prefix.encode()))
+        return await self._file.run_on_reading_thread(
+            lambda: self._file.reader.scan(prefix.encode())
+        )
 
     async def keys(self, prefix: str) -> list[str]:
         """See KeyValueStore.keys."""
@@ -291,7 +293,9 @@ class SqliteKeyValueStore:
         announced, now = self._file.announced(), self._clock()
         known = self._looks.get(prefix)
         if known is None or known.announced != announced or now >= known.until:
-            found = await self._file.read(lambda: self._file.reader.keys(prefix.encode()))
+            found = await self._file.run_on_reading_thread(
+                lambda: self._file.reader.keys(prefix.encode())
+            )
             if len(self._looks) >= LOOKS_MAX:
                 self._looks.clear()
             known = self._looks[prefix] = _Look(announced, now + CHECK_S, tuple(found))
@@ -299,7 +303,7 @@ class SqliteKeyValueStore:
 
     async def revision(self) -> int:
         """See KeyValueStore.revision."""
-        return await self._file.read(self._file.reader.revision)
+        return await self._file.run_on_reading_thread(self._file.reader.revision)
 
     async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
         """See KeyValueStore.wait."""
@@ -336,7 +340,9 @@ class SqliteKeyValueStore:
     async def look(self) -> None:
         """See Listener.look."""
         known = self._changes.revision
-        oldest, found = await self._file.read(lambda: self._file.reader.changes(known))
+        oldest, found = await self._file.run_on_reading_thread(
+            lambda: self._file.reader.changes(known)
+        )
         if oldest > self._changes.revision + 1:
             self._changes.begin(oldest - 1)
         for revision, key in found:

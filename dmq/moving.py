@@ -32,9 +32,9 @@ from dmq.key_value import (
     KEY_PREFIX,
     KeyValueStore,
     MovableStore,
+    MoveState,
     Origin,
     Placed,
-    Standing,
     origin_of,
     remember,
 )
@@ -288,14 +288,14 @@ async def import_log(path: Path, log: MovableLog, store: MovableStore) -> Conten
     contents = read_contents(path)
     by = f"haproc log import of {path.name}"
     await check_new(log, store)
-    await remember(log, store, Origin(Standing.HALF, by=by))
+    await remember(log, store, Origin(MoveState.HALF, by=by))
     await log.begin_at(contents.start)
     await log.refill(contents.end, lambda: _batches(path))
     await store.refill(_values(path), contents.revision)
     for frame in frames(path):
         if isinstance(frame, Reader):
             await log.commit_cursor(frame.name, Cursor(frame.offset, frame.note, frame.epoch))
-    await remember(log, store, Origin(Standing.WHOLE, contents.identity, by))
+    await remember(log, store, Origin(MoveState.WHOLE, contents.identity, by))
     return contents
 
 
@@ -305,9 +305,9 @@ async def check_new(log: MovableLog, store: KeyValueStore, *, resumed: str = "")
     ``resumed``: a command that may have been interrupted in this log before, and can be repeated.
     """
     origin = await origin_of(log, store)
-    if resumed and origin.standing is Standing.HALF and origin.by == resumed:
+    if resumed and origin.standing is MoveState.HALF and origin.by == resumed:
         return
-    if origin.standing is Standing.HALF:
+    if origin.standing is MoveState.HALF:
         raise LogError(
             f"this log is not whole: {origin.by} was cut off. Remove it and its store (SQLite: the "
             "file, the one with -store behind its name, and what lies beside them; Kafka: the "

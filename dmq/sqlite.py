@@ -212,7 +212,7 @@ class LogWriter(FileWriter[Write]):
 class LogReader(FileReader):
     """The side that reads the log."""
 
-    def read(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
+    def read_entries(self, start: int, records_max: int, bytes_max: int) -> list[Entry]:
         """See Log.read."""
         with translated(self._path):
             rows = self._rows(start, max(1, records_max), bytes_max)
@@ -332,7 +332,9 @@ class SqliteLog:
     ) -> list[Entry]:
         """See Log.read."""
         reader = self._file.reader
-        return await self._file.read(lambda: reader.read(start, records_max, bytes_max))
+        return await self._file.run_on_reading_thread(
+            lambda: reader.read_entries(start, records_max, bytes_max)
+        )
 
     async def wait(self, offset: int, timeout_s: float) -> bool:
         """See Log.wait."""
@@ -346,17 +348,19 @@ class SqliteLog:
 
     async def start(self) -> int:
         """See Log.start."""
-        return (await self._file.read(self._file.reader.span))[0]
+        return (await self._file.run_on_reading_thread(self._file.reader.span))[0]
 
     async def end(self) -> int:
         """See Log.end."""
-        end = (await self._file.read(self._file.reader.span))[1]
+        end = (await self._file.run_on_reading_thread(self._file.reader.span))[1]
         self._waiters.advance(end)
         return end
 
     async def load_cursor(self, reader: str) -> Cursor | None:
         """See Log.load_cursor."""
-        return (await self._file.read(lambda: self._file.reader.cursors(reader))).get(reader)
+        return (
+            await self._file.run_on_reading_thread(lambda: self._file.reader.cursors(reader))
+        ).get(reader)
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
         """See Log.commit_cursor."""
@@ -365,7 +369,7 @@ class SqliteLog:
 
     async def cursors(self) -> Mapping[str, Cursor]:
         """See Log.cursors."""
-        return await self._file.read(self._file.reader.cursors)
+        return await self._file.run_on_reading_thread(self._file.reader.cursors)
 
     async def trim(self, before: int) -> None:
         """See Log.trim. The file gets smaller in the background."""

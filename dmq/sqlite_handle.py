@@ -148,7 +148,7 @@ class FileHandle(Generic[WriteT, ReaderT]):
         """The id given to the file when it was created."""
         return self._writer.file_id
 
-    async def read(self, call: Callable[[], T]) -> T:
+    async def run_on_reading_thread(self, call: Callable[[], T]) -> T:
         """Run a function on the reading thread."""
         self.check_open()
         return await self._loop.run_in_executor(self._reading, call)

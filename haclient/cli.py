@@ -199,7 +199,7 @@ class Runner:
         if self.quiet or self.muted:
             return
         if self._waiting is not None:
-            self._waiting.say(text)
+            self._waiting.print_line(text)
         else:
             print(text, file=sys.stderr, flush=True)
 
@@ -220,7 +220,7 @@ class Runner:
             self._shown.add(line)
             self.show(line)
 
-    def run(self, statement: str, *, vertical: bool = False) -> bool:
+    def run_and_show(self, statement: str, *, vertical: bool = False) -> bool:
         """Run one statement; return True if it succeeded. ``vertical``: it ended with ``\\G``."""
         cursor = self.connection.cursor()
         begun = time.monotonic()
@@ -282,7 +282,7 @@ class Runner:
         """Run statements until one fails; return the exit code."""
         statements = [*parts.statements, *([parts.rest] if parts.rest else [])]
         for place, statement in enumerate(statements):
-            done = self.run(statement, vertical=place in parts.vertical)
+            done = self.run_and_show(statement, vertical=place in parts.vertical)
             if not done and (self.code == EXIT_INTERRUPTED or not self.options.keep_going):
                 break
         return self.code

@@ -141,9 +141,9 @@ class Memory:
             raise ValueError("at least one server is needed")
         return Memory(preferred[0], preferred, (ServerState(),) * (max(preferred) + 1))
 
-    def with_standing(self, server: int, standing: ServerState) -> Memory:
+    def with_server(self, server: int, state: ServerState) -> Memory:
         """Return the memory with this server's state."""
-        servers = (*self.servers[:server], standing, *self.servers[server + 1 :])
+        servers = (*self.servers[:server], state, *self.servers[server + 1 :])
         return replace(self, servers=servers)
 
     def place(self, server: int) -> int:
@@ -320,7 +320,7 @@ def _next(
     known = memory.servers[server]
     breaker = known.breaker.tried(policy.circuit_s, policy.circuit_max_s, now)
     if breaker is not known.breaker:
-        memory = memory.with_standing(server, replace(known, breaker=breaker))
+        memory = memory.with_server(server, replace(known, breaker=breaker))
     return memory, tried(progress, server), Try(server)
 
 
@@ -328,7 +328,7 @@ def failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
     """Note that a server failed, in an attempt or in the middle of its answer."""
     known = memory.servers[server]
     breaker = known.breaker.failed(policy.circuit_s, policy.circuit_max_s, now)
-    return memory.with_standing(server, replace(known, breaker=breaker, ready_since=None))
+    return memory.with_server(server, replace(known, breaker=breaker, ready_since=None))
 
 
 def _pause(
@@ -362,7 +362,7 @@ def _well(memory: Memory, server: int) -> Memory:
     known = memory.servers[server]
     if known.breaker == CLOSED:
         return memory
-    return memory.with_standing(server, replace(known, breaker=CLOSED))
+    return memory.with_server(server, replace(known, breaker=CLOSED))
 
 
 def _answered(memory: Memory, server: int) -> Memory:
@@ -377,7 +377,7 @@ def _answered(memory: Memory, server: int) -> Memory:
 def left(memory: Memory, server: int) -> Memory:
     """Note that a server is leaving service."""
     known = memory.servers[server]
-    return memory.with_standing(server, replace(known, leaving=True, ready_since=None))
+    return memory.with_server(server, replace(known, leaving=True, ready_since=None))
 
 
 def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
@@ -399,9 +399,9 @@ def probed(
     """Note a server's readiness; go back to it unless the client must stay."""
     known = memory.servers[server]
     if not ready:
-        return memory.with_standing(server, replace(known, ready_since=None))
+        return memory.with_server(server, replace(known, ready_since=None))
     since = now if known.ready_since is None else known.ready_since
-    memory = memory.with_standing(server, replace(known, leaving=False, ready_since=since))
+    memory = memory.with_server(server, replace(known, leaving=False, ready_since=since))
     return memory if stays else back(policy, memory, now)
 
 
@@ -410,7 +410,7 @@ def back(policy: Policy, memory: Memory, now: float) -> Memory:
     for server in memory.preferred[: memory.place(memory.current)]:
         since = memory.servers[server].ready_since
         if since is not None and now - since >= policy.failback_after_s:
-            return replace(memory.with_standing(server, ServerState()), current=server)
+            return replace(memory.with_server(server, ServerState()), current=server)
     return memory
 
 

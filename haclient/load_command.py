@@ -113,7 +113,7 @@ def load(
         try:
             if columns and not _create(connection, run, options.table, columns, report):
                 return EXIT_REJECTED
-            loaded = run.run()
+            loaded = run.load_pieces()
         except DataError as error:
             if error.error_class:  # a server's error
                 return _failed(error, run.id, bar, report)

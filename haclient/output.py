@@ -349,7 +349,7 @@ class Line:
 class Waiting:
     """Shows that a statement runs, and for how long; use it with ``with``.
 
-    Other lines for the same terminal go through `say`, so that they do not mix.
+    Other lines for the same terminal go through `print_line`, so that they do not mix.
     """
 
     def __init__(self, out: TextIO, shown: bool, now: Callable[[], float] = monotonic) -> None:
@@ -377,7 +377,7 @@ class Waiting:
         if self._spinner is not None:
             self._spinner.join()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Write a separate line."""
         with self._lock:
             self._line.end()

@@ -48,7 +48,7 @@ class Runs(Protocol):
     def show_error(self, error: Error) -> None:
         """Show an error."""
 
-    def run(self, statement: str, *, vertical: bool = False) -> bool:
+    def run_and_show(self, statement: str, *, vertical: bool = False) -> bool:
         """Run one statement; return True if it succeeded."""
 
 
@@ -78,7 +78,7 @@ def run(runner: Runs) -> int:
         for place, statement in enumerate(parts.statements):
             names.changed_by(statement)
             with suppress(KeyboardInterrupt):  # it had ended already
-                runner.run(statement, vertical=place in parts.vertical)
+                runner.run_and_show(statement, vertical=place in parts.vertical)
 
 
 def _command(runner: Runs, words: list[str]) -> None:

@@ -77,7 +77,7 @@ ALL: Final = (
     partial(
         Gauge,
         "haproc_undecided",
-        "1 while clusters differ and no majority says which is right.",
+        "1 while clusters differ and no majority shows which is right.",
     ),
     partial(
         Gauge,
@@ -307,7 +307,7 @@ class Metrics:
         if lag is not None:
             self._gauge("haproc_peer_lag_records", peer).set(lag)
 
-    def read(self, level: str) -> None:
+    def count_read(self, level: str) -> None:
         """Count a query by its level."""
         self._counter("haproc_queries", level).inc()
 
@@ -323,16 +323,16 @@ class Metrics:
         """Count a query that may use the cache: hit, kept, or not_kept."""
         self._counter("haproc_cache_queries", outcome).inc()
 
-    def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
+    def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
         """Set the kept answers' number and bytes, and count evictions.
 
-        ``given_up``: all evictions so far, by reason.
+        ``evicted``: all evictions so far, by reason.
         """
         self._gauge("haproc_cache_answers").set(answers)
         self._gauge("haproc_cache_bytes").set(bytes_used)
-        for why, count in given_up.items():
+        for why, count in evicted.items():
             self._counter("haproc_cache_evictions", why).inc(count - self._evicted.get(why, 0))
-        self._evicted = dict(given_up)
+        self._evicted = dict(evicted)
 
     def in_sync(self, clusters: int, high_watermark: int) -> None:
         """Set the number of clusters in sync, and the offset below which they applied all."""

@@ -56,9 +56,9 @@ class _Frame:
 
     __slots__ = (
         "begin",
+        "cut_out",
         "end",
         "field",
-        "holes",
         "index",
         "key",
         "keys",
@@ -83,7 +83,7 @@ class _Frame:
         self.keys: set[tuple[int, Any]] = set()
         """In a message with maps: the keys of their entries."""
         self.removed = 0
-        self.holes: list[tuple[list[_Frame], Any]] = []
+        self.cut_out: list[tuple[list[_Frame], Any]] = []
 
 
 class _Walk:
@@ -166,7 +166,7 @@ class _Walk:
         if not self._frames:
             return message
         outer = self._pieces[-1]
-        self._frames[outer].holes.append(([*self._frames[outer + 1 :], frame], message))
+        self._frames[outer].cut_out.append(([*self._frames[outer + 1 :], frame], message))
         self._edit(frame.begin, frame.end, b"\0", 0)
         return None
 
@@ -190,7 +190,7 @@ class _Walk:
             at = end
         parts.append(self._data[at : frame.end])
         message = _message_of(frame.kind, b"".join(parts))
-        for path, inside in frame.holes:
+        for path, inside in frame.cut_out:
             _place(message, path).CopyFrom(inside)
         return message
 

@@ -274,7 +274,7 @@ def errors() -> str:
             "An answer says its kind, which decides the status where the tables below leave it "
             "empty. A failure "
             "of outcome `UNKNOWN` has status "
-            f"{statuses.SETTLED_ELSEWHERE} if the request had no id of the client's own (gRPC: "
+            f"{statuses.OUTCOME_UNKNOWN} if the request had no id of the client's own (gRPC: "
             "`ABORTED` instead of `UNAVAILABLE`): the request must not be repeated."
         ),
         "## Outcomes of a failed write",

@@ -75,7 +75,7 @@ class Here:
     def heard(self) -> bool:
         """Whether this one hears all others."""
         peers = self.presence.members.peers().values()
-        return all(peer.standing is PeerStatus.HEARD for peer in peers)
+        return all(peer.status is PeerStatus.REACHABLE for peer in peers)
 
     @property
     def ways(self) -> set[str]:
@@ -138,8 +138,8 @@ class Watch:
             await asyncio.sleep(RULES.heartbeat_interval_s / 8)
             for here in self._ring.values():
                 for name, peer in here.presence.members.peers().items():
-                    if peer.standing is not PeerStatus.HEARD:
-                        self.missing.append(f"{here.name}: {name} is {peer.standing}")
+                    if peer.status is not PeerStatus.REACHABLE:
+                        self.missing.append(f"{here.name}: {name} is {peer.status}")
 
     async def end(self) -> list[str]:
         """Return whom somebody did not hear."""

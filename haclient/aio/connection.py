@@ -224,7 +224,7 @@ class AsyncConnection:
             )
             return protocol.became(status, data)
 
-        answer = await self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        answer = await self._ring.try_servers(request_id, self.settings.timeout_s, Work(attempt))
         if isinstance(answer, dict):
             self._saw(answer.get("log_offset"), answer.get("cluster"), answer.get("after_offset"))
         return answer
@@ -258,9 +258,9 @@ class AsyncConnection:
         given = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
         file = LoadFile(Path(path), form_of(Path(path), kind, **given), piece_bytes)
         load = AsyncLoad(self, file, table, resume=resume, where=await self.place(), **options)
-        return await load.run()
+        return await load.load_pieces()
 
-    async def run(
+    async def run_statement(
         self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]
     ) -> AsyncResult:
         """Run a statement on the ring; called by a cursor."""
@@ -302,7 +302,7 @@ class AsyncConnection:
 
     async def _run(self, request_id: str, timeout_s: float, work: Work[AsyncResult]) -> AsyncResult:
         try:
-            result = await self._ring.run(request_id, timeout_s, work)
+            result = await self._ring.try_servers(request_id, timeout_s, work)
         except exceptions.DatabaseError as error:
             self._saw(error.failure.log_offset)
             raise

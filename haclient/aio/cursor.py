@@ -301,7 +301,7 @@ class AsyncCursor(AsyncArrowResult):
         await self._reset()
         self.request_id = statement.request_id
         self._cancelled = False
-        result = await self.connection.run(statement, stream, lambda: self._cancelled)
+        result = await self.connection.run_statement(statement, stream, lambda: self._cancelled)
         self._result = result
         self.ha = result.ha
         self.server = result.server.url

@@ -49,7 +49,7 @@ class AsyncDocuments:
             answer: dict[str, Any] = json.loads(data)
             return answer
 
-        return await self._ring.run(request_id, self._settings.timeout_s, Work(attempt))
+        return await self._ring.try_servers(request_id, self._settings.timeout_s, Work(attempt))
 
     async def close(self) -> None:
         """Close all connections."""

@@ -43,7 +43,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 
 
 class AsyncLoad:
-    """One load; `run` it once. ``id`` names it.
+    """One load; call `load_pieces` once. ``id`` names it.
 
     ``where``: the catalog and schema for a table name without them; None: those of the settings.
     """
@@ -83,7 +83,7 @@ class AsyncLoad:
             return 0.0
         return max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
 
-    async def run(self) -> Loaded:
+    async def load_pieces(self) -> Loaded:
         """Load the pieces that the ring lacks; raises DatabaseError for the first failed one.
 
         After a failure no further piece is begun, but later pieces may already be in the table.

@@ -130,10 +130,12 @@ class RingChannel(grpc.Channel):  # type: ignore[misc]
         bound = self._bound_to == self.view.current.index
         return self.links.busy or bound or now() - self._cut_at < _REATTACH_S
 
-    def run(self, request_id: str, timeout: float | None, work: Work[Any]) -> Any:
+    def try_servers(self, request_id: str, timeout: float | None, work: Work[Any]) -> Any:
         """Do the work at one server after another; raises RpcError."""
         try:
-            ended = self._ring.run(request_id, math.inf if timeout is None else timeout, work)
+            ended = self._ring.try_servers(
+                request_id, math.inf if timeout is None else timeout, work
+            )
         except DatabaseError as error:
             raise GivenUp(error) from None
         if isinstance(ended, Ended):
@@ -243,7 +245,7 @@ class _Single:
     ) -> tuple[Any, Any]:
         options = Options(metadata, credentials, wait_for_ready, compression)
         timeout = self._timeout_s if timeout is None else timeout
-        ended = self._channel.run("", timeout, self._work(self._method, request, options))
+        ended = self._channel.try_servers("", timeout, self._work(self._method, request, options))
         return ended.response, ended.call
 
     def future(self, *_: Any, **__: Any) -> Any:
@@ -276,7 +278,7 @@ class _Download(grpc.UnaryStreamMultiCallable):  # type: ignore[misc]
         work = download(self._method, request, options)
         request_id = named(request)
         return Responses(
-            self._channel, request_id, lambda: self._channel.run(request_id, timeout, work)
+            self._channel, request_id, lambda: self._channel.try_servers(request_id, timeout, work)
         )
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.sql import compiler
 DECIMAL_DEFAULT = "DECIMAL(38, 18)"
 """Spark's own DECIMAL has no digits after the point."""
 _SINGLE_BITS_MAX = 24
-_ODD_IN_NAMES = frozenset(" ,;{}()\n\t=")
+_MAPPED_IN_NAMES = frozenset(" ,;{}()\n\t=")
 """Characters that Delta allows in a column's name only with column mapping."""
 
 
@@ -101,7 +101,7 @@ class HAProcDDLCompiler(compiler.DDLCompiler):
         needed = []
         if any(isinstance(column.server_default, DefaultClause) for column in table.columns):
             needed.append("'delta.feature.allowColumnDefaults' = 'supported'")
-        if any(_ODD_IN_NAMES.intersection(column.name) for column in table.columns):
+        if any(_MAPPED_IN_NAMES.intersection(column.name) for column in table.columns):
             needed.append("'delta.columnMapping.mode' = 'name'")
         return f"\nTBLPROPERTIES ({', '.join(needed)})" if needed else ""
 

@@ -225,7 +225,7 @@ class Connection:
             )
             return protocol.became(status, data)
 
-        answer = self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        answer = self._ring.try_servers(request_id, self.settings.timeout_s, Work(attempt))
         if isinstance(answer, dict):
             self._saw(answer.get("log_offset"), answer.get("cluster"), answer.get("after_offset"))
         return answer
@@ -259,9 +259,11 @@ class Connection:
         given = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
         file = LoadFile(Path(path), form_of(Path(path), kind, **given), piece_bytes)
         load = Load(self, file, table, resume=resume, where=self.place(), **options)
-        return load.run()
+        return load.load_pieces()
 
-    def run(self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]) -> Result:
+    def run_statement(
+        self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]
+    ) -> Result:
         """Run a statement on the ring; called by a cursor."""
         self.check_open()
         statement = self._with_freshness(statement)
@@ -301,7 +303,7 @@ class Connection:
 
     def _run(self, request_id: str, timeout_s: float, work: Work[Result]) -> Result:
         try:
-            result = self._ring.run(request_id, timeout_s, work)
+            result = self._ring.try_servers(request_id, timeout_s, work)
         except exceptions.DatabaseError as error:
             self._saw(error.failure.log_offset)
             raise

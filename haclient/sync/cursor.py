@@ -300,7 +300,7 @@ class Cursor(ArrowResult):
         self._reset()
         self.request_id = statement.request_id
         self._cancelled = False
-        result = self.connection.run(statement, stream, lambda: self._cancelled)
+        result = self.connection.run_statement(statement, stream, lambda: self._cancelled)
         self._result = result
         self.ha = result.ha
         self.server = result.server.url

@@ -48,7 +48,7 @@ class Documents:
             answer: dict[str, Any] = json.loads(data)
             return answer
 
-        return self._ring.run(request_id, self._settings.timeout_s, Work(attempt))
+        return self._ring.try_servers(request_id, self._settings.timeout_s, Work(attempt))
 
     def close(self) -> None:
         """Close all connections."""

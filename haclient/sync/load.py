@@ -44,7 +44,7 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 
 
 class Load:
-    """One load; `run` it once. ``id`` names it.
+    """One load; call `load_pieces` once. ``id`` names it.
 
     ``where``: the catalog and schema for a table name without them; None: those of the settings.
     """
@@ -84,7 +84,7 @@ class Load:
             return 0.0
         return max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
 
-    def run(self) -> Loaded:
+    def load_pieces(self) -> Loaded:
         """Load the pieces that the ring lacks; raises DatabaseError for the first failed one.
 
         After a failure no further piece is begun, but later pieces may already be in the table.

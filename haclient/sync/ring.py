@@ -157,7 +157,7 @@ class Ring:
         self._hedging = Hedging(settings.hedge_after)
         self._lock = StateLock()
 
-    def run(self, request_id: str, timeout_s: float, work: Work[T]) -> T:
+    def try_servers(self, request_id: str, timeout_s: float, work: Work[T]) -> T:
         """Try one server after another until there is an answer; raises DatabaseError."""
         policy = self.settings.policy
         progress, action = self._decide(
@@ -320,7 +320,7 @@ def _answered(end: _End[T]) -> bool:
 
 def _given_up(action: GiveUp, last: Failure, request_id: str) -> DatabaseError:
     unknown = action.outcome is Outcome.UNKNOWN
-    because = f"; the last one said: {last.message}" if last.message else ""
+    because = f"; the last one answered: {last.message}" if last.message else ""
     failure = Failure(
         kind=FailureKind.AVAILABILITY,
         message=f"{action.reason.value}{because}",

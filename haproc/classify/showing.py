@@ -21,7 +21,7 @@ def described(statement: Classified) -> dict[str, Any]:
         "statement": statement.sql,
         "class": statement.operation_class.value,
         "kind": statement.kind.value,
-        "rule": statement.rule if not names else f"Spark's reading tells: {' or '.join(names)}",
+        "rule": statement.rule if not names else f"its plan reading decides: {' or '.join(names)}",
         "writes": sorted(statement.writes),
         "write_concern": concern.value if concern else None,
         "apply_budget_s": statement.apply_budget_s,

@@ -44,7 +44,7 @@ async def _adopt(options: argparse.Namespace) -> int:
         output.error("--json goes with --dry-run")
         return output.USAGE
     show = progress_since(time.monotonic())
-    answering = [name for name, told in (await ask_all(config)).items() if "error" not in told]
+    answering = [name for name, answer in (await ask_all(config)).items() if "error" not in answer]
     # Without a HAProc there may be no log yet, and opening it would make one.
     if answering and (written := await _written(config)):
         output.error(written)
@@ -107,8 +107,8 @@ def lacking_of(report: Report, answers: Mapping[str, Mapping[str, Any]]) -> list
     """
     return [
         name
-        for name, told in answers.items()
-        if str(told["state"]) not in SERVING and ("error" in told or name not in report.copies)
+        for name, status in answers.items()
+        if str(status["state"]) not in SERVING and ("error" in status or name not in report.copies)
     ]
 
 
@@ -159,7 +159,7 @@ def print_report(report: Report) -> None:
     rows = []
     for name, each in report.clusters.items():
         counts = [each.counts.get(sort, 0) for sort in (Sort.TABLE, Sort.VIEW, Sort.FUNCTION)]
-        rows.append((name, *counts, each.rows, _standing(report, name)))
+        rows.append((name, *counts, each.rows, _plan_text(report, name)))
     output.table(header, rows)
     differing = [
         (name, one.sort.value, one.name, one.difference.value, _rows(one))
@@ -181,7 +181,7 @@ def print_report(report: Report) -> None:
         _print_loss(name, report)
 
 
-def _standing(report: Report, name: str) -> str:
+def _plan_text(report: Report, name: str) -> str:
     if name == report.source:
         return "the source"
     differing = len(report.clusters[name].differing)

@@ -27,17 +27,17 @@ async def backup(asker: Asker, options: argparse.Namespace) -> int:
     name, place = options.cluster or await serving(options.ring), options.destination
     body = {"cluster": name, "destination": place}
     found = await asker.ask(name, "POST", "/ha/v1/backup", body)
-    end, told = time.monotonic() + options.timeout_s, ""
-    heard_s = time.monotonic()
+    end, shown = time.monotonic() + options.timeout_s, ""
+    answered_s = time.monotonic()
     while found["state"] == BackupState.RUNNING and time.monotonic() < end:
-        if told != (told := _far(found)) and not options.json:
-            print(told, flush=True)
+        if shown != (shown := _far(found)) and not options.json:
+            print(shown, flush=True)
         await asyncio.sleep(_POLL_S)
         try:
             found = await asker.ask(name, "GET", "/ha/v1/backup")
-            heard_s = time.monotonic()
+            answered_s = time.monotonic()
         except AskError as error:
-            if error.code != output.NOT_READY or time.monotonic() - heard_s > _SILENT_S:
+            if error.code != output.NOT_READY or time.monotonic() - answered_s > _SILENT_S:
                 raise
     if options.json:
         output.dump(found)
@@ -92,9 +92,9 @@ async def restore(asker: Asker, options: argparse.Namespace) -> int:
         await clients.end(asker, name)
     for name in names:
         left_s = max(0.0, end - time.monotonic())
-        standing = await clients.wait(asker, name, clients.serves, left_s)
-        print(clients.words(standing))
-        if not clients.serves(standing):
+        drain_status = await clients.wait(asker, name, clients.serves, left_s)
+        print(clients.words(drain_status))
+        if not clients.serves(drain_status):
             return output.NOT_READY
     print(f"{', '.join(names)} hold what {options.source} does, of offset {body['offset']}")
     return 0
@@ -102,7 +102,7 @@ async def restore(asker: Asker, options: argparse.Namespace) -> int:
 
 async def _restored(asker: Asker, name: str, body: dict[str, Any], end: float) -> bool:
     """Wait until a cluster is restored, and print its progress; False if that failed."""
-    told, heard_s, failed_s = "", time.monotonic(), 0.0
+    shown, answered_s, failed_s = "", time.monotonic(), 0.0
     while time.monotonic() < end:
         await asyncio.sleep(_POLL_S)
         try:
@@ -119,11 +119,11 @@ async def _restored(asker: Asker, name: str, body: dict[str, Any], end: float) -
                 if found["state"] == RestoreState.RESTORED:
                     print(f"{name} is restored", flush=True)
                     return True
-            elif told != (told := _restoring(status["copy"])):
-                print(f"{name}: {told}", flush=True)
-            heard_s = time.monotonic()
+            elif shown != (shown := _restoring(status["copy"])):
+                print(f"{name}: {shown}", flush=True)
+            answered_s = time.monotonic()
         except AskError as error:  # it begins anew, or its Spark does
-            if time.monotonic() - heard_s > _SILENT_S:
+            if time.monotonic() - answered_s > _SILENT_S:
                 output.error(str(error))
                 return False
     output.error(f"{name} is not restored in time")

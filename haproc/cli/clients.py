@@ -19,7 +19,7 @@ from haproc.membership.state import SERVING
 _POLL_S: Final = 0.2
 _PATH: Final = "/ha/v1/drain"
 
-Standing = dict[str, Any]
+DrainStatus = dict[str, Any]
 """A HAProc's drain status, see docs/reference/http.md."""
 
 
@@ -27,68 +27,68 @@ async def drain(asker: Asker, options: argparse.Namespace) -> int:
     """Drain a cluster; returns 0 once that is done, and with ``--wait`` once it is idle."""
     if options.undo:
         return await undrain(asker, options)
-    standing = await begin(asker, options.cluster, force=options.force)
+    status = await begin(asker, options.cluster, force=options.force)
     if options.wait:
-        standing = await wait(asker, options.cluster, is_idle, options.timeout_s)
-    print(words(standing))
-    return output.NOT_READY if options.wait and not is_idle(standing) else 0
+        status = await wait(asker, options.cluster, is_idle, options.timeout_s)
+    print(words(status))
+    return output.NOT_READY if options.wait and not is_idle(status) else 0
 
 
 async def undrain(asker: Asker, options: argparse.Namespace) -> int:
     """Undrain a cluster; returns 0 once that is done, with ``--wait`` once it serves."""
-    standing = await end(asker, options.cluster)
+    status = await end(asker, options.cluster)
     if options.wait:
-        standing = await wait(asker, options.cluster, serves, options.timeout_s)
-    print(words(standing))
-    return output.NOT_READY if options.wait and not serves(standing) else 0
+        status = await wait(asker, options.cluster, serves, options.timeout_s)
+    print(words(status))
+    return output.NOT_READY if options.wait and not serves(status) else 0
 
 
-async def begin(asker: Asker, name: str, *, force: bool = False) -> Standing:
+async def begin(asker: Asker, name: str, *, force: bool = False) -> DrainStatus:
     """Drain a cluster; raises AskError."""
     return await asker.ask(name, "POST", _PATH, {"cluster": name, "force": force})
 
 
-async def end(asker: Asker, name: str) -> Standing:
+async def end(asker: Asker, name: str) -> DrainStatus:
     """Undrain a cluster; raises AskError."""
     return await asker.ask(name, "POST", "/ha/v1/undrain", {"cluster": name})
 
 
 async def wait(
-    asker: Asker, name: str, wanted: Callable[[Standing], bool], timeout_s: float
-) -> Standing:
+    asker: Asker, name: str, wanted: Callable[[DrainStatus], bool], timeout_s: float
+) -> DrainStatus:
     """Return the drain status once it is as wanted, or after the time; raises AskError."""
     deadline = time.monotonic() + timeout_s
     while True:
-        standing = await asker.ask(name, "GET", _PATH)
-        if wanted(standing) or time.monotonic() >= deadline:
-            return standing
+        status = await asker.ask(name, "GET", _PATH)
+        if wanted(status) or time.monotonic() >= deadline:
+            return status
         await asyncio.sleep(_POLL_S)
 
 
-def is_idle(standing: Standing) -> bool:
+def is_idle(status: DrainStatus) -> bool:
     """True if no client has anything left at a HAProc; it may be stopped."""
-    return not standing["under_way"] and not standing["unfetched"]
+    return not status["under_way"] and not status["unfetched"]
 
 
-def serves(standing: Standing) -> bool:
+def serves(status: DrainStatus) -> bool:
     """True if the cluster takes requests."""
-    return standing["state"] in SERVING
+    return status["state"] in SERVING
 
 
-def words(standing: Standing) -> str:
+def words(status: DrainStatus) -> str:
     """Return the drain status for people."""
-    reason = f": {standing['reason']}" if standing["reason"] else ""
+    reason = f": {status['reason']}" if status["reason"] else ""
     left = [
         f"{count} {what}"
         for count, what in (
-            (standing["under_way"], "requests under way"),
-            (standing["unfetched"], "results that their clients have not fetched"),
+            (status["under_way"], "requests under way"),
+            (status["unfetched"], "results that their clients have not fetched"),
         )
-        if count and standing["drained"]
+        if count and status["drained"]
     ]
     still = f"; it has {' and '.join(left)}" if left else ""
-    idle = "; clients have nothing left here" if standing["drained"] and not left else ""
-    return f"{standing['cluster']} is {standing['state']}{reason}{still}{idle}"
+    idle = "; clients have nothing left here" if status["drained"] and not left else ""
+    return f"{status['cluster']} is {status['state']}{reason}{still}{idle}"
 
 
 # ``haproc jobs``: the ring's jobs, their logs, and a command that ends one.

@@ -32,7 +32,7 @@ from haproc.ring.local import LocalRing
 from haproc.ring.making import new_cluster
 
 POLL_S: Final = 1.0
-TELL_S: Final = 10.0
+SHOW_S: Final = 10.0
 """Interval at which the progress of a copy is printed."""
 
 
@@ -76,7 +76,7 @@ async def _add(options: argparse.Namespace) -> int:
     after = rewritten.after
     body = {"peer": str(after.cluster(name).peer), "client_url": after.client_url(name)}
     try:
-        answer = await _tell(config, name, "join", body)
+        answer = await _append_change(config, name, "join", body)
     except AskError as error:
         output.error(str(error))
         return error.code
@@ -116,7 +116,7 @@ async def _remove(options: argparse.Namespace) -> int:
     if not options.yes and not confirmed():
         return output.FAILED
     try:
-        answer = await _tell(config, name, "leave", {})
+        answer = await _append_change(config, name, "leave", {})
     except AskError as error:
         output.error(str(error))
         return error.code
@@ -168,7 +168,7 @@ async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way
     """
     before = (await asker.ask(name, "GET", "/ha/v1/status"))["incarnation"]
     await asker.ask(name, "POST", "/ha/v1/rebuild", _rebuild_body(name, donor, way))
-    end, told, tell_s = time.monotonic() + timeout_s, "", 0.0
+    end, shown, show_s = time.monotonic() + timeout_s, "", 0.0
     while time.monotonic() < end:
         await asyncio.sleep(POLL_S)
         try:
@@ -184,8 +184,8 @@ async def rebuild_one(asker: Asker, name: str, donor: str, timeout_s: float, way
         if state == State.TOO_FAR_BEHIND.value:
             output.error(f"{name}: {reason}")
             return output.FAILED
-        if state != told or time.monotonic() >= tell_s:
-            told, tell_s = state, time.monotonic() + TELL_S
+        if state != shown or time.monotonic() >= show_s:
+            shown, show_s = state, time.monotonic() + SHOW_S
             print(f"{name}: {state} {reason}".rstrip(), flush=True)
     output.error(f"{name} does not serve after {timeout_s} s")
     return output.NOT_READY
@@ -204,7 +204,7 @@ async def repair(asker: Asker, options: argparse.Namespace) -> int:
     answer = await asker.ask(name, "POST", "/ha/v1/repair", body)
     offset = answer["offset"]
     print(f"copied at offset {offset}: {', '.join(answer['tables'])}")
-    end, told = time.monotonic() + options.timeout_s, ""
+    end, shown = time.monotonic() + options.timeout_s, ""
     while time.monotonic() < end:
         status = await asker.ask(name, "GET", "/ha/v1/status")
         failed = status["copy_failed"]
@@ -214,8 +214,8 @@ async def repair(asker: Asker, options: argparse.Namespace) -> int:
         if status["cursor"] > offset and status["copy"] is None:
             print("done: run haproc verify to compare the clusters")
             return 0
-        if status["copy"] is not None and told != (told := status["reason"]):
-            print(told, flush=True)
+        if status["copy"] is not None and shown != (shown := status["reason"]):
+            print(shown, flush=True)
         await asyncio.sleep(POLL_S)
     output.error(f"{table} is not copied after {options.timeout_s} s")
     return output.NOT_READY
@@ -266,9 +266,11 @@ def _without(file: Path, config: Config, name: str) -> Rewritten:
     return Rewritten(file, config, after, text)
 
 
-async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -> dict[str, Any]:
+async def _append_change(
+    config: Config, name: str, what: str, body: Mapping[str, str]
+) -> dict[str, Any]:
     """Send the change to one HAProc after another until one appends it; raises AskError."""
-    told: list[str] = []
+    errors: list[str] = []
     code = output.FAILED
     async with Asker(config) as asker:
         for each in [*(c for c in _names(config) if c != name), *([name] * (what == "leave"))]:
@@ -277,9 +279,9 @@ async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -
             try:
                 return await asker.ask(each, "POST", f"/ha/v1/members/{name}/{what}", body)
             except AskError as error:
-                told.append(str(error))
+                errors.append(str(error))
                 code = error.code
-    raise AskError("\n".join(told) or "there is no other cluster to ask", code)
+    raise AskError("\n".join(errors) or "there is no other cluster to ask", code)
 
 
 def confirmed() -> bool:

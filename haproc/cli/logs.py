@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dmq import KeyValueStore, LogError, MovableLog, MovableStore, open_both, open_log, open_store
-from dmq.key_value import Origin, Standing, origin_of, remember
+from dmq.key_value import MoveState, Origin, origin_of, remember
 from dmq.moving import Contents, export_log, import_log
 from haproc.cli import cluster, output
 from haproc.cli.nodes import ask_all, read_config
@@ -51,7 +51,7 @@ async def _run(config: Config, options: argparse.Namespace) -> None:
 async def check_stopped(config: Config) -> None:
     """Raise RingError if a HAProc of the ring answers."""
     answers = await ask_all(config)
-    running = [name for name, told in answers.items() if "error" not in told]
+    running = [name for name, answer in answers.items() if "error" not in answer]
     if running:
         raise RingError(
             f"{', '.join(running)}: a HAProc runs there; stop all of the ring (haproc stop), and "
@@ -65,7 +65,7 @@ async def export(config: Config, options: argparse.Namespace) -> None:
     log, store = await open_both(config.log, kafka=kafka_options(config))
     try:
         usable = await origin_of(log, store)
-        left = Origin(Standing.LEFT, usable.identity, f"haproc log export to {file}")
+        left = Origin(MoveState.LEFT, usable.identity, f"haproc log export to {file}")
         # First, so that no HAProc that is started meanwhile writes to it.
         await remember(log, store, left)
         try:
@@ -76,7 +76,7 @@ async def export(config: Config, options: argparse.Namespace) -> None:
     finally:
         await store.close()
         await log.close()
-    print(f"{config.log} is in {file}: {told(contents)}")
+    print(f"{config.log} is in {file}: {contents_text(contents)}")
     print("No HAProc starts on that log any more. Name the new one in the ring's files, then run:")
     where = f"--folder {options.folder}" if options.config is None else f"--config {options.config}"
     print(f"haproc log import {file} {where}")
@@ -89,7 +89,7 @@ async def import_(config: Config, options: argparse.Namespace) -> None:
 
 async def _import(config: Config, file: Path, log: MovableLog, store: MovableStore) -> None:
     contents = await import_log(file, log, store)
-    print(f"{config.log} goes on with what is in {file}: {told(contents)}")
+    print(f"{config.log} goes on with what is in {file}: {contents_text(contents)}")
     print("Start the HAProcs (haproc start).")
 
 
@@ -98,9 +98,9 @@ async def reopen(config: Config, options: argparse.Namespace) -> None:
 
     async def act(log: MovableLog, store: KeyValueStore) -> None:
         found = await origin_of(log, store)
-        if found.standing is not Standing.LEFT:
+        if found.standing is not MoveState.LEFT:
             raise RingError(f"{config.log} was not left: there is nothing to reopen")
-        await remember(log, store, Origin(Standing.WHOLE, found.identity, found.by))
+        await remember(log, store, Origin(MoveState.WHOLE, found.identity, found.by))
         print(f"HAProcs start on {config.log} again. Never start one on a log imported from it.")
 
     await with_log(config, act)
@@ -122,7 +122,7 @@ async def with_log(
         await log.close()
 
 
-def told(contents: Contents) -> str:
+def contents_text(contents: Contents) -> str:
     """Return the content of a file, for people."""
     return (
         f"{contents.records:,} records, offsets from {contents.start} to {contents.end}, "
@@ -191,8 +191,8 @@ def print_findings(findings: Findings, founder: str) -> None:
         lost = findings.lost(name)
         count = sum(len(each.offsets) for each in lost)
         lacks = f"{count} commits in {len(lost)} tables" if lost else "nothing known"
-        standing = "the founder" if name == founder else "becomes a copy"
-        rows.append((name, len(tables), _offset(findings.highest(name)), lacks, standing))
+        role = "the founder" if name == founder else "becomes a copy"
+        rows.append((name, len(tables), _offset(findings.highest(name)), lacks, role))
     output.table(("CLUSTER", "TABLES", "NEWEST OFFSET", "LACKS", ""), rows)
     print(f"\nMost advanced: {findings.best}")
     lost = findings.lost(founder)
@@ -203,11 +203,11 @@ def print_findings(findings: Findings, founder: str) -> None:
             for each in lost
         ]
         output.table(("TABLE", f"{founder.upper()} HAS UP TO", "LOST OFFSETS", "APPLIED BY"), lines)
-    if elsewhere := findings.only_elsewhere(founder):
+    if on_others := findings.only_on_others(founder):
         print(
             f"\nTables that {founder} does not have; they are dropped, unless it has dropped them:"
         )
-        output.table(("TABLE", "ON"), [(table, ", ".join(by)) for table, by in elsewhere])
+        output.table(("TABLE", "ON"), [(table, ", ".join(by)) for table, by in on_others])
     newest = max(map(findings.highest, findings.clusters))
     print("\nNot known:")
     print(f"- Writes behind offset {max(newest, 0)} that no cluster has applied: they are lost.")

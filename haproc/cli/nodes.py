@@ -68,7 +68,7 @@ class KafkaInOneLine(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         more = f" ({self._left_out} more such messages since)" if self._left_out else ""
         cause = f": {type(error).__name__}: {error}" if error is not None else ""
-        record.msg, record.args = f"the Kafka client says: {text}{cause}{more}", None
+        record.msg, record.args = f"the Kafka client reports: {text}{cause}{more}", None
         record.name, record.levelno, record.levelname = "dmq", logging.WARNING, "WARNING"
         record.exc_info = record.exc_text = record.stack_info = None
         self._last, self._left_out = record.created, 0
@@ -386,8 +386,8 @@ def _foreign(answers: dict[str, dict[str, Any]]) -> list[str]:
 def commit_text(commit: dict[str, Any]) -> str:
     """Return a foreign commit for people."""
     by = commit["user"] or commit["engine"] or "an unknown user"
-    told = f"{commit['table']} version {commit['version']}, {commit['operation']} by {by}"
-    return output.harmless(f"{told}, {commit['at']}")
+    change = f"{commit['table']} version {commit['version']}, {commit['operation']} by {by}"
+    return output.harmless(f"{change}, {commit['at']}")
 
 
 def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
@@ -432,14 +432,14 @@ def _settings(answers: dict[str, dict[str, Any]]) -> list[str]:
     """Return the settings of the Spark servers that are not as they should be."""
     lines = []
     for name, answer in answers.items():
-        told = answer.get("settings") or {}
-        for each in told.get("differing", []):
+        settings = answer.get("settings") or {}
+        for each in settings.get("differing", []):
             others = ", ".join(each["clusters"])
             lines.append(f"{name}: its Spark has another {each['name']} than {others}")
-        for unfit in told.get("unfit", []):
+        for unfit in settings.get("unfit", []):
             lines.append(f"{name}: {unfit} must have another value, see its log")
-        for each in told.get("overridden", []):
-            value = told["session_defaults"].get(each)
+        for each in settings.get("overridden", []):
+            value = settings["session_defaults"].get(each)
             lines.append(f"{name}: sessions have {each}={value}, whatever its Spark has")
     return lines
 

@@ -111,29 +111,29 @@ def report(
         if isinstance(found, Unparsed):
             return ClassifyReport(sql)
         written = Touched(found.writes)
-        is_told = bool(found.rules) and found.rules[0].fits(found.kind, written)
-        return ClassifyReport(sql, ruled(found, written, override) if is_told else found)
+        by_text_alone = bool(found.rules) and found.rules[0].fits(found.kind, written)
+        return ClassifyReport(sql, ruled(found, written, override) if by_text_alone else found)
     except RefusedError as error:
         return ClassifyReport(sql, refused=error)
 
 
-def under(told: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
+def under(report: Mapping[str, Any], rules: Rules, user: str) -> dict[str, Any]:
     """Return a ring's report on a statement, decided anew by these rules.
 
     A statement that the ring itself refuses stays refused. The ring reports no expressions, so
     rules about expressions count as in doubt.
     """
-    if "kind" not in told:
-        return {**told}
-    writes, known = frozenset(told["writes"]), bool(told.get("tables_known", True))
-    recognised = Recognised(Kind(told["kind"]), writes=writes, tables_known=known)
-    touched = Touched(writes | frozenset(told.get("reads", ())), known, expressions=None)
+    if "kind" not in report:
+        return {**report}
+    writes, known = frozenset(report["writes"]), bool(report.get("tables_known", True))
+    recognised = Recognised(Kind(report["kind"]), writes=writes, tables_known=known)
+    touched = Touched(writes | frozenset(report.get("reads", ())), known, expressions=None)
     try:
-        found = decided(recognised, told["statement"], Context(user=user), rules)
-        said = described(ruled(found, touched) if found.rules else found)
+        found = decided(recognised, report["statement"], Context(user=user), rules)
+        description = described(ruled(found, touched) if found.rules else found)
     except RefusedError as error:
-        return {**told, "refused": _why(error)}
-    return {**told, **said, "combinable": told.get("combinable")}
+        return {**report, "refused": _why(error)}
+    return {**report, **description, "combinable": report.get("combinable")}
 
 
 def _why(error: RefusedError) -> dict[str, str]:

@@ -82,8 +82,8 @@ class Asker:
             raise AskError(f"{cluster} at {url}: {what}", output.NOT_READY) from error
         if status != 200:
             hint = f" ({answer['hint']})" if answer.get("hint") else ""
-            told = f"{cluster}: {answer.get('message', status)}{hint}"
-            raise AskError(told, output.FAILED, str(answer.get("error_class", "")))
+            text = f"{cluster}: {answer.get('message', status)}{hint}"
+            raise AskError(text, output.FAILED, str(answer.get("error_class", "")))
         return answer
 
 
@@ -187,10 +187,10 @@ def _print_operation(shown: Mapping[str, Any]) -> None:
     op = dict(shown["operation"])
     sql, rows = op.pop("sql", None), op.pop("rows", None)
     op.pop("sql_characters", None)
-    told = {"offset": shown["offset"], **op, **(rows or {})}
+    values = {"offset": shown["offset"], **op, **(rows or {})}
     for name in ("position", "blocked_by", "together", "attempts", "error", "outcome"):
-        told[f"here: {name.replace('_', ' ')}"] = shown[name]
-    for name, value in told.items():
+        values[f"here: {name.replace('_', ' ')}"] = shown[name]
+    for name, value in values.items():
         if value not in (None, "", [], {}):
             print(f"{name + ':':<18} {value}")
     if sql is not None:
@@ -221,10 +221,13 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
             return output.FAILED
     body = {"cluster": options.cluster, "reason": options.reason}
     done = await asker.ask(options.cluster, "POST", path + "/skip", body)
-    told = {"applied": "was committed after all", "recorded": "will be skipped: it is in the log"}
-    what = told.get(done["status"], "is skipped")
+    effects = {
+        "applied": "was committed after all",
+        "recorded": "will be skipped: it is in the log",
+    }
+    effect = effects.get(done["status"], "is skipped")
     reason = f": {done['reason']}" if done["reason"] else ""
-    print(f"offset {done['offset']} {what}; {done['cluster']} is {done['state']}{reason}")
+    print(f"offset {done['offset']} {effect}; {done['cluster']} is {done['state']}{reason}")
     return 0
 
 
@@ -309,7 +312,7 @@ def _print_findings(found: Mapping[str, Any]) -> None:
         each["finding"] == Finding.DIFFERENT for each in clusters.values()
     ):
         print(
-            "\nno majority says which of them is right, so all go on serving; "
+            "\nno majority shows which of them is right, so all go on serving; "
             "haproc verify --trust NAME decides"
         )
     for name, each in clusters.items():

@@ -209,16 +209,16 @@ async def roll_ring(
             if name not in turns.away:
                 await _drain(asker, name, timeout_s)
                 show(name, "drained")
-                standing = await clients.wait(asker, name, clients.is_idle, timeout_s)
-                if not clients.is_idle(standing):
+                drain_status = await clients.wait(asker, name, clients.is_idle, timeout_s)
+                if not clients.is_idle(drain_status):
                     raise RingError(
-                        f"{clients.words(standing)} after {timeout_s:g} s; it was not restarted"
+                        f"{clients.words(drain_status)} after {timeout_s:g} s; it was not restarted"
                     )
             await _restart_cluster(ring, name, what)
             await _undrain(asker, name, timeout_s)
-            standing = await clients.wait(asker, name, clients.serves, timeout_s)
-            if not clients.serves(standing):
-                raise RingError(f"{clients.words(standing)} {timeout_s:g} s after its restart")
+            drain_status = await clients.wait(asker, name, clients.serves, timeout_s)
+            if not clients.serves(drain_status):
+                raise RingError(f"{clients.words(drain_status)} {timeout_s:g} s after its restart")
             show(name, "serves again")
 
 

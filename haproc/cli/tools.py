@@ -78,13 +78,13 @@ def classify_by_ring(
     return output.NOT_READY if any("refused" in e or "error" in e for e in found) else 0
 
 
-def _text(told: dict[str, Any]) -> str:
-    tree = told.pop("tree", None)
+def _text(answer: dict[str, Any]) -> str:
+    tree = answer.pop("tree", None)
     replaced = [
         f"{each['text']} at {each['start']}-{each['end']} by {each['literal']}"
-        for each in told.pop("replaced", ())
+        for each in answer.pop("replaced", ())
     ]
-    values = {**told, "replaced": replaced} if replaced else told
+    values = {**answer, "replaced": replaced} if replaced else answer
     lines = lines_of(values)
     return "\n".join(lines if tree is None else [*lines, "tree:", *(f"  {e}" for e in tree)])
 
@@ -141,16 +141,16 @@ async def _ask(
     for url in servers:
         try:
             async with session.post(url + _PATH, json=body) as response:
-                told: dict[str, Any] = await response.json()
+                answer: dict[str, Any] = await response.json()
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             why = f"{url} does not answer: {error or type(error).__name__}"
             continue
         if response.status == 200:
-            return told
+            return answer
         if response.status in (400, 422):
-            return {"statement": body["statement"], "error": told}
-        why = f"{url}: {told.get('message', response.reason)}"
-        if told.get("error_class") in (ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN):
+            return {"statement": body["statement"], "error": answer}
+        why = f"{url}: {answer.get('message', response.reason)}"
+        if answer.get("error_class") in (ErrorClass.UNAUTHENTICATED, ErrorClass.FORBIDDEN):
             break
     raise UnansweredError(why)
 

@@ -397,12 +397,12 @@ def load_text(
     return config
 
 
-def _fitted(limits: Limits, said: object) -> Limits:
+def _fitted(limits: Limits, content: object) -> Limits:
     """Return the limits; each limit that is not set is reduced to its bound.
 
     So an operator who sets one need not know which defaults it bounds. A set limit stays as it is.
     """
-    given = said.get("limits") if isinstance(said, dict) else None
+    given = content.get("limits") if isinstance(content, dict) else None
     for smaller, larger in LIMITS_IN_ORDER:
         bound = getattr(limits, larger)
         if smaller not in (given or {}) and getattr(limits, smaller) > bound:

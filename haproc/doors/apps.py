@@ -238,7 +238,7 @@ async def _sent(request: web.Request, response: web.StreamResponse) -> web.Strea
     """Send a large answer while its bytes still count as held memory."""
     body = response.body if isinstance(response, web.Response) else None
     if isinstance(body, bytes) and len(body) > SMALL_BYTES:
-        request[HELD].add(len(body))
+        request[HELD].reserve_bytes(len(body))
         await response.prepare(request)
         await response.write_eof()
     return response

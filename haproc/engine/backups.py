@@ -205,9 +205,9 @@ def _added(add: Mapping[str, Any]) -> dict[str, Any]:
 
 def _removed(add: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
     kept = ("path", "partitionValues", "size", "deletionVector")
-    told = {name: add[name] for name in kept if name in add}
+    kept_fields = {name: add[name] for name in kept if name in add}
     more = {"deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True}
-    return {"remove": told | more}
+    return {"remove": kept_fields | more}
 
 
 def batches(adds: Iterable[Any], bytes_max: int = BATCH_BYTES) -> Iterator[list[str]]:
@@ -243,10 +243,10 @@ def differences(manifest: Manifest, found: Inventory) -> list[str]:
     ]
 
 
-def _names(said: Iterable[Mapping[str, Json]]) -> set[str]:
+def _names(objects: Iterable[Mapping[str, Json]]) -> set[str]:
     return {
         f"{each['schema']}.{each['name']}" if "schema" in each else str(each["name"])
-        for each in said
+        for each in objects
     }
 
 

@@ -39,7 +39,7 @@ class FreshSession:
         """See Fresh."""
         await self._session.ensure(settings, None)
 
-    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+    async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
         """See Fresh."""
         self._session.touched()
         plan = await plan_bytes(statement)

@@ -173,11 +173,11 @@ class SparkConnectEngine:
         await self.probe(timeout_s=timeout_s)
         await self._of_each(tables, lambda own, name: objects.check_readable(own, name, timeout_s))
 
-    async def standing(self, named: Sequence[Named]) -> str:
+    async def object_fingerprint(self, named: Sequence[Named]) -> str:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s
         return await self._in_own_session(
-            lambda own: objects.standing(own, self._marker, named, timeout_s)
+            lambda own: objects.fingerprint(own, self._marker, named, timeout_s)
         )
 
     async def keeps_marks(self, table: str) -> bool:
@@ -226,7 +226,7 @@ class SparkConnectEngine:
 
     def histories(self) -> SparkHistories:
         """See Engine."""
-        return SparkHistories(self._in_own_session, self.standing)
+        return SparkHistories(self._in_own_session, self.object_fingerprint)
 
     async def table_states(self) -> Sequence[TableState]:
         """Return all tables and views with their present states; raises EngineError."""

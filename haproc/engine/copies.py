@@ -179,7 +179,9 @@ class Copies(Protocol):
         """
         ...
 
-    async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
+    async def read_file_part(
+        self, location: str, path: str, offset: int, length: int
+    ) -> tuple[int, bytes]:
         """Return a file's size, and ``length`` of its bytes from ``offset`` on."""
         ...
 
@@ -193,7 +195,7 @@ class Copies(Protocol):
         """Drop everything on the cluster, or ``only`` these tables, except those in ``keep``."""
         ...
 
-    async def define(self, what: str, said: Mapping[str, Json]) -> None:
+    async def define(self, what: str, definition: Mapping[str, Json]) -> None:
         """Create a ``schema``, ``view`` or ``function``, as ``what`` says."""
         ...
 
@@ -280,11 +282,11 @@ def begin_commit(
 
     ``info``: the content of ``commitInfo``, with a ``timestamp``. ``actions``: that state.
     """
-    told, state = dict(info), list[dict[str, Any]]()
+    commit_info, state = dict(info), list[dict[str, Any]]()
     for action in actions:
-        said = dict(action)
-        if "metaData" in said:
-            meta = {**said["metaData"], "id": table_id}
+        copied = dict(action)
+        if "metaData" in copied:
+            meta = {**copied["metaData"], "id": table_id}
             meta["configuration"] = {
                 key: value
                 for key, value in meta.get("configuration", {}).items()
@@ -292,10 +294,10 @@ def begin_commit(
                 if not key.startswith("delta.inCommitTimestampEnablement")
             }
             if meta["configuration"].get("delta.enableInCommitTimestamps") == "true":
-                told["inCommitTimestamp"] = told["timestamp"]
-            said["metaData"] = meta
-        state.append(said)
-    return [{"commitInfo": told}, *state]
+                commit_info["inCommitTimestamp"] = commit_info["timestamp"]
+            copied["metaData"] = meta
+        state.append(copied)
+    return [{"commitInfo": commit_info}, *state]
 
 
 async def put_all(put: Callable[[int, bytes, bool], Awaitable[int]], file: IO[bytes]) -> None:

@@ -32,7 +32,7 @@ _TRANSFER_TIMEOUT_S: Final = 3600.0
 """The time for `haproc.engine.backups.BATCH_BYTES`, or one larger file. Chosen."""
 _SOURCE: Final = "haproc.copy"
 """The property of the empty table that holds the `CopyTable.source`."""
-_ELSEWHERE: Final = "path LIKE '%:%' OR deletionVector.storageType = 'p'"
+_OUTSIDE_TABLE: Final = "path LIKE '%:%' OR deletionVector.storageType = 'p'"
 """A condition for files that may lie outside of their table, as those of a clone do."""
 
 
@@ -50,23 +50,23 @@ class SparkCopies:
     async def inventory(self) -> Inventory:
         """See Copies."""
         confs = await self._ask(lambda own: own.confs_below(CATALOG_CONFS))
-        said = await self._json({"do": "inventory"})
-        tables = [CopyTable(**each) for each in said["tables"]]
+        answer = await self._json({"do": "inventory"})
+        tables = [CopyTable(**each) for each in answer["tables"]]
         names = [each for each in catalogs(confs) if each != "spark_catalog"]
-        others = [(f"{o['schema']}.{o['name']}".rstrip("."), o["why"]) for o in said["others"]]
+        others = [(f"{o['schema']}.{o['name']}".rstrip("."), o["why"]) for o in answer["others"]]
         others += [(name, "it is a catalog of its own") for name in names]
         return Inventory(
-            tuple(s for s in said["schemas"] if s["name"] not in OWN_SCHEMAS),
-            tuple(v for v in said["views"] if v["schema"] not in OWN_SCHEMAS),
-            tuple(f for f in said["functions"] if f["schema"] not in OWN_SCHEMAS),
+            tuple(s for s in answer["schemas"] if s["name"] not in OWN_SCHEMAS),
+            tuple(v for v in answer["views"] if v["schema"] not in OWN_SCHEMAS),
+            tuple(f for f in answer["functions"] if f["schema"] not in OWN_SCHEMAS),
             tuple(each for each in tables if each.schema not in OWN_SCHEMAS),
             tuple(each for each in others if each[0].split(".")[0] not in OWN_SCHEMAS),
         )
 
     async def state(self, table: CopyTable) -> Sequence[Json]:
         """See Copies."""
-        said = await self._json(_at("state", table))
-        actions = said["actions"]
+        answer = await self._json(_at("state", table))
+        actions = answer["actions"]
         ids = [each["metaData"]["id"] for each in actions if "metaData" in each]
         if ids != [table.id]:
             raise EngineError(
@@ -80,7 +80,7 @@ class SparkCopies:
     async def check(self, table: CopyTable) -> None:
         """Raise EngineError, of class NOT_COPIED, if the table cannot be copied."""
         await self.state(table)
-        files_of(await self._files(table, _ELSEWHERE))
+        files_of(await self._files(table, _OUTSIDE_TABLE))
 
     async def files(self, table: CopyTable, after: str) -> Sequence[Json]:
         """See Copies."""
@@ -109,23 +109,25 @@ class SparkCopies:
 
     async def table(self, schema: str, name: str, location: str) -> CopyTable | None:
         """See Copies."""
-        said = await self._json({"do": "table", "location": location})
-        return CopyTable(schema, name, **said) if said else None
+        answer = await self._json({"do": "table", "location": location})
+        return CopyTable(schema, name, **answer) if answer else None
 
     async def names(self, location: str) -> Mapping[str, int]:
         """See Copies."""
-        said: Mapping[str, int] = await self._json(
+        answer: Mapping[str, int] = await self._json(
             {"do": "list", "location": location, "flat": True}
         )
-        return said
+        return answer
 
     async def transfer(self, source: str, target: str, paths: Sequence[str]) -> tuple[int, int]:
         """See Copies."""
         asked: dict[str, Json] = {"from": source, "to": target, "paths": [*paths]}
-        said = await self._json({"do": "transfer", **asked}, _TRANSFER_TIMEOUT_S)
-        return int(said["files"]), int(said["bytes"])
+        answer = await self._json({"do": "transfer", **asked}, _TRANSFER_TIMEOUT_S)
+        return int(answer["files"]), int(answer["bytes"])
 
-    async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
+    async def read_file_part(
+        self, location: str, path: str, offset: int, length: int
+    ) -> tuple[int, bytes]:
         """See Copies."""
         asked = {"do": "read", "location": location, "path": path}
         plan = _plan(_COPY, json.dumps({**asked, "offset": offset, "length": length}).encode())
@@ -172,9 +174,9 @@ class SparkCopies:
                 what = "TABLE" if sort == "other" else sort.upper()
                 await self._sql(f"DROP {what} IF EXISTS {_name(schema, name)}")
 
-    async def define(self, what: str, said: Mapping[str, Json]) -> None:
+    async def define(self, what: str, definition: Mapping[str, Json]) -> None:
         """See Copies."""
-        await self._json({"do": "define", what: dict(said)})
+        await self._json({"do": "define", what: dict(definition)})
 
     async def begin(self, table: CopyTable) -> Place:
         """See Copies."""
@@ -190,8 +192,8 @@ class SparkCopies:
 
     async def put(self, location: str, path: str, offset: int, data: bytes, *, last: bool) -> int:
         """See Copies."""
-        said = {"location": location, "path": path, "offset": offset, "last": last}
-        head = json.dumps(said).encode()
+        header = {"location": location, "path": path, "offset": offset, "last": last}
+        head = json.dumps(header).encode()
         # In pieces: each nested message, and its bytes, would be one more copy of the data.
         asked = wire.within(_Packed(type_url=_PUT), "value", [len(head).to_bytes(4), head, data])
         asked = wire.within(protos.relations.Relation(), "extension", asked)

@@ -203,7 +203,7 @@ class Fresh(Protocol):
         """Make the session's settings exactly these (one round trip when they differ)."""
         ...
 
-    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+    async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
         """Run a statement that changes the content of the session."""
         ...
 
@@ -429,10 +429,10 @@ class Engine(Protocol):
         """Raise EngineError unless the storage is there and each existing table is readable."""
         ...
 
-    async def standing(self, named: Sequence[Named]) -> str:
+    async def object_fingerprint(self, named: Sequence[Named]) -> str:
         """Return the fingerprint of the objects: a text that changes when any of them changes.
 
-        It has one part for each name, with slashes between; see `objects.standing`. Raises
+        It has one part for each name, with slashes between; see `objects.fingerprint`. Raises
         EngineError if the storage is away.
         """
         ...

@@ -20,7 +20,7 @@ from haproc.engine.interface import ABSENT, PRESENT, UNREADABLE, Column, Named, 
 from haproc.engine.pieces import CATALOG
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.server import Marker
-from haproc.engine.statement import standing_plan
+from haproc.engine.statement import fingerprint_plan
 from haproc.engine.table import (
     HISTORY_TIMEOUT_S,
     all_rows,
@@ -120,7 +120,7 @@ def unreadable(name: str, error: EngineError) -> EngineError:
     )
 
 
-async def standing(
+async def fingerprint(
     remote: RemoteSession, marker: Marker, named: Sequence[Named], timeout_s: float
 ) -> str:
     """Return the fingerprint of the objects: a text that changes when any of them changes.
@@ -130,18 +130,18 @@ async def standing(
     any table if its content is not asked for.
     """
     names = [(each.sort.value, parts_of(each.name), each.content) for each in named]
-    plan = standing_plan(await marker.folder(remote), names)
+    plan = fingerprint_plan(await marker.folder(remote), names)
     (row,) = await rows_in_turn(remote, plan, timeout_s)
     answer = json.loads(str(*row.values()))
     found = [
-        await _standing(remote, each, timeout_s) if text is None else _shortened(text)
+        await _fingerprint_part(remote, each, timeout_s) if text is None else _shortened(text)
         for each, text in zip(named, answer["standing"], strict=True)
     ]
     await marker.look(remote, timeout_s, answer["files"])
     return "/".join(found)
 
 
-async def _standing(remote: RemoteSession, named: Named, timeout_s: float) -> str:
+async def _fingerprint_part(remote: RemoteSession, named: Named, timeout_s: float) -> str:
     """Return a name's part of the fingerprint by statements, in a catalog unknown to the plugin."""
     name = quoted_name(named.name)
     if named.sort is Sort.FUNCTION:

@@ -62,11 +62,11 @@ class RowsRelation:
         self._schema = schema
         self._data: list[Piece] = []
 
-    def add(self, stream: bytes) -> None:
+    def add_stream(self, stream: bytes) -> None:
         """Add the next rows; raises pa.ArrowInvalid."""
         if self._packing is not None:
             with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-                self._data += [part for batch in reader for part in self._packing.add(batch)]
+                self._data += [part for batch in reader for part in self._packing.pack_batch(batch)]
         else:
             self._data.append(continuation(stream) if self._data else opening(stream))
 
@@ -103,7 +103,7 @@ def rows_relation(rows: bytes, names: Sequence[str] | None = None) -> list[Piece
     try:
         schema, count = pa.ipc.read_schema(pa.py_buffer(rows)), rows_in(rows)
         relation = RowsRelation(schema, count, names)
-        relation.add(rows)
+        relation.add_stream(rows)
         return relation.pieces()
     except (pa.ArrowInvalid, FrameError):
         data = wire.within(_Relations.LocalRelation(), "data", [rows])
@@ -150,7 +150,7 @@ class _Packing:
         self._rows = 0
         self.head: Piece = self._packed.serialize()
 
-    def add(self, batch: pa.RecordBatch) -> list[Piece]:
+    def pack_batch(self, batch: pa.RecordBatch) -> list[Piece]:
         """Add rows; return a message when they fill a list, otherwise nothing."""
         self._small.append(batch)
         self._rows += len(batch)

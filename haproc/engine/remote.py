@@ -495,6 +495,6 @@ async def _fetched(statement: RowsInLog) -> list[Piece]:
     relation = placeholder.RowsRelation(schema, statement.count)
     async with contextlib.aclosing(statement.fetch()) as streams:
         async for stream in streams:
-            await asyncio.to_thread(relation.add, stream)
+            await asyncio.to_thread(relation.add_stream, stream)
             del stream
     return placeholder.appending(statement.table, await asyncio.to_thread(relation.pieces))

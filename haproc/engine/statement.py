@@ -19,7 +19,7 @@ from haproc import protos
 
 _VERSION: Final = "haproc/version"
 _READ: Final = "haproc/read"
-_STANDING: Final = "haproc/standing"
+_FINGERPRINT: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
@@ -38,7 +38,7 @@ def reading_plan(statement: SqlText | SparkPlan, *, parsed_only: bool = False) -
     return bytes(_plan(_READ, json.dumps(request).encode()).SerializeToString())
 
 
-def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
+def fingerprint_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
     """Return the plan for JSON: a folder's ``files``, and the fingerprints (``standing``).
 
     ``named``: sort, parts of the name, True if the content is asked for; see `Standing.java`.
@@ -46,7 +46,7 @@ def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]])
     request = [
         {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
     ]
-    return _plan(_STANDING, json.dumps({"folder": folder, "named": request}).encode())
+    return _plan(_FINGERPRINT, json.dumps({"folder": folder, "named": request}).encode())
 
 
 def _of_text(sql: str) -> bytes:

@@ -323,7 +323,7 @@ def _late(timeout_s: float, *, is_held: bool) -> EngineError:
     message = f"The cluster did not answer within {timeout_s} s"
     if not is_held:
         return EngineError(ErrorKind.AVAILABILITY, message, error_class="DEADLINE_EXCEEDED")
-    message += ": tasks of statements that were given up hold its cores, until Spark has ended them"
+    message += ": tasks of cancelled statements hold its cores, until Spark has ended them"
     return EngineError(ErrorKind.AVAILABILITY, message, error_class=ErrorClass.CORES_HELD)
 
 
@@ -357,7 +357,7 @@ async def last_version(
 # The commits of a cluster's Delta tables.
 
 
-STANDING_AT_ONCE: Final = 200
+FINGERPRINTS_AT_ONCE: Final = 200
 """The number of tables with newest commits read in one call. Chosen: a second at 5 ms each."""
 _DELTA: Final = re.compile(r"([0-9]+)@([0-9]+)")
 
@@ -365,24 +365,25 @@ _DELTA: Final = re.compile(r"([0-9]+)@([0-9]+)")
 class SparkHistories:
     """Implements Histories.
 
-    ``in_session`` makes a call that depends on no session's state; ``standing`` is the engine's.
+    ``in_session`` makes a call that depends on no session's state; ``object_fingerprint`` is that
+    of the engine.
     """
 
     def __init__(
         self,
         in_session: Callable[[Callable[[RemoteSession], Awaitable[Any]]], Awaitable[Any]],
-        standing: Callable[[Sequence[Named]], Awaitable[str]],
+        object_fingerprint: Callable[[Sequence[Named]], Awaitable[str]],
     ) -> None:
         self._in_session = in_session
-        self._standing = standing
+        self._object_fingerprint = object_fingerprint
 
     async def newest(self) -> Mapping[str, Newest]:
         """Return the newest commit of each Delta table. Spark runs no task for it."""
         names = [name for name, is_view in await listed(self._rows, CATALOG) if not is_view]
         found: dict[str, Newest] = {}
-        for first in range(0, len(names), STANDING_AT_ONCE):
-            some = names[first : first + STANDING_AT_ONCE]
-            text = await self._standing([Named(Sort.TABLE, name) for name in some])
+        for first in range(0, len(names), FINGERPRINTS_AT_ONCE):
+            some = names[first : first + FINGERPRINTS_AT_ONCE]
+            text = await self._object_fingerprint([Named(Sort.TABLE, name) for name in some])
             for name, found_text in zip(some, text.split("/"), strict=True):
                 if newest := _DELTA.fullmatch(found_text):
                     found[name] = Newest(int(newest[1]), int(newest[2]))

@@ -107,7 +107,7 @@ class Book:
             await reached(self._store.delete(key))
         return found.jobs[job_id]
 
-    async def add(self, job_id: int, event: Event) -> Job:
+    async def store_event(self, job_id: int, event: Event) -> Job:
         """Store an event; return the job after it, which shows if the event counts."""
         key = event_key(job_id, event, self.new_name())
         await reached(self._store.put(key, RECORDS.to_bytes(event)))
@@ -234,7 +234,7 @@ class JobTokens:
             self._looks.popitem(last=False)
         return by
 
-    def standing(self, token: str) -> AttemptAuthorization:
+    def authorization_of(self, token: str) -> AttemptAuthorization:
         """Return the authorization that this token gives."""
         return AttemptAuthorization(token, self)
 

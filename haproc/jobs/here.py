@@ -54,7 +54,7 @@ class Scheduler:
         self._logged: dict[str, str] = {}
         """By the name of a schedule: why its slot could not be submitted at the last check."""
 
-    async def run(self) -> NoReturn:
+    async def run_forever(self) -> NoReturn:
         """Submit due jobs until cancelled."""
         while True:
             if self._leads():
@@ -118,7 +118,7 @@ def incarnations(members: Members) -> dict[str, str | None]:
     return {
         name: peer.beat.incarnation if peer.beat is not None else None
         for name, peer in members.judged().items()
-        if not members.given_up(name)
+        if not members.is_gone(name)
     }
 
 
@@ -155,7 +155,7 @@ def build_jobs(
     names = [cluster.name for cluster in config.clusters]
 
     def peers() -> tuple[dict[str, str | None], frozenset[str]]:
-        return incarnations(members), members.unheard()
+        return incarnations(members), members.unjudged()
 
     def relay(addresses: Sequence[DoorAddress]) -> Relay:
         def worth_trying() -> list[DoorAddress]:

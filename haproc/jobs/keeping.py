@@ -37,7 +37,7 @@ class RingView:
 
     - ``me``, ``incarnation``: this HAProc;
     - ``alive``: the incarnation of each peer that may still run jobs, None if not reported yet;
-    - ``unheard``: the peers whose state cannot be known yet;
+    - ``unjudged``: the peers whose state cannot be known yet;
     - ``here``: the names of the attempts that run here;
     - ``serving``: True if this HAProc may take jobs;
     - ``room``: the number of jobs that it may start.
@@ -46,7 +46,7 @@ class RingView:
     me: str
     incarnation: str
     alive: Mapping[str, str | None]
-    unheard: frozenset[str]
+    unjudged: frozenset[str]
     here: frozenset[str]
     serving: bool
     room: int
@@ -57,7 +57,7 @@ def is_gone(cluster: str, incarnation: str, seen: RingView) -> bool:
     """True if this incarnation of a HAProc is gone."""
     if cluster == seen.me:
         return incarnation != seen.incarnation
-    if cluster in seen.unheard:
+    if cluster in seen.unjudged:
         return False
     if cluster not in seen.alive:
         return True

@@ -354,7 +354,7 @@ class Running:
         self.stop()
         if self._over:
             most = self._plan.output_bytes_max
-            return End(Outcome.LIMIT, None, f"it said more than {most} bytes")
+            return End(Outcome.LIMIT, None, f"it wrote more than {most} bytes")
         return end_of(report.decode("utf-8", "replace").splitlines(), self._plan.cpu_limit_s)
 
 
@@ -366,7 +366,7 @@ ENDED_WHY: Final = {
     ),
     "memory": (Outcome.LIMIT, "its processes together hold more memory than it may"),
     "full": (Outcome.LIMIT, "the filesystem of its folder is full (jobs.disk_free_bytes_min)"),
-    "asked": (Outcome.LOST, "it was told to stop"),
+    "asked": (Outcome.LOST, "it was asked to stop"),
 }
 
 

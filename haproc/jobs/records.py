@@ -203,7 +203,7 @@ class Tail:
         """The number of the next line."""
         return self._first_fresh + len(self._fresh)
 
-    def add(self, data: bytes) -> None:
+    def add_output(self, data: bytes) -> None:
         """Add output."""
         lines = (self._open + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._open = lines.pop()

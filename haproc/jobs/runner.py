@@ -140,7 +140,7 @@ class Runner:
         ended, self._ended = self._ended, Counter()
         return ended
 
-    async def run(self) -> NoReturn:
+    async def run_forever(self) -> NoReturn:
         """Start, end and delete jobs until cancelled."""
         await asyncio.to_thread(remove_folder, self._around.folder)
         await self._relays.start()
@@ -187,19 +187,19 @@ class Runner:
                     await self._lose(job)
                 case Step.FENCE:
                     await self._around.fence(job.id)
-                    await self._book.add(job.id, Fenced(self._around.unix_ms()))
+                    await self._book.store_event(job.id, Fenced(self._around.unix_ms()))
         await self._forget(found)
 
     def _seen(self) -> RingView:
         around = self._around
-        alive, unheard = around.peers()
+        alive, unjudged = around.peers()
         room = self._settings.running_max - len(self._here)
         serving = around.serving() and not self._closing
         return RingView(
             around.me,
             around.incarnation,
             alive,
-            unheard,
+            unjudged,
             frozenset(self._here),
             serving,
             room,
@@ -211,7 +211,7 @@ class Runner:
         why = f"the HAProc of {job.current.cluster}, which ran it, is gone"
         ending = Ending(job.current.name, Outcome.LOST, None, why, self._around.unix_ms())
         logger.warning("job %d is lost: %s", job.id, why)
-        await self._close_sessions(await self._book.add(job.id, ending))
+        await self._close_sessions(await self._book.store_event(job.id, ending))
 
     async def _begin(self, job: Job) -> None:
         """Try to make the next attempt; only the first HAProc that does so succeeds."""
@@ -230,7 +230,7 @@ class Runner:
             lines,
             around.unix_ms(),
         )
-        job = await self._book.add(job.id, attempt)
+        job = await self._book.store_event(job.id, attempt)
         if not job.valid(name):
             return  # another HAProc was first
         logger.info("job %d begins here, attempt %d", job.id, attempt.number)
@@ -320,7 +320,7 @@ class Runner:
         flushing = asyncio.ensure_future(self._flushing(job.id, attempt, tail))
         try:
             async for piece in running.output():
-                tail.add(piece)
+                tail.add_output(piece)
             return await running.ended()
         finally:
             running.stop()
@@ -357,7 +357,7 @@ class Runner:
             try:
                 job = await self._book.job(job.id) or job
                 if job.valid(attempt.name):
-                    job = await self._book.add(job.id, ending)
+                    job = await self._book.store_event(job.id, ending)
                     self._ended[end.outcome.value] += 1
                 break
             except RequestError as error:

@@ -170,12 +170,12 @@ class JobService:
         """
         job = await self._job(user, job_id)
         if job.final is None:
-            job = await self._book.add(job_id, Kill(user or "an operator", self._unix_ms()))
+            job = await self._book.store_event(job_id, Kill(user or "an operator", self._unix_ms()))
         elif job.final.outcome is not Outcome.KILLED:
             return
         if not job.fenced:
             await self._fence(job_id)
-            await self._book.add(job_id, Fenced(self._unix_ms()))
+            await self._book.store_event(job_id, Fenced(self._unix_ms()))
 
     async def _job(self, user: str | None, job_id: int) -> Job:
         job = await self._book.job(job_id)

@@ -54,12 +54,12 @@ def places(
     me: str,
     own: Own,
     peers: Mapping[str, Peer],
-    unheard: Collection[str],
+    unjudged: Collection[str],
     lag_max: int,
 ) -> dict[str, ClusterProgress]:
     """Return every cluster's progress; ``own`` is this HAProc's own report.
 
-    ``unheard``: peers that this HAProc has not listened to for long enough to call them down.
+    ``unjudged``: peers that this HAProc has not listened to for long enough to call them down.
     """
     end = end_of_log(own.log_end, peers.values())
     lag = own.lag + end - own.log_end
@@ -69,8 +69,8 @@ def places(
         at = peer.report.cursor if peer.report is not None else None
         lag = peer.report.lag_at(end) if peer.report is not None else 0
         if reported is None:
-            found[name] = ClusterProgress(name in unheard)
-        elif peer.alive or name in unheard:
+            found[name] = ClusterProgress(name in unjudged)
+        elif peer.alive or name in unjudged:
             found[name] = _place(reported.state, at, lag, lag_max)
         else:
             found[name] = ClusterProgress(False, at, reported.state not in HOPELESS)
@@ -169,7 +169,7 @@ def _of_peer(
         name,
         url,
         alive=peer.alive,
-        direct=peer.standing is PeerStatus.HEARD,
+        direct=peer.status is PeerStatus.REACHABLE,
         state=reported.state.value if reported is not None and peer.alive else "",
         incarnation=reported.incarnation if reported is not None else None,
         cursor=report.cursor if report is not None else None,

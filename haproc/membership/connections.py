@@ -312,22 +312,22 @@ COPY_BYTES_MAX: Final = 64 << 20
 
 
 class HttpPeers:
-    """The peers of one HAProc. ``given_up``: True for a peer that has been silent for too long."""
+    """The peers of one HAProc. ``is_gone``: True for a peer that has been silent for too long."""
 
     def __init__(
-        self, doors: PeerDoors, given_up: Callable[[str], bool] = lambda peer: False
+        self, doors: PeerDoors, is_gone: Callable[[str], bool] = lambda peer: False
     ) -> None:
         self._doors = doors
-        self._given_up = given_up
+        self._is_gone = is_gone
 
     @property
     def names(self) -> tuple[str, ...]:
         """The peers in ring order."""
         return self._doors.names
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         """True if the peer has been silent for so long that requests are useless."""
-        return self._given_up(peer)
+        return self._is_gone(peer)
 
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float

@@ -240,9 +240,9 @@ class Exchange:
         peer.received_at = max(peer.received_at, named_at)
         return Receipt.TAKEN
 
-    def _named_at(self, heard: Mapping[str, tuple[str, int]]) -> float:
+    def _named_at(self, received: Mapping[str, tuple[str, int]]) -> float:
         """Return the time at which the message of this HAProc was sent that a peer names."""
-        incarnation, number = heard.get(self._cluster, ("", 0))
+        incarnation, number = received.get(self._cluster, ("", 0))
         if incarnation == self._incarnation and self._sent:
             index = number - self._sent[0][0]
             if 0 <= index < len(self._sent):

@@ -62,7 +62,7 @@ class Health:
         self.error = error
         self._suspected.set()
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Probe until cancelled."""
         while True:
             self._suspected.clear()

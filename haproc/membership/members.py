@@ -92,8 +92,8 @@ class Members:
     def places(self) -> dict[str, ClusterProgress]:
         """Return the progress of every cluster, for writes that may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
-        judged, unheard = self.judged(), self.unheard()
-        return places(self.cluster, own, judged, unheard, limit)
+        judged, unjudged = self.judged(), self.unjudged()
+        return places(self.cluster, own, judged, unjudged, limit)
 
     def peers(self) -> Mapping[str, Peer]:
         """Return the known facts about the peers at this moment."""
@@ -108,13 +108,13 @@ class Members:
         """
         return self._view.peers
 
-    def unheard(self) -> frozenset[str]:
+    def unjudged(self) -> frozenset[str]:
         """Return the peers that this process cannot judge yet because it just began."""
-        return self._view.unheard(self._clock())
+        return self._view.unjudged(self._clock())
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         """True if no HAProc has received anything from a peer for a whole window."""
-        return self._view.given_up(peer, self._clock())
+        return self._view.is_gone(peer, self._clock())
 
     def ready(self) -> frozenset[str]:
         """Return the live peers that report READY."""
@@ -170,7 +170,7 @@ class Members:
         self._report_at = 0.0
         self._send(self._clock())
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Send reports and judge the peers until cancelled."""
         interval_s = self._rules.heartbeat_interval_s
         next_at = self._clock()
@@ -198,8 +198,8 @@ class Members:
     def _send(self, now: float) -> None:
         own = self.own()
         cluster, incarnation = self.cluster, self.incarnation
-        hears = self._view.hears(now)
-        self._lines.send(Beat(cluster, incarnation, own.epoch, hears, own.log_up, own.state))
+        up = self._view.peers_up(now)
+        self._lines.send(Beat(cluster, incarnation, own.epoch, up, own.log_up, own.state))
         if now >= self._report_at:
             self._report_at = now + self._rules.report_interval_s
             state = (own.state, own.since, own.cursor, own.log_end, own.lag)
@@ -219,7 +219,7 @@ class Members:
 
     def _log(self, changed: list[str]) -> None:
         for name in changed:
-            logger.info("%s: %s is %s", self.cluster, name, self._view.peers[name].standing)
+            logger.info("%s: %s is %s", self.cluster, name, self._view.peers[name].status)
         if changed:
             self.on_change()
 

@@ -233,7 +233,7 @@ class Peers(Protocol):
     Every request may raise PeerUnavailableError.
     """
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         """True if a peer has been silent for so long that a request to it is useless."""
         ...
 

@@ -51,7 +51,7 @@ def key_of(ring: str, cluster: str) -> str:
 
 
 class RedisChannel:
-    """The connection of one HAProc; `run` keeps it open.
+    """The connection of one HAProc; `run_forever` keeps it open.
 
     ``on_message`` gets every published message; ``on_kept`` the content of each peer's key, once
     for each connection; ``on_change`` gets "" when the channel is ready, otherwise the reason.
@@ -103,7 +103,7 @@ class RedisChannel:
             commands.append(("SET", self._key, data, "PX", ttl_ms))
         self._send(connection, commands)
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Stay connected, until cancelled."""
         pauses = Backoff(self._pause_s, self._patience_s)
         while True:
@@ -120,7 +120,7 @@ class RedisChannel:
             await asyncio.sleep(pauses.pause_s())
 
     async def aclose(self) -> None:
-        """Release the sentinel and the running write after `run` was cancelled."""
+        """Release the sentinel and the running write after `run_forever` was cancelled."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -305,7 +305,7 @@ class RedisLines:
         which may be some seconds old.
         """
         self._deliver, self._recall = deliver, recall
-        self._task = asyncio.ensure_future(self._channel.run())
+        self._task = asyncio.ensure_future(self._channel.run_forever())
 
     def follow(self, members: Sequence[Neighbour]) -> None:
         """Keep lines to these members from now on."""
@@ -368,9 +368,9 @@ class RedisLines:
     def _publish(self) -> None:
         if not self._channel.ready or self._beat is None:
             return
-        number, heard = self._exchange.publish(self._loop.time())
+        number, received = self._exchange.publish(self._loop.time())
         identity = (self._cluster, self._incarnation)
-        envelope = Envelope(*identity, number, heard, self._url, self._beat, self._report)
+        envelope = Envelope(*identity, number, received, self._url, self._beat, self._report)
         self._published = self._seal.close(envelope)
         self._channel.publish(self._published, keep=self._report is not None)
         self._tally.published += 1

@@ -120,11 +120,11 @@ class Undecided:
         if self.cause is Cause.TABLES:
             return (
                 f"clusters' tables differ at offset {self.offset} ({self.what}), and no majority "
-                "says which are right: see haproc verify, then haproc verify --trust NAME"
+                "shows which are right: see haproc verify, then haproc verify --trust NAME"
             )
         return (
             f"clusters differ about the operation at offset {self.offset} ({self.what}), and no "
-            "majority says which is right: run haproc verify"
+            "majority shows which is right: run haproc verify"
         )
 
 
@@ -218,7 +218,7 @@ def _differs(divergence: Divergence) -> str:
             what = f"the operation at offset {offset} was skipped here: mend what it wrote"
         case Cause.GIVEN_UP:
             what = (
-                f"the operation at offset {offset} was applied here, and the ring has given it up: "
+                f"the operation at offset {offset} was applied here, and the ring has rejected it: "
                 "undo what it wrote"
             )
         case Cause.TABLES:

@@ -53,7 +53,7 @@ class Detector:
 
     def check(self, now_s: float) -> bool:
         """Walk the window; return True if the peer is up."""
-        if self.hears(now_s):
+        if self.is_up(now_s):
             return True  # the walk would give the same, and costs more
         ahead_s = now_s + _EARLY_INTERVALS * self._rules.heartbeat_interval_s
         was_up = self.up
@@ -65,7 +65,7 @@ class Detector:
             self._received_at.append(last)
         return self.up
 
-    def hears(self, now_s: float) -> bool:
+    def is_up(self, now_s: float) -> bool:
         """True if the peer is up at this moment: fresher than the last check."""
         rules = self._rules
         limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
@@ -125,22 +125,22 @@ def _intervals(rules: Membership) -> int:
 class PeerStatus(StrEnum):
     """A HAProc's knowledge of a peer."""
 
-    HEARD = "heard"
+    REACHABLE = "reachable"
     UNREACHABLE = "unreachable"
     """Heartbeats arrive only at a live peer, not here."""
     DOWN = "down"
 
 
-def standing_of(
-    peer: str, heard: Collection[str], hears: Mapping[str, Collection[str]]
+def status_of(
+    peer: str, up: Collection[str], reported_up: Mapping[str, Collection[str]]
 ) -> PeerStatus:
     """Return a peer's status.
 
-    ``heard``: the peers that are up for this HAProc; ``hears``: by peer, those up for it.
+    ``up``: the peers that are up for this HAProc; ``reported_up``: by peer, those up for it.
     """
-    if peer in heard:
-        return PeerStatus.HEARD
-    if any(peer in hears.get(other, ()) for other in heard):
+    if peer in up:
+        return PeerStatus.REACHABLE
+    if any(peer in reported_up.get(other, ()) for other in up):
         return PeerStatus.UNREACHABLE
     return PeerStatus.DOWN
 
@@ -151,13 +151,13 @@ class Evidence:
 
     log_lost: bool
     """The log has not answered for so long that others must have noticed it if it is away."""
-    heard: frozenset[str] = frozenset()
+    up: frozenset[str] = frozenset()
     """Peers that are up."""
     log_seen_by: frozenset[str] = frozenset()
     """Peers that report that the log answers."""
     silent: frozenset[str] = frozenset()
     """Peers that neither answer nor refuse connections."""
-    unheard: frozenset[str] = frozenset()
+    not_up: frozenset[str] = frozenset()
     """Configured peers that are not up."""
 
 
@@ -166,11 +166,11 @@ def isolated(evidence: Evidence) -> str:
     e = evidence
     if not e.log_lost:
         return ""
-    witnesses = sorted(e.heard & e.log_seen_by)
+    witnesses = sorted(e.up & e.log_seen_by)
     if witnesses:
         return f"the log cannot be reached from here, but {_names(witnesses)} can reach it"
-    if not e.heard and e.unheard and e.unheard <= e.silent:
-        return f"neither the log nor {_names(sorted(e.unheard))} can be reached from here"
+    if not e.up and e.not_up and e.not_up <= e.silent:
+        return f"neither the log nor {_names(sorted(e.not_up))} can be reached from here"
     return ""
 
 
@@ -183,7 +183,7 @@ class Peer:
     """One peer; times are of the caller's clock."""
 
     detector: Detector
-    standing: PeerStatus = PeerStatus.DOWN
+    status: PeerStatus = PeerStatus.DOWN
     changed_at: float = 0.0
     """The time at which it became alive, or down."""
     updated_at: float | None = None
@@ -196,7 +196,7 @@ class Peer:
     @property
     def alive(self) -> bool:
         """True if any HAProc receives its heartbeats."""
-        return self.standing is not PeerStatus.DOWN
+        return self.status is not PeerStatus.DOWN
 
 
 class RingView:
@@ -250,31 +250,31 @@ class RingView:
         for peer in self.peers.values():
             peer.detector.check(now_s)
         if all(
-            peer.detector.up and peer.standing is PeerStatus.HEARD for peer in self.peers.values()
+            peer.detector.up and peer.status is PeerStatus.REACHABLE for peer in self.peers.values()
         ):
             return []
         return self.confirm(now_s)
 
     def confirm(self, now_s: float) -> list[str]:
         """Judge all peers by their reports about each other; return those that changed."""
-        heard = {name for name, peer in self.peers.items() if peer.detector.up}
-        hears = {name: peer.beat.hears for name, peer in self.peers.items() if peer.beat}
+        up = {name for name, peer in self.peers.items() if peer.detector.up}
+        reported_up = {name: peer.beat.hears for name, peer in self.peers.items() if peer.beat}
         changed = []
         for name, peer in self.peers.items():
-            standing = standing_of(name, heard, hears)
-            if standing is not peer.standing:
+            status = status_of(name, up, reported_up)
+            if status is not peer.status:
                 changed.append(name)
-                if (standing is PeerStatus.DOWN) != (peer.standing is PeerStatus.DOWN):
+                if (status is PeerStatus.DOWN) != (peer.status is PeerStatus.DOWN):
                     peer.changed_at = now_s
-                peer.standing = standing
+                peer.status = status
                 peer.met |= peer.alive
         return changed
 
-    def hears(self, now_s: float) -> tuple[str, ...]:
+    def peers_up(self, now_s: float) -> tuple[str, ...]:
         """Return the peers that are up now, for this HAProc's own heartbeats."""
-        return tuple(name for name, peer in self.peers.items() if peer.detector.hears(now_s))
+        return tuple(name for name, peer in self.peers.items() if peer.detector.is_up(now_s))
 
-    def given_up(self, name: str, now_s: float) -> bool:
+    def is_gone(self, name: str, now_s: float) -> bool:
         """True if a peer is down and was silent for a window: requests are useless.
 
         Also True for a peer that the ring no longer has.
@@ -284,7 +284,7 @@ class RingView:
             return True
         return not peer.alive and peer.detector.silent_s(now_s) >= self._rules.window_s
 
-    def unheard(self, now_s: float) -> frozenset[str]:
+    def unjudged(self, now_s: float) -> frozenset[str]:
         """Return the peers that were never alive here, and not listened to for a whole window yet.
 
         One heartbeat makes no peer alive, so a HAProc that just began cannot judge it yet.
@@ -297,10 +297,10 @@ class RingView:
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:
         """Return the evidence that this HAProc is cut off."""
-        heard = frozenset(name for name, peer in self.peers.items() if peer.detector.up)
+        up = frozenset(name for name, peer in self.peers.items() if peer.detector.up)
         seen = (name for name, peer in self.peers.items() if peer.beat and peer.beat.log_up)
         return Evidence(
-            log_lost, heard, frozenset(seen), frozenset(silent), frozenset(self.peers) - heard
+            log_lost, up, frozenset(seen), frozenset(silent), frozenset(self.peers) - up
         )
 
     @staticmethod
@@ -308,4 +308,4 @@ class RingView:
         known = peer.beat or peer.report
         if known is None or known.incarnation == incarnation:
             return True
-        return epoch > known.epoch or not peer.detector.hears(now_s)
+        return epoch > known.epoch or not peer.detector.is_up(now_s)

@@ -92,7 +92,7 @@ class Maintenance:
                 )
             self._keep()
             core.condition.drain(drained=True)
-        return self.standing()
+        return self.drain_status()
 
     def undrain(self, cluster: str) -> Mapping[str, Json]:
         """Serve clients again, once caught up; raises RequestError."""
@@ -102,9 +102,9 @@ class Maintenance:
         except OSError as error:
             raise refused(ErrorClass.NOT_NOW, f"it stays drained: {error}") from error
         self._core.condition.drain(drained=False)
-        return self.standing()
+        return self.drain_status()
 
-    def standing(self) -> Mapping[str, Json]:
+    def drain_status(self) -> Mapping[str, Json]:
         """Return the drain status."""
         core = self._core
         return {

@@ -80,8 +80,8 @@ class LocalMember:
 
     def start(self) -> list[asyncio.Task[None]]:
         """Start; the tasks end only by cancellation, or with an error that no retry can solve."""
-        parts = (self.replica, self.trimmer, self.mender)
-        return [asyncio.ensure_future(part.run()) for part in parts]
+        parts = (self.replica.run(), self.trimmer.run_forever(), self.mender.run_forever())
+        return [asyncio.ensure_future(part) for part in parts]
 
     def own(self) -> Own:
         """Return this HAProc's report for its peers.
@@ -102,16 +102,16 @@ class LocalMember:
 
 def build_member(config: Config, world: World, observers: Observers | None = None) -> LocalMember:
     """Build a member; it does nothing before it is started."""
-    members, told = world.members, observers or Observers()
+    members, callbacks = world.members, observers or Observers()
 
     def state_changed(state: State, reason: str) -> None:
         members.state_changed()
-        told.on_state(state, reason)
+        callbacks.on_state(state, reason)
 
     def follow(roster: Sequence[Member]) -> None:
         known = with_own_addresses(roster, founders(config))
         members.follow(known)
-        told.on_members(known)
+        callbacks.on_members(known)
 
     order = tuple(cluster.name for cluster in config.clusters)
     storage = {cluster.name: cluster.storage for cluster in config.clusters if cluster.storage}
@@ -120,7 +120,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
         Reached(world.log, world.engine, world.peers, world.trace, storage, world.unix_ms),
         config.limits,
         config.timeouts,
-        Listeners(state_changed, told.on_applied, members.report_now),
+        Listeners(state_changed, callbacks.on_applied, members.report_now),
         guard_always=config.writes.guard_always,
     )
     replica = Replica(core, ForeignWatch(core, world.store, config.on_foreign_write), follow)
@@ -128,13 +128,13 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
     member = LocalMember(
         members,
         replica,
-        Assurance(core, config.writes, config.membership, members.places, told.on_waited),
+        Assurance(core, config.writes, config.membership, members.places, callbacks.on_waited),
         Trimmer(
             core,
             replica.admission,
             config.trim,
             members.ready,
-            position.read if config.archive.holds_trimming else None,
+            position.read_archived_offset if config.archive.holds_trimming else None,
         ),
         Mender(core, lambda: replica.operators.on_rebuild(), config.on_divergence),
     )
@@ -167,7 +167,7 @@ def build_sessions(
 
     async def caught_up() -> None:
         try:
-            end = await log_end.read()
+            end = await log_end.read_log_end()
         except LogError as error:
             raise log_unavailable(
                 "what the session may have written is in the log, whose end cannot be read",

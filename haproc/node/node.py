@@ -222,7 +222,7 @@ class Node:
         self, opened: Opened, engine: Engine, rules: Rules, presence: Presence
     ) -> ExitCode:
         config, name, metrics = self._config, self._name, self._metrics
-        peers = HttpPeers(self._peers, presence.members.given_up)
+        peers = HttpPeers(self._peers, presence.members.is_gone)
         trace, members = trace_from(os.environ), presence.members
         world = World(opened.log, opened.store, engine, peers, members, trace)
         member = build_member(
@@ -260,7 +260,7 @@ class Node:
         )
         status.behind(lambda: doors.clients.is_open)
         if doors.connect is not None:
-            status.tells_of(doors.connect.figures)
+            status.reports_connect(doors.connect.figures)
         if jobs is not None:
             status.counts(jobs.runner)
         await doors.clients.start()
@@ -271,12 +271,14 @@ class Node:
             asyncio.ensure_future(self._follow_state(member, doors)),
             asyncio.ensure_future(presence.ended()),
             asyncio.ensure_future(status.measure(metrics)),
-            asyncio.ensure_future(drift.run()),
-            asyncio.ensure_future(upkeep.run()),
+            asyncio.ensure_future(drift.run_forever()),
+            asyncio.ensure_future(upkeep.run_forever()),
         ]
-        tasks.append(asyncio.ensure_future(self._optimizing(service, member, world).run()))
+        tasks.append(asyncio.ensure_future(self._optimizing(service, member, world).run_forever()))
         if jobs is not None:
-            tasks += [asyncio.ensure_future(part.run()) for part in (jobs.runner, jobs.scheduler)]
+            tasks += [
+                asyncio.ensure_future(part.run_forever()) for part in (jobs.runner, jobs.scheduler)
+            ]
         try:
             return await self._until_stopped(tasks, member, doors, jobs)
         finally:
@@ -306,7 +308,7 @@ class Node:
         )
 
     async def _check_program(self, user: str, upload: Upload) -> None:
-        await self._texts.run(user, len(upload.data), check_program, upload)
+        await self._texts.work_on_text(user, len(upload.data), check_program, upload)
 
     def _optimizing(self, service: RingService, member: LocalMember, world: World) -> Optimizing:
         members = world.members

@@ -59,7 +59,7 @@ class Presence:
         """Called after each change of a cluster's state."""
         self.members.on_change = self._look_soon
         self._tasks = [
-            asyncio.ensure_future(self.members.run()),
+            asyncio.ensure_future(self.members.run_forever()),
             asyncio.ensure_future(self._measuring()),
         ]
 

@@ -50,7 +50,7 @@ class SettingsSource(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def given_up(self, peer: str) -> bool: ...
+    def is_gone(self, peer: str) -> bool: ...
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]: ...
 
@@ -82,7 +82,7 @@ class DriftWatch:
         self._mine: drift.Values = {}
         self.findings = drift.Findings()
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Compare until cancelled."""
         while True:
             await self._up.wait()
@@ -95,7 +95,7 @@ class DriftWatch:
     async def look(self) -> None:
         """Read the settings of the peers and the own server, and compare; raises EngineError."""
         names = self._peers.names
-        asked = [name for name in names if not self._peers.given_up(name)]
+        asked = [name for name in names if not self._peers.is_gone(name)]
         answers = await asyncio.gather(*(self._ask(name) for name in asked))
         known = {
             name: reported or self._reported.get(name)
@@ -176,8 +176,8 @@ class NodeStatus:
         self._presence = presence
         self._drift = drift
         self._upkeep = upkeep
-        self._adopted_told = 0
-        self._resumed_told = 0
+        self._adopted_reported = 0
+        self._resumed_reported = 0
         self._is_open: Callable[[], bool] = lambda: False
         self._connect: Callable[[], Figures] | None = None
         self._jobs: Runner | None = None
@@ -186,7 +186,7 @@ class NodeStatus:
         """Report the cluster as ready only while its client door is open."""
         self._is_open = is_open
 
-    def tells_of(self, connect: Callable[[], Figures]) -> None:
+    def reports_connect(self, connect: Callable[[], Figures]) -> None:
         """Report a Spark Connect door, too."""
         self._connect = connect
 
@@ -242,7 +242,10 @@ class NodeStatus:
             metrics.copied(*((copied.bytes_done, copied.bytes) if copied else (0, 0)))
             metrics.catch_up_estimate(copy_is_faster=replica.catch_up_estimate.copy_is_faster)
             sessions = self._service.sessions
-            adopted, self._adopted_told = sessions.adopted - self._adopted_told, sessions.adopted
+            adopted, self._adopted_reported = (
+                sessions.adopted - self._adopted_reported,
+                sessions.adopted,
+            )
             metrics.sessions(len(sessions), self._upkeep.total, adopted)
             if self._connect is not None:
                 self._measure_connect(metrics, self._connect())
@@ -258,7 +261,7 @@ class NodeStatus:
             await asyncio.sleep(MEASURE_S)
 
     def _measure_connect(self, metrics: Metrics, found: Figures) -> None:
-        resumed, self._resumed_told = found.resumed - self._resumed_told, found.resumed
+        resumed, self._resumed_reported = found.resumed - self._resumed_reported, found.resumed
         metrics.connect(found.statements, found.operations, resumed)
 
 
@@ -338,8 +341,8 @@ class Watching:
         )
         if others and self._peers is not None:
             try:
-                told = await self._peers.status(name, ASK_S)
-                found = {"reason": told.reason, "copy": msgspec.to_builtins(told.copy)}
+                answer = await self._peers.status(name, ASK_S)
+                found = {"reason": answer.reason, "copy": msgspec.to_builtins(answer.copy)}
             except PeerUnavailableError:
                 pass  # the heartbeats will show it
         return {**view, **found}

@@ -84,7 +84,7 @@ class ClientDoors:
                 try:
                     return self._ask(self.servers[self.at], path, body)
                 except urllib.error.HTTPError as error:
-                    why = _told(error)
+                    why = _message(error)
                     if error.code < 500 and error.code not in (409, 429):
                         raise RingError(why, error.code) from error
                 except (OSError, http.client.HTTPException) as error:
@@ -104,7 +104,7 @@ class ClientDoors:
             return HttpAnswer(response.read(), response.headers)
 
 
-def _told(error: urllib.error.HTTPError) -> str:
+def _message(error: urllib.error.HTTPError) -> str:
     with error:
         try:
             return str(json.loads(error.read())["message"])

@@ -88,7 +88,7 @@ def rows(found: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
     ]
 
 
-def told(found: Mapping[str, Any]) -> str:
+def findings_text(found: Mapping[str, Any]) -> str:
     """Return the findings of all clusters in one line."""
     clusters = [
         f"{name} {each['finding']}" + (f" ({each['reason']})" if each["reason"] else "")
@@ -135,7 +135,7 @@ def main() -> int:
         try:
             create(spark)
             found = verified(doors, options.wait_s)
-            print(told(found), flush=True)
+            print(findings_text(found), flush=True)
             keep(spark, found, datetime.now(UTC))
         finally:
             spark.stop()

@@ -291,7 +291,7 @@ def _given(
     if kind is Kind.EXPLAIN or parsed.cls == "DescribeQueryCommand":
         uses.take_parsed([parsed], context)
     elif parsed.cls == "CloneTableStatement" and (cloned := parsed.node("source")) is not None:
-        uses.add(completed(parts(cloned), context))
+        uses.add_table(completed(parts(cloned), context))
     else:
         uses.take_analyzed(rest)
     if kind is Kind.CACHE and parsed.cls == "CacheTable":

@@ -111,8 +111,8 @@ class Examination(Statement):
         if node.cls == "HiveTableRelation":
             return
         if files is not None and files.attributes.get("timeTravel"):
-            said = "is read VERSION AS OF or TIMESTAMP AS OF: each cluster numbers and dates its"
-            yield self.finding(node, f"{said} versions itself")
+            reason = "is read VERSION AS OF or TIMESTAMP AS OF: each cluster numbers and dates its"
+            yield self.finding(node, f"{reason} versions itself")
         elif held is None or held.cls not in _HOLDING or node["options"]:
             what = "what is read" if held is None else held.cls
             yield self.finding(node, f"({what}) is not known to hold the same rows everywhere")
@@ -131,16 +131,16 @@ class Examination(Statement):
         yield from self.value(node, literal, "is a variable of the session", node.place)
 
     def _clock(self, node: Node) -> Iterator[Finding]:
-        said = "reads the clock" if node.cls in known.CLOCK else "depends on the session"
+        reason = "reads the clock" if node.cls in known.CLOCK else "depends on the session"
         literal = self.moving.value(node)
         if literal is not None and node.place is not None:
-            yield from self.value(node, literal, said, node.place)
+            yield from self.value(node, literal, reason, node.place)
         elif node.cls == "CurrentTimeZone" or self.is_below(node, "UnixTimestamp"):
             return  # implied: the session's time zone goes with its statements
         else:
             shown, name = self.shown(node), known.called(node.cls)
             shown = shown if name in shown.lower() else f"{shown} ({name}())"
-            yield Finding(f"{shown} {said}", node.place)
+            yield Finding(f"{shown} {reason}", node.place)
 
     def _unix(self, node: Node) -> Iterator[Finding]:
         """Yield findings of unix_timestamp(): it contains the clock, or what a MERGE made of it."""
@@ -273,7 +273,7 @@ class Examination(Statement):
 
     def _metadata(self, node: Node) -> Iterator[Finding]:
         if node["name"] == "_metadata" and "file_path" in (node.type or ""):
-            yield self.finding(node, "tells how each cluster has laid out its files")
+            yield self.finding(node, "shows how each cluster has laid out its files")
 
     def _invoked(self, node: Node) -> Iterator[Finding]:
         if (node["staticObject"], node["functionName"]) not in known.INVOKED:
@@ -360,8 +360,8 @@ class Examination(Statement):
         elif text.literal is not None:
             yield from self._moves(node, text.literal, text.text, kind)
         elif is_time_of_day(text.text):
-            said = string_literal(text.text)
-            yield Finding(f"{said} is a time of day: as a moment {COMPLETED}", node.place)
+            literal = string_literal(text.text)
+            yield Finding(f"{literal} is a time of day: as a moment {COMPLETED}", node.place)
 
     def _constant(self, node: Node, child: Node, text: Text, kind: str) -> Iterator[Finding]:
         """Yield findings of constants that become a DATE or a TIMESTAMP_NTZ by special words."""
@@ -369,8 +369,8 @@ class Examination(Statement):
             yield from self._moves(node, text.literal, text.text or "", kind)
         elif child.cls != "CommonExpressionRef" and not columns_in(child):
             is_special = text.text is None or SPECIAL_DATETIME.fullmatch(text.text)
-            said = "may be read as a moment, such as 'today', by the clock"
-            yield from [self.finding(node, said)] if is_special else []
+            reason = "may be read as a moment, such as 'today', by the clock"
+            yield from [self.finding(node, reason)] if is_special else []
 
     def _moves(self, node: Node, literal: Node, text: str, kind: str) -> Iterator[Finding]:
         """Yield the finding of a literal that is cast directly."""

@@ -39,7 +39,7 @@ _WORDS: Final[dict[str, str]] = {
     COMPUTED_RANGE: _COMPUTED.format(f"a {COMPUTED_RANGE}"),
     "approx_quantile": _COMPUTED.format("approxQuantile()"),
     "freq_items": _COMPUTED.format("freqItems()"),
-    "catalog": "what spark.catalog tells is not the same on every cluster",
+    "catalog": "what spark.catalog shows is not the same on every cluster",
     delta.VERSIONS: _VERSIONS,
     "cached_local_relation": _SESSION.format("a DataFrame sent before"),
     "chunked_cached_local_relation": _SESSION.format("a DataFrame sent before"),

@@ -105,7 +105,7 @@ class Definition:
 class JudgedQuery:
     """The verdict on a query; ``reasons``: why it may not give the same everywhere.
 
-    ``refused``: those of them for which it must not run at all. ``elsewhere``: relations that it
+    ``refused``: those of them for which it must not run at all. ``unmanaged``: relations that it
     reads and that may change without a write to their name (no Delta table, or a folder that the
     catalog did not choose). ``columns``, ``metadata``: see `Reading`.
     """
@@ -116,7 +116,7 @@ class JudgedQuery:
     of_session: bool
     expressions: frozenset[str] = frozenset()
     reasons: tuple[str, ...] = ()
-    elsewhere: tuple[str, ...] = ()
+    unmanaged: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
     metadata: frozenset[str] = frozenset()
@@ -315,14 +315,14 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         bool(uses.session),
         expression_classes(reading),
         tuple(dict.fromkeys(reasons)),
-        tuple(_elsewhere(reading.analyzed)),
+        tuple(_unmanaged(reading.analyzed)),
         tuple(refused),
         reading.columns,
         reading.metadata,
     )
 
 
-def _elsewhere(root: Node) -> Iterator[str]:
+def _unmanaged(root: Node) -> Iterator[str]:
     for node in root.walk():
         if node.cls == "CatalogTable":
             attributes = node.attributes

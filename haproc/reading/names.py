@@ -134,7 +134,7 @@ class Uses:
         elif node.cls in _TABLES:
             self._take_table(node)
         elif node.cls == "DeltaTableV2":
-            self.add(parts(node))
+            self.add_table(parts(node))
         elif node.cls == "SQLFunction":
             name = node.node("name")
             self._function(parts(name) if name is not None else ())
@@ -150,7 +150,7 @@ class Uses:
     def _take_table(self, node: Node) -> None:
         name = parts(node)
         if len(name) > 2:
-            self.add(name)
+            self.add_table(name)
         elif node.cls in _BY_CATALOG or not name:
             self.known = False  # a table without a catalog: files, or another source
         elif node.cls == "TableIdentifier":
@@ -165,7 +165,7 @@ class Uses:
     def _session(self, what: str, name: Sequence[str]) -> None:
         self.session[f"{what} {joined(name)}".rstrip()] = None
 
-    def add(self, name: Sequence[str]) -> None:
+    def add_table(self, name: Sequence[str]) -> None:
         """Add the table or view with this full name."""
         if len(name) < 3:
             self.known = False

@@ -98,7 +98,7 @@ class Backups:
         self._donor = donor
         self._newest = BackupProgress()
 
-    def standing(self) -> Mapping[str, Json]:
+    def status(self) -> Mapping[str, Json]:
         """Return the progress of the newest backup as JSON."""
         found = self._newest
         return {
@@ -132,7 +132,7 @@ class Backups:
             )
         self._newest = BackupProgress(BackupState.RUNNING, place.rstrip("/") or "/")
         core.tasks.spawn(self._run(self._newest))
-        return self.standing()
+        return self.status()
 
     async def _run(self, run: BackupProgress) -> None:
         try:

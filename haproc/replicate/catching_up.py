@@ -82,7 +82,7 @@ class Beginning:
         core.condition.undecided(progress.undecided)
         await self._poison_rejection.replay_votes(end)
         core.tasks.spawn(self._reader.run())
-        core.tasks.spawn(self._all_heard(end))
+        core.tasks.spawn(self._when_all_known(end))
         await core.fence()
         await self._know_the_storage()
         await self._read_up_to(end)
@@ -90,9 +90,9 @@ class Beginning:
         core.condition.started()
         return True
 
-    async def _all_heard(self, end: int) -> None:
+    async def _when_all_known(self, end: int) -> None:
         """Count operations of earlier processes as applied, if the log up to ``end`` allows it."""
-        await self._core.watermarks.heard(end)
+        await self._core.watermarks.until_known(end)
         self._core.outcomes.presumed_applied()
 
     async def _load(self) -> Progress:
@@ -213,7 +213,7 @@ FRESH_S: Final = 1.0
 STEADY_ROUNDS, STEADY_S = 3, 10.0
 """Or when it reaches, so many times in a row, an end that is at most STEADY_S old: under a steady
 load of statements that take a second each, a serving cluster is not closer to the end either."""
-_TOLD_EVERY_S: Final = 5.0
+_PROGRESS_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,29 +264,29 @@ class CatchingUp:
             self._catch_up_estimator.look()
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Declare the cluster caught up, after each recovery that has come near the log's end."""
         core, clock = self._core, asyncio.get_running_loop().time
         while True:
             await core.news.until(self._behind)
-            rounds, told = 0, False
+            rounds, reported = 0, False
             while self._behind():
                 if self._began is None:
                     self._began = (core.schedule.low, clock())
                 began = clock()
                 # First report the progress, then read the end. A write that is acknowledged without
                 # this cluster was appended before its origin got the report, so below the end.
-                core.tell()
+                core.send_progress()
                 end = await core.own_log.reaching(core.log.end)
                 core.watermarks.log_ends(end)
                 await self._low_reaches(end)
                 took_s = clock() - began
                 rounds = rounds + 1 if took_s < STEADY_S else 0
                 fresh = took_s < FRESH_S or rounds >= STEADY_ROUNDS
-                if told and fresh and core.condition.now.cluster_up:
+                if reported and fresh and core.condition.now.cluster_up:
                     self._began = None
                     core.condition.caught_up()
-                told = True  # the next round reports that the cluster is near the end
+                reported = True  # the next round reports that the cluster is near the end
 
     def _behind(self) -> bool:
         now = self._core.condition.now
@@ -301,7 +301,7 @@ class CatchingUp:
 
         while not reached():
             with suppress(TimeoutError):
-                async with asyncio.timeout(_TOLD_EVERY_S):
+                async with asyncio.timeout(_PROGRESS_EVERY_S):
                     await core.news.until(reached)
                     return
             logger.info("%s recovers: %s", core.me, self.recovery)

@@ -29,7 +29,7 @@ from dmq import TrimmedError
 from haproc.failure import ErrorClass, refused
 from haproc.membership.peers import CopyFailure, Enrolled
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.agree.rebuilding import standing_of
+from haproc.replicate.agree.rebuilding import state_of_peer
 from haproc.replicate.copying_ahead import AheadCopy, UnfitError
 from haproc.replicate.log_state.members import enrolled_after
 from haproc.replicate.member.core import Core
@@ -61,7 +61,7 @@ class Receiver:
 
     # -- some tables, when this cluster reaches a record -------------------------------------
 
-    def read(self, offset: int, copy: Copy) -> bool:
+    def note_copy_as_receiver(self, offset: int, copy: Copy) -> bool:
         """Note a record; True if this cluster must copy tables when it reaches the record."""
         mine = (
             copy.cluster == self._core.me
@@ -74,7 +74,7 @@ class Receiver:
         return mine
 
     def wants(self, offset: int) -> bool:
-        """True if `read` has noted a record at this offset."""
+        """True if `note_copy_as_receiver` has noted a record at this offset."""
         return offset in self._repairs
 
     async def at(self, offset: int) -> None:
@@ -123,7 +123,7 @@ class Receiver:
         is_new = progress.low == 0 and progress.born == core.own_log.epoch
         if progress.copying is None and not is_new:
             return progress
-        member, has_all = await self._standing()
+        member, has_all = await self._membership()
         if progress.copying is None and member and has_all:
             return progress
         if not member:  # the copy is made once it is a member
@@ -153,7 +153,7 @@ class Receiver:
             self._taking.failed(error)
             return None
 
-    async def _standing(self) -> tuple[bool, bool]:
+    async def _membership(self) -> tuple[bool, bool]:
         """Return two booleans: this cluster is a member; it can begin with the first operation.
 
         Read from the records that the log still has. A cluster that joined later cannot begin with
@@ -165,7 +165,7 @@ class Receiver:
         end = await core.own_log.reaching(core.log.end)
         while start < end:
             try:
-                entries = await core.own_log.read(start)
+                entries = await core.own_log.read_log(start)
             except TrimmedError:
                 # Another HAProc trims; the newest record with the members stays in the log.
                 start, is_whole = await core.own_log.reaching(core.log.start), False
@@ -263,7 +263,7 @@ class Receiver:
 
     async def _spare_serves(self, request: CopyRequest) -> bool:
         spare = request.spare
-        return bool(spare) and await standing_of(self._core, spare) == State.READY.value
+        return bool(spare) and await state_of_peer(self._core, spare) == State.READY.value
 
     async def _chosen(self, wanted: str, failed: str) -> tuple[str, str]:
         """Wait for a cluster that is READY; return it as the donor, and a spare or an empty text.
@@ -274,7 +274,7 @@ class Receiver:
         while True:
             states = {}
             for peer in (wanted,) if wanted else core.members.peers:
-                states[peer] = await standing_of(core, peer)
+                states[peer] = await state_of_peer(core, peer)
                 if self._withdrawn.is_set():
                     raise _WithdrawnError
             ready = [peer for peer, state in states.items() if state == State.READY.value]

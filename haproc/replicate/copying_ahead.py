@@ -63,9 +63,9 @@ class UnfitError(Exception):
 async def read_backlog(core: Core, backlog: Backlog, start: int) -> Backlog:
     """Read the log from an offset to its end into a backlog, and return the backlog."""
     end = await core.own_log.reaching(core.log.end)
-    while start < end and (entries := await core.own_log.read(start)):
+    while start < end and (entries := await core.own_log.read_log(start)):
         for entry in entries:
-            backlog.read(entry.offset, from_record(entry.record))
+            backlog.note_record(entry.offset, from_record(entry.record))
         start = entries[-1].offset + 1
         await asyncio.sleep(0)
     return backlog
@@ -82,7 +82,7 @@ async def copied_ahead(core: Core, progress: Progress) -> CopiedAhead:
 
 async def _record(core: Core, offset: int) -> Copy | None:
     """Return the `Copy` record at an offset; None if there is no such record."""
-    entries = await core.own_log.read(offset, records_max=1)
+    entries = await core.own_log.read_log(offset, records_max=1)
     message = from_record(entries[0].record) if entries and entries[0].offset == offset else None
     return message if isinstance(message, Copy) else None
 
@@ -246,7 +246,7 @@ class AheadCopy:
         core = self._core
         ahead = CopiedAhead(request.marker, frozenset(map(table_of, copy.tables)))
         for offset, failure in backlog.failures(request.donor, noted.lineage).items():
-            entries = await core.own_log.read(offset, records_max=1)
+            entries = await core.own_log.read_log(offset, records_max=1)
             op = from_record(entries[0].record)
             if isinstance(op, Operation) and ahead.stands_for(offset, op):
                 await core.own_log.append(

@@ -21,13 +21,12 @@ from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.assurance import nothing_computes
 from haproc.replicate.agree.comparing import Verifier
-from haproc.replicate.agree.rebuilding import rebuild, repair, standing_of
+from haproc.replicate.agree.rebuilding import rebuild, repair, state_of_peer
 from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.backing_up import Backups
 from haproc.replicate.copying import Receiver
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
-from haproc.replicate.queue.standing import (
+from haproc.replicate.queue.operation_status import (
     Advice,
     OperationStatus,
     Position,
@@ -36,6 +35,7 @@ from haproc.replicate.queue.standing import (
     revoke_advice,
     skip_advice,
 )
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.queue.units import MARKER, Unfinished, row_count
 from haproc.replicate.records.control import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.operation import Operation, from_record
@@ -91,20 +91,20 @@ class Operators:
         }
 
     def _line(self, each: Unfinished, blocked_by: int | None) -> Json:
-        standing, op = self._standing(each, blocked_by), each.op
+        status, op = self._operation_status(each, blocked_by), each.op
         return {
             "offset": each.offset,
-            "head": standing.head,
+            "head": status.head,
             "class": op.operation_class.value,
             "kind": "verification or copy" if op is MARKER else op.kind.value,
             "reads": [*sorted(op.reads)],
             "writes": [*sorted(op.writes)],
             "origin": op.origin,
             "age_s": _age_s(op),
-            **_standing_json(standing),
+            **_status_json(status),
         }
 
-    def _standing(self, each: Unfinished, blocked_by: int | None) -> OperationStatus:
+    def _operation_status(self, each: Unfinished, blocked_by: int | None) -> OperationStatus:
         core, offset = self._core, each.offset
         head, trouble = offset == core.schedule.low, core.troubles.of(offset)
         if trouble is not None:
@@ -121,34 +121,34 @@ class Operators:
             return OperationStatus(Position.UNCOMPUTED, None, None, attempts, error, head)
         return OperationStatus(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
 
-    def _standing_at(self, offset: int) -> OperationStatus:
+    def _status_at(self, offset: int) -> OperationStatus:
         """Return the status of the operation at an offset."""
         core, diverged = self._core, self._core.condition.now.diverged
         if diverged is not None and not diverged.applies and diverged.offset == offset:
-            return OperationStatus(Position.ODD)
+            return OperationStatus(Position.DIFFERENT)
         for each, blocked_by in blockers(core.schedule.unfinished()):
             if each.offset == offset:
-                return self._standing(each, blocked_by)
+                return self._operation_status(each, blocked_by)
         beyond = offset >= core.schedule.read_to
         return OperationStatus(Position.QUEUED if beyond else Position.DONE)
 
     async def show(self, offset: int) -> Mapping[str, Json]:
         """Return everything about one operation, with the effects of retry, skip and revoke."""
         core, op = self._core, await self._operation(offset)
-        standing, known = self._standing_at(offset), core.outcomes.at(offset)
+        status, known = self._status_at(offset), core.outcomes.at(offset)
         outcome = known.outcome if known is not None else None
-        retry, skip = retry_advice(standing), skip_advice(standing)
-        revoke = revoke_advice(standing)
+        retry, skip = retry_advice(status), skip_advice(status)
+        revoke = revoke_advice(status)
         return {
             "cluster": core.me,
             "offset": offset,
             "operation": _operation_json(op),
-            **_standing_json(standing),
+            **_status_json(status),
             "outcome": _outcome_json(outcome) if outcome is not None else None,
             "retry": {"allowed": retry.allowed, "text": retry.text},
             "skip": {"allowed": skip.allowed, "text": skip.text},
             "revoke": {"allowed": revoke.allowed, "text": revoke.text},
-            "unable": [*sorted(core.log_state.failure_votes.standing_votes(offset))],
+            "unable": [*sorted(core.log_state.failure_votes.valid_votes(offset))],
         }
 
     async def _operation(self, offset: int) -> Operation:
@@ -181,12 +181,12 @@ class Operators:
         """End the pause before the next attempt of a failing operation."""
         self._check(cluster)
         await self._operation(offset)
-        standing = self._standing_at(offset)
-        advice = _allowed(retry_advice(standing), offset)
+        status = self._status_at(offset)
+        advice = _allowed(retry_advice(status), offset)
         trouble = self._core.troubles.of(offset)
         assert trouble is not None
         trouble.retry()
-        self._core.tell_stuck()
+        self._core.update_stuck()
         return {"cluster": self._core.me, "offset": offset, "done": advice.text}
 
     async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
@@ -194,7 +194,7 @@ class Operators:
         core = self._core
         self._check(cluster)
         op = await self._operation(offset)
-        _allowed(skip_advice(self._standing_at(offset)), offset)
+        _allowed(skip_advice(self._status_at(offset)), offset)
         skip = Skip(offset, op.id, core.me, core.own_log.epoch, reason[:REASON_CHARACTERS_MAX])
         recorded_at = await self._append(skip)
 
@@ -228,7 +228,7 @@ class Operators:
         """
         self._check(self._core.me)
         if (done := self._revoking.fate(offset)) is None:
-            _allowed(revoke_advice(self._standing_at(offset)), offset)
+            _allowed(revoke_advice(self._status_at(offset)), offset)
             absent = await self._vouched(without, offset)
             because = f": {reason}" if reason else ""
             done = await self._revoking.revoke(offset, f"an operator{because}", absent)
@@ -245,13 +245,13 @@ class Operators:
         for name in frozenset(without) - gone:
             if name not in core.members.peers:
                 raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
-            copies = await standing_of(core, name) == State.COPYING.value
-            if not core.peers.given_up(name) and not copies:
+            copies = await state_of_peer(core, name) == State.COPYING.value
+            if not core.peers.is_gone(name) and not copies:
                 raise refused(
                     ErrorClass.NOT_NOW,
-                    f"cluster {name} is heard: it can say itself what it has applied",
+                    f"cluster {name} answers: it can itself report what it has applied",
                 )
-        claims = dict(core.log_state.claims.before(core.watermarks.heard_to))
+        claims = dict(core.log_state.claims.before(core.watermarks.known_to))
         return {name: claims.get(name, -1) for name in without}
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
@@ -302,19 +302,19 @@ class Operators:
         self._check_name(cluster)
         return self._backups.begin(destination)
 
-    def backup_standing(self) -> Mapping[str, Json]:
+    def backup_status(self) -> Mapping[str, Json]:
         """Return the progress of the newest backup."""
-        return self._backups.standing()
+        return self._backups.status()
 
     async def restore(
         self, cluster: str, source: str, offset: int, *, verify: bool
     ) -> Mapping[str, Json]:
         """Restore this empty cluster from the backup with this offset; -1: from the newest."""
         self._check_name(cluster)
-        told = await self._restorer.ask(source, offset, verify=verify)
-        if told["state"] == RestoreState.ASKED:
+        answer = await self._restorer.ask(source, offset, verify=verify)
+        if answer["state"] == RestoreState.ASKED:
             self.on_rebuild()
-        return told
+        return answer
 
     async def repair(self, cluster: str, table: str, donor: str) -> Mapping[str, Json]:
         """Replace tables of this cluster with another cluster's, at a new `Copy` record."""
@@ -353,10 +353,10 @@ class Operators:
 
     # -- records ---------------------------------------------------------------------------
 
-    def read(self, offset: int, message: Skip | Verify | Checksums) -> None:
+    def handle_operator_record(self, offset: int, message: Skip | Verify | Checksums) -> None:
         """Handle a record; the same record again changes nothing."""
         if not isinstance(message, Skip):
-            self._verifier.read(offset, message)
+            self._verifier.handle_verify_record(offset, message)
             return
         core = self._core
         logger.warning("%s skips offset %d: %s", message.cluster, message.offset, message.reason)
@@ -390,13 +390,13 @@ def _outcome_json(outcome: OperationOutcome) -> dict[str, Json]:
     return shown
 
 
-def _standing_json(standing: OperationStatus) -> dict[str, Json]:
+def _status_json(status: OperationStatus) -> dict[str, Json]:
     return {
-        "position": standing.position.value,
-        "blocked_by": standing.blocked_by,
-        "together": list(standing.together) if standing.together else None,
-        "attempts": standing.attempts,
-        "error": standing.error,
+        "position": status.position.value,
+        "blocked_by": status.blocked_by,
+        "together": list(status.together) if status.together else None,
+        "attempts": status.attempts,
+        "error": status.error,
     }
 
 

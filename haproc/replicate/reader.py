@@ -112,7 +112,7 @@ class Reader:
         self._poison_rejection.begin(low, begin)
         while start < low:
             try:
-                entries = await core.own_log.read(start)
+                entries = await core.own_log.read_log(start)
             except TrimmedError:
                 # The log was trimmed meanwhile: go on from its new start.
                 start = await core.own_log.reaching(core.log.start)
@@ -187,7 +187,7 @@ class Reader:
             return
         position = core.schedule.read_to
         if not self._page:
-            self._page.extend(await core.own_log.read(position))
+            self._page.extend(await core.own_log.read_log(position))
         if not self._page:
             await self._wait(position, WAIT_S)
             return
@@ -214,8 +214,8 @@ class Reader:
     async def _look_ahead(self) -> None:
         """Read on for control records only, until there is room again."""
         core = self._core
-        position = core.watermarks.heard_to
-        entries = await core.own_log.read(position)
+        position = core.watermarks.known_to
+        entries = await core.own_log.read_log(position)
         for entry in entries:
             if entry.record.kind == OPERATION:
                 continue  # it is read when there is room for it
@@ -236,7 +236,7 @@ class Reader:
             if isinstance(message, Verify) or (
                 isinstance(message, Copy) and self._on_copy(offset, message)
             ):
-                core.schedule.add(offset, MARKER)
+                core.schedule.enter_operation(offset, MARKER)
             if isinstance(message, Fence):
                 core.log_state.definitions.note(offset, message)
             core.schedule.passed(offset)
@@ -248,7 +248,7 @@ class Reader:
             return
         core.outcomes.admit(offset, message)
         self._note_own(offset, message)
-        if not core.schedule.add(offset, left_in_log(message)):
+        if not core.schedule.enter_operation(offset, left_in_log(message)):
             if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
                 why = core.log_state.decisions.failure(offset)
                 core.outcomes.resolve(offset, OperationOutcome(OutcomeStatus.REJECTED, failure=why))
@@ -293,7 +293,7 @@ class Reader:
                 self._poison_rejection.members_changed(offset, message)
                 self._on_roster(offset, message)
             case FailureVote() | VoteWithdrawal() | Abandon() | Revoke():
-                self._poison_rejection.read(offset, message)
+                self._poison_rejection.handle_fate_message(offset, message)
                 self.unfinished = {
                     o: each
                     for o, each in self.unfinished.items()

@@ -71,8 +71,8 @@ class Replica:
         self._reader = Reader(
             core,
             self._comparison.reported,
-            self.operators.read,
-            self.admission.heard,
+            self.operators.handle_operator_record,
+            self.admission.follow,
             poison_rejection,
             self._synchronous.ran_before,
             self._copy_read,
@@ -103,7 +103,9 @@ class Replica:
 
     def _copy_read(self, offset: int, copy: Copy) -> bool:
         """Note a `Copy` record; True if this cluster must stop when it reaches the record."""
-        return self.donor.read(offset, copy) or self.receiver.read(offset, copy)
+        return self.donor.note_copy_as_donor(offset, copy) or self.receiver.note_copy_as_receiver(
+            offset, copy
+        )
 
     async def _at_marker(self, offset: int) -> None:
         """Make the snapshot, the copy or the checksums of the record that this cluster reached."""
@@ -124,8 +126,8 @@ class Replica:
         """Replicate until cancelled; raises an error that no retry can solve."""
         tasks = self.core.tasks
         try:
-            tasks.spawn(self.core.store.run())
-            tasks.spawn(self.core.health.run())
+            tasks.spawn(self.core.store.run_forever())
+            tasks.spawn(self.core.health.run_forever())
             tasks.spawn(self._start())
             await tasks.broken()
         finally:
@@ -135,12 +137,12 @@ class Replica:
         if not await self._beginning.begin():
             return
         tasks = self.core.tasks
-        tasks.spawn(self._applier.run())
+        tasks.spawn(self._applier.run_forever())
         tasks.spawn(self.computing.clean())
         tasks.spawn(Takeover(self.core, self.computing).watch())
-        tasks.spawn(self._catching_up.run())
+        tasks.spawn(self._catching_up.run_forever())
         tasks.spawn(self._catching_up.know_the_end())
-        tasks.spawn(PeerSuccessWatch(self.core).run())
+        tasks.spawn(PeerSuccessWatch(self.core).run_forever())
         tasks.spawn(self.foreign.run())
         self._comparison.resume()
         await self.verifier.resume()
@@ -218,7 +220,7 @@ class Replica:
             log_end=log_end,
             lag=core.watermarks.lag,
             applying=condition.applying,
-            computing=tuple(self.computing.told),
+            computing=tuple(self.computing.offsets),
             copy=self.taking.status(),
             foreign=self.foreign.json(),
             copy_failed=self.taking.failure,

@@ -88,7 +88,9 @@ async def read_manifest(copies: Copies, asking: Asking, place: str, offset: int)
         offset = known[-1]
     name, text, size = manifest_name(offset), b"", 1
     while len(text) < size:
-        size, data = await asking(partial(copies.read, place, name, len(text), CHUNK_BYTES))
+        size, data = await asking(
+            partial(copies.read_file_part, place, name, len(text), CHUNK_BYTES)
+        )
         if not data:
             break
         text += data
@@ -133,7 +135,7 @@ class Restorer:
         if not is_place(place):
             raise refused(ErrorClass.BAD_REQUEST, f"{place[:80]!r} is no whole path or URL")
         if self._taking.progress is not None:
-            return self._told(RestoreState.RESTORING, self._taking.progress.marker)
+            return self._answer(RestoreState.RESTORING, self._taking.progress.marker)
         try:
             async with asyncio.timeout(core.timeouts.apply_s):
                 cursor = await core.own_log.unless_replaced()
@@ -150,7 +152,7 @@ class Restorer:
                     found = await copies.inventory()
                     if found.tables or found.views or found.functions or found.others:
                         await self._check_restored(copies, manifest, place)
-                        return self._told(RestoreState.RESTORED, manifest.offset)
+                        return self._answer(RestoreState.RESTORED, manifest.offset)
         except LogError as error:
             raise log_unavailable("the log cannot be read", error, "try again") from error
         except TimeoutError as error:
@@ -160,13 +162,13 @@ class Restorer:
         except ValueError as error:
             raise refused(ErrorClass.NOT_NOW, f"{place}: {error}") from error
         if not core.condition.now.drained:
-            return self._told(RestoreState.UNDRAINED, manifest.offset)
+            return self._answer(RestoreState.UNDRAINED, manifest.offset)
         request = CopyRequest(marker=manifest.offset, source=place, verify=verify)
         await ask_for(core, request)
         logger.warning("%s is restored from %s, offset %d", core.me, place, manifest.offset)
-        return self._told(RestoreState.ASKED, manifest.offset)
+        return self._answer(RestoreState.ASKED, manifest.offset)
 
-    def _told(self, state: RestoreState, offset: int) -> Mapping[str, Json]:
+    def _answer(self, state: RestoreState, offset: int) -> Mapping[str, Json]:
         return {"cluster": self._core.me, "state": state.value, "offset": offset}
 
     async def _check_restored(self, copies: Copies, manifest: Manifest, place: str) -> None:

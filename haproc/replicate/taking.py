@@ -125,13 +125,13 @@ class Taking:
         for number in range(FILES_AT_ONCE):
             self._lanes.put_nowait(core.engine.lane(number, core.own_log.still_mine))
         self.progress = CopyProgress(donor, marker, began_s=self._now_s())
-        self._tell()
+        self._show_progress()
 
     def waits(self, why: str) -> None:
         """Report the reason why no cluster can be copied yet."""
         if self.progress is not None:
             self.progress.waits = why
-            self._tell()
+            self._show_progress()
 
     def got(self, size: int) -> None:
         """Count bytes that were copied."""
@@ -141,7 +141,7 @@ class Taking:
     def _erred(self, message: str) -> None:
         if self.progress is not None and message != self.progress.error:
             self.progress.error = message
-            self._tell()
+            self._show_progress()
 
     def over(self) -> None:
         """Report that the copy is over."""
@@ -160,9 +160,9 @@ class Taking:
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self._tell()
+            self._show_progress()
 
-    def _tell(self) -> None:
+    def _show_progress(self) -> None:
         if self.progress is not None:
             self._core.condition.copying(self.progress.text(self._now_s()))
 
@@ -245,5 +245,5 @@ class Taking:
         for view in inventory.views:
             await self._define("view", view)
 
-    async def _define(self, what: str, said: Mapping[str, Json]) -> None:
-        await self.own(lambda copies: copies.define(what, said))
+    async def _define(self, what: str, definition: Mapping[str, Json]) -> None:
+        await self.own(lambda copies: copies.define(what, definition))

@@ -127,13 +127,13 @@ class Transfer:
             raise HopelessError(f"{what}, then run haproc cluster rebuild {self._core.me}")
         return noted
 
-    async def _ask(self, do: str, **said: Any) -> tuple[CopyAnswer, bytes]:
+    async def _ask(self, do: str, **fields: Any) -> tuple[CopyAnswer, bytes]:
         """Ask the donor; AnewError if it has lost its snapshot, or is silent for too long.
 
         Returns the answer and its data. Its state is ``ok``; for ``note`` it may be ``pending``.
         """
         core, pauses, clock = self._core, self._core.backoff(), asyncio.get_running_loop().time
-        question = CopyQuestion(do, self._request.marker, self._note, **said)
+        question = CopyQuestion(do, self._request.marker, self._note, **fields)
         silent_s = clock()
         while True:
             try:
@@ -217,7 +217,7 @@ class Transfer:
         """
         clock, pauses, failing_s = asyncio.get_running_loop().time, self._core.backoff(), None
 
-        async def told(copies: Copies) -> T:
+        async def attempt(copies: Copies) -> T:
             try:
                 return await call(copies)
             except EngineError as error:
@@ -227,7 +227,7 @@ class Transfer:
 
         while True:
             try:
-                return await self._taking.own(told)
+                return await self._taking.own(attempt)
             except _UnreadError as error:
                 failing_s = failing_s or clock()
                 logger.warning("%s: files of %s: %s", self._core.me, self._request.donor, error)
@@ -265,8 +265,8 @@ class Transfer:
                 lines.write(line)
             after = ""
             while True:
-                told, _ = await self._ask("files", table=number, after=after)
-                adds = told.files
+                answer, _ = await self._ask("files", table=number, after=after)
+                adds = answer.files
                 if not adds:
                     break
                 if self._way is CopyWay.STORAGE:
@@ -311,10 +311,10 @@ class Transfer:
             return
         offset, is_last = 0, False
         while not is_last:
-            told, data = await self._ask(
+            answer, data = await self._ask(
                 "read", table=number, path=file.path, offset=offset, length=CHUNK_BYTES
             )
-            size = told.size
+            size = answer.size
             if file.size not in (None, size):
                 raise AnewError(f"{file.path} has {size} bytes, not {file.size}")
             is_last = offset + len(data) >= size

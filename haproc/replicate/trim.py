@@ -109,7 +109,7 @@ def trims(me: str, ready_peers: Collection[str]) -> bool:
 
 logger = logging.getLogger(__name__)
 
-HEAR_S: Final = 10.0
+READ_S: Final = 10.0
 """The longest wait for the log to be read to its end; after it the next round tries again."""
 _PAGES_MAX: Final = 16
 _PAGE_RECORDS: Final = 64
@@ -140,7 +140,7 @@ class Trimmer:
         self.plan: Plan | None = None
         """The newest plan."""
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Call `look` at regular times until cancelled."""
         while True:
             try:
@@ -155,7 +155,7 @@ class Trimmer:
         """Make a plan, and trim the log if this HAProc is the one that trims."""
         core, log = self._core, self._core.log
         end = await log.end()
-        known = await self._admission.heard_up_to(end, HEAR_S)
+        known = await self._admission.wait_read_to(end, READ_S)
         enrolled = core.members.enrolled
         cursors = {name: cursor.offset for name, cursor in (await log.cursors()).items()}
         start = await log.start()
@@ -169,7 +169,7 @@ class Trimmer:
             needed = with_archive(needed, await self._archived(), below)
         keep_from = await self._keep_from(start, end)
         self.plan = plan(start, end, needed, below, keep_from)
-        self._tell(self.plan)
+        self._warn_if_held(self.plan)
         mine = core.condition.state is State.READY and trims(core.me, self._ready_peers())
         sure = known and (enrolled.offset < 0 or enrolled.members is not None)
         if self._rules.enabled and mine and sure and self.plan.point > start:
@@ -197,7 +197,7 @@ class Trimmer:
             logger.info("%s trims the log to offset %d", core.me, point)
             await core.log.trim(point)
 
-    def _tell(self, found: Plan) -> None:
+    def _warn_if_held(self, found: Plan) -> None:
         much = found.held_records > max(self._rules.keep_records, self._core.limits.window_records)
         logged, self._logged = self._logged, found.held_by if much else ""
         if much and self._logged != logged:

@@ -213,19 +213,19 @@ def _difference(wanted: Held | None, found: Held | None) -> Difference | None:
 # -- texts that are equal if the objects are --------------------------------------------------
 
 
-def definition_of(said: Mapping[str, Any]) -> str:
+def definition_of(answer: Mapping[str, Any]) -> str:
     """Return the definition of a schema, view or function, from the plugin's JSON."""
-    text = {**said, "properties": _properties(said.get("properties") or {})}
-    if said.get("class") == _SQL_FUNCTION:
-        pieces = sorted(str(uri) for _, uri in said["resources"])
+    text = {**answer, "properties": _properties(answer.get("properties") or {})}
+    if answer.get("class") == _SQL_FUNCTION:
+        pieces = sorted(str(uri) for _, uri in answer["resources"])
         joined = "".join(piece[_NUMBER_CHARACTERS:] for piece in pieces)
         text["resources"] = _properties(json.loads(joined))
     return _text(text)
 
 
-def _properties(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def _properties(properties: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the properties that matter for the comparison."""
-    return {k: v for k, v in said.items() if k not in _OWNER and not k.startswith(_MARKS)}
+    return {k: v for k, v in properties.items() if k not in _OWNER and not k.startswith(_MARKS)}
 
 
 def table_of(actions: Iterable[Mapping[str, Any]]) -> tuple[str, str]:

@@ -70,7 +70,7 @@ class LocalBroker(LocalServer):
     @property
     def address(self) -> str:
         """The address that clients use, as ``host:port``."""
-        return f"127.0.0.1:{self.ports.told_to_clients}"
+        return f"127.0.0.1:{self.ports.port_for_clients}"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the node unless it runs, and return once the quorum has admitted it."""

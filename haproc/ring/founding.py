@@ -51,9 +51,9 @@ def marks_of(ring: str, commits: Iterable[Commit]) -> list[Mark]:
     """Return the transaction markers of a ring's logs among the commits of a table."""
     found = []
     for commit in commits:
-        told = mark_in(commit.note)
-        if told is not None and told[0].rpartition(".")[0] == ring:
-            found.append(Mark(*told, commit.at_ms, commit.operation == OPERATION))
+        marker = mark_in(commit.note)
+        if marker is not None and marker[0].rpartition(".")[0] == ring:
+            found.append(Mark(*marker, commit.at_ms, commit.operation == OPERATION))
     return found
 
 
@@ -138,7 +138,7 @@ class Findings:
         """True if no other cluster as founder would lose fewer writes."""
         return self._lacks(founder) == self._lacks(self.best)
 
-    def only_elsewhere(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
+    def only_on_others(self, founder: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return the tables that the founder does not have, and the clusters that have them."""
         own = self.clusters[founder]
         names = sorted({table for tables in self.clusters.values() for table in tables} - {*own})

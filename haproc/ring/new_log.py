@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from dmq import KeyValueStore, MovableLog
-from dmq.key_value import Origin, Standing, remember
+from dmq.key_value import MoveState, Origin, remember
 from dmq.moving import check_new
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
@@ -115,7 +115,7 @@ async def found(
     ``clusters``: all clusters of the ring. Raises LogError.
     """
     await check_new_log(log, store, founder)
-    await remember(log, store, Origin(Standing.HALF, by=_named(founder)))
+    await remember(log, store, Origin(MoveState.HALF, by=_named(founder)))
     await log.begin_at(begins_at)
     # With ``first`` the copy is begun, so that no HAProc withdraws it: the cluster must not
     # serve its old tables.
@@ -124,4 +124,4 @@ async def found(
         if name != founder:
             await log.commit_cursor(name, to_cursor(Progress(low=begins_at, copying=copying)))
     await log.commit_cursor(founder, to_cursor(Progress(low=begins_at)))
-    await remember(log, store, Origin(Standing.WHOLE, by=_named(founder)))
+    await remember(log, store, Origin(MoveState.WHOLE, by=_named(founder)))

@@ -272,8 +272,8 @@ class LocalServer:
     def log_tail(self, lines: int = _SERVER_LOG_LINES) -> str:
         """Return the last lines of the server's log, without the frames of stack traces."""
         with contextlib.suppress(OSError):
-            said = self.log.read_text(errors="replace").splitlines()
-            return "\n".join([line for line in said if not line.startswith("\tat ")][-lines:])
+            text_lines = self.log.read_text(errors="replace").splitlines()
+            return "\n".join([line for line in text_lines if not line.startswith("\tat ")][-lines:])
         return ""
 
 
@@ -342,20 +342,20 @@ async def wait_answering(config: Config, cluster: str, timeout_s: float, *, read
         while time.monotonic() < end:
             if process.identity() is None:
                 raise StartError(f"the HAProc of {cluster} ended, see {log}:\n{_tail(log)}")
-            told = await _told(session, url)
-            if told is None:
+            status = await _status_unless_ok(session, url)
+            if status is None:
                 return
-            state, reason = str(told.get("state", "")), str(told.get("reason", ""))
+            state, reason = str(status.get("state", "")), str(status.get("reason", ""))
             if state in HOPELESS - {State.REMOVED}:  # it may not have read yet that it was added
                 raise StartError(f"the HAProc of {cluster} is {state}: {reason}")
-            if told.get("drained"):
+            if status.get("drained"):
                 raise DrainedError(f"the HAProc of {cluster} runs, and is drained: haproc undrain")
             await asyncio.sleep(_POLL_S)
     what = "does not serve" if ready else "does not answer"
     raise StartError(f"the HAProc of {cluster} {what} after {timeout_s:g} s, see {log}")
 
 
-async def _told(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any] | None:
+async def _status_unless_ok(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any] | None:
     """Return None if the HAProc answers 200, otherwise its status; empty if it does not answer."""
     try:
         async with session.get(url) as response:

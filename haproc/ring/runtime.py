@@ -305,7 +305,7 @@ def _run_ivy(work: Path, pattern: str, progress: Progress) -> None:
     if settings := os.environ.get("HAPROC_IVY_SETTINGS"):
         command[command.index("-ivy") : command.index("-ivy")] = ["-settings", settings]
     progress("fetching jars")
-    said: list[str] = []
+    output: list[str] = []
     with subprocess.Popen(
         ["timeout", str(FETCH_TIMEOUT_S), *command] if shutil.which("timeout") else command,
         stdout=subprocess.PIPE,
@@ -315,11 +315,11 @@ def _run_ivy(work: Path, pattern: str, progress: Progress) -> None:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line.rstrip())
+            output.append(line.rstrip())
             if line.startswith("downloading"):
                 progress(f"fetching {line.split('/')[-1].removesuffix(' ...' + chr(10))}")
     if process.returncode != 0:
-        raise RuntimeMissingError(_explain(said))
+        raise RuntimeMissingError(_explain(output))
 
 
 def run_java(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -335,13 +335,13 @@ def run_java(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _explain(said: Sequence[str]) -> str:
-    telling = [line.strip() for line in said if "\t\t" in line or "rror" in line or "WARN" in line]
+def _explain(output: Sequence[str]) -> str:
+    causes = [line.strip() for line in output if "\t\t" in line or "rror" in line or "WARN" in line]
     return (
         "The jars could not be fetched from the Maven repository. Check that this machine reaches "
         "it (HTTPS_PROXY and SSL_CERT_FILE are honoured), or name a mirror in an Ivy settings file "
         "with HAPROC_IVY_SETTINGS=FILE, or copy ~/.cache/haproc from a machine that has it.\n"
-        + "\n".join((telling or list(said))[-12:])
+        + "\n".join((causes or list(output))[-12:])
     )
 
 
@@ -411,16 +411,16 @@ def _version_in(file: Path) -> str:
 
 
 def _compile(classes: Path, against: list[Path], progress: Progress) -> None:
-    said = ""
+    output = ""
     arguments = ["-cp", _class_path(against), "-d", str(classes), "-nowarn"]
     sources = [str(path) for path in sorted(server.SOURCES.glob("*.java"))]
     for compiler in _compilers(progress):
         done = run_java([*compiler, *arguments, *sources])
         if done.returncode == 0:
             return
-        said = done.stdout
+        output = done.stdout
         shutil.rmtree(classes, ignore_errors=True)
-    raise RuntimeMissingError(f"HAProc's Spark plugin can't be built:\n{said[-2000:]}")
+    raise RuntimeMissingError(f"HAProc's Spark plugin can't be built:\n{output[-2000:]}")
 
 
 def _compilers(progress: Progress) -> Iterator[list[str]]:

@@ -198,7 +198,7 @@ class Ports:
     """The port that is announced to clients instead of ``client``."""
 
     @property
-    def told_to_clients(self) -> int:
+    def port_for_clients(self) -> int:
         """The port that clients connect to once they know the cluster."""
         return self.client if self.advertised is None else self.advertised
 
@@ -246,7 +246,7 @@ def broker_server_settings(folder: Path, number: int, nodes: Sequence[Ports]) ->
             )
         ),
         "advertised.listeners": (
-            f"CLIENT://127.0.0.1:{own.told_to_clients},BROKER://127.0.0.1:{own.broker}"
+            f"CLIENT://127.0.0.1:{own.port_for_clients},BROKER://127.0.0.1:{own.broker}"
         ),
         "listener.security.protocol.map": (
             "CLIENT:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT"

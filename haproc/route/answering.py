@@ -60,14 +60,14 @@ def _internal(error: BaseException, what: str, *, only_reads: bool) -> RequestEr
     """Log an unforeseen exception and return the client's error for it."""
     reference = uuid.uuid4().hex[:12]
     _LOG.error("%s failed unexpectedly, reference %s", what, reference, exc_info=error)
-    elsewhere = not only_reads or isinstance(error, _OF_THIS_HOST)
+    others_may_succeed = not only_reads or isinstance(error, _OF_THIS_HOST)
     return RequestError(
-        FailureKind.AVAILABILITY if elsewhere else FailureKind.APPLICATION,
+        FailureKind.AVAILABILITY if others_may_succeed else FailureKind.APPLICATION,
         f"an internal error of HAProc, reference {reference}",
         error_class=ErrorClass.INTERNAL,
         outcome=WriteOutcome.NOT_SENT if only_reads else WriteOutcome.UNKNOWN,
         hint="try the next HAProc with the same request id; this HAProc's log has the details"
-        if elsewhere
+        if others_may_succeed
         else "any HAProc would fail likewise: report it, with what this one's log says of it",
     )
 

@@ -37,7 +37,7 @@ class LogEnd:
         self._current: asyncio.Task[int] | None = None
         self._next: asyncio.Task[int] | None = None
 
-    async def read(self) -> int:
+    async def read_log_end(self) -> int:
         """Return the log's end as of a moment after this call; raises the errors of the call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run(self._current))
@@ -365,7 +365,7 @@ class Attempts:
         """Return the log's end as of a moment after the request came."""
         try:
             async with asyncio.timeout(self._core.timeouts.append_s):
-                return await self._log_end.read()
+                return await self._log_end.read_log_end()
         except (LogError, TimeoutError) as error:
             if request.age_s == 0:
                 raise refusal from error
@@ -374,7 +374,7 @@ class Attempts:
     async def _read(self, end: int) -> None:
         """Wait until the log is read up to ``end``; raises RequestError."""
         append_s = self._core.timeouts.append_s
-        if not await self._replica.admission.heard_up_to(end, append_s):
+        if not await self._replica.admission.wait_read_to(end, append_s):
             raise RequestError(
                 FailureKind.AVAILABILITY,
                 f"cluster {self._core.me} has not read the log to its end: whether it holds the "
@@ -406,4 +406,4 @@ def _of_attempt(request: Request, error: RequestError) -> RequestError:
 
 def _log_away(error: Exception, outcome: WriteOutcome) -> RequestError:
     hint = "ask the next HAProc with the same request_id"
-    return log_unavailable("the log did not tell its end", error, hint, outcome)
+    return log_unavailable("the log did not report its end", error, hint, outcome)

@@ -66,7 +66,7 @@ class Repeatable:
             return Reading(since, reason=error.message)
         if found.reasons:
             return Reading(since, reason=found.reasons[0])
-        strange = [*found.elsewhere, *(each for each in found.reads if not each.startswith(OURS))]
+        strange = [*found.unmanaged, *(each for each in found.reads if not each.startswith(OURS))]
         if strange:
             return Reading(since, reason=f"{min(strange)} is no managed Delta table of {CATALOG}")
         return Reading(since, found.reads)
@@ -164,7 +164,7 @@ class Narrowing:
         found = await self._readings.query(
             query or SqlText(understood.statement.sql), understood.settings, user
         )
-        if not found.known or found.of_session or found.elsewhere:
+        if not found.known or found.of_session or found.unmanaged:
             return None
         if not (query is None or understood.statement.reads <= found.reads):
             return None
@@ -210,8 +210,8 @@ class Counts(Protocol):
         """Count an answer to a query that may use the cache: hit, kept, or not_kept."""
         ...
 
-    def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """Report the kept answers, their bytes, and the numbers given up by reason."""
+    def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
+        """Report the kept answers, their bytes, and the numbers evicted by reason."""
         ...
 
 
@@ -221,16 +221,16 @@ class NoCounts:
     def cached(self, outcome: str) -> None:
         """Count an answer by its outcome."""
 
-    def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
-        """Report the kept answers, their bytes, and the numbers given up by reason."""
+    def cache(self, answers: int, bytes_used: int, evicted: Mapping[str, int]) -> None:
+        """Report the kept answers, their bytes, and the numbers evicted by reason."""
 
 
 def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
     """True if a query may use the cache: one "no" decides, then one "yes", then the default."""
-    wishes = {request.cache, statement.cache}
-    if False in wishes:
+    choices = {request.cache, statement.cache}
+    if False in choices:
         return False
-    return True in wishes or by_default
+    return True in choices or by_default
 
 
 def unfit(understood: Understood) -> str:
@@ -326,7 +326,7 @@ class Caching:
                 "hit" if cache_report.hit else "kept" if cache_report.kept else "not_kept"
             )
             kept = self._kept
-            self._counts.cache(len(kept), kept.bytes_used, kept.given_up)
+            self._counts.cache(len(kept), kept.bytes_used, kept.evicted)
 
     def _wanted(self, understood: Understood) -> bool:
         return wanted(understood.request, understood.statement, self._limits.by_default)

@@ -90,7 +90,7 @@ async def with_bound(request: Request, texts: Texts) -> Request:
         case SentSql(text, given) if given is not None:
             size = len(text) + len(given.json)
             try:
-                sql = await texts.run(request.user, size, bound, text, given)
+                sql = await texts.work_on_text(request.user, size, bound, text, given)
             except RefusedError as error:
                 raise refused(error) from error
             return replace(request, statement=SentSql(sql))
@@ -182,7 +182,9 @@ class Classifying:
             case _:
                 assert_never(op.write)
         kind = Kind.INSERT if op.kind is Kind.ROWS else op.kind
-        rules = await self._texts.run(op.user, len(text), about, self._rules, kind, text, op.user)
+        rules = await self._texts.work_on_text(
+            op.user, len(text), about, self._rules, kind, text, op.user
+        )
         is_plain = op.insert is not None or isinstance(op.write, ArrowRows | SpooledRows)
         expressions = frozenset[str]() if is_plain else None
         touched = Touched(op.reads | op.writes, op.tables_known, expressions=expressions)
@@ -204,7 +206,7 @@ class Classifying:
             if len(sql) <= SAME_CHARACTERS_MAX:
                 found = self._same(sql, context, override)
             else:
-                found = await self._texts.run(user, len(sql), classify, *values)
+                found = await self._texts.work_on_text(user, len(sql), classify, *values)
             if isinstance(found, Unparsed):
                 parsed = await self._parsed([found.sql], settings, user)
                 found = decided(parsed[found.sql], found.sql, context, self._rules, override)
@@ -251,7 +253,7 @@ class Classifying:
             found = classify(_as_insert(table), context, self._rules)
         except RefusedError as error:
             raise refused(error) from error
-        assert isinstance(found, Classified), "its words tell"
+        assert isinstance(found, Classified), "its words show that"
         asynchronous = OperationClass.ASYNCHRONOUS
         return replace(found, kind=Kind.ROWS, operation_class=asynchronous, insert=None)
 

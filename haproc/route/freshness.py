@@ -120,18 +120,16 @@ def _applied(peer: Candidate) -> int:
 
 
 def _why(wanted: Freshness, me: str, applied: int, log_end: int, peers: Iterable[Candidate]) -> str:
-    standings = [_standing(me, applied, need(wanted, me, log_end))]
+    lags = [_lag_text(me, applied, need(wanted, me, log_end))]
     for peer in peers:
         if not peer.serving or peer.applied is None:
-            standings.append(f"{peer.name} is out of service")
+            lags.append(f"{peer.name} is out of service")
         else:
-            standings.append(_standing(peer.name, peer.applied, need(wanted, peer.name, log_end)))
-    return (
-        f"all clusters are down or too far behind for {asked_for(wanted)}: {', '.join(standings)}"
-    )
+            lags.append(_lag_text(peer.name, peer.applied, need(wanted, peer.name, log_end)))
+    return f"all clusters are down or too far behind for {asked_for(wanted)}: {', '.join(lags)}"
 
 
-def _standing(name: str, applied: int, needed: int) -> str:
+def _lag_text(name: str, applied: int, needed: int) -> str:
     missing = needed - applied
     return f"{name} has what is needed" if missing <= 0 else f"{name} lacks {records(missing)}"
 

@@ -92,7 +92,7 @@ class KeptAnswer:
     at_s: float
 
 
-class GivenUp(StrEnum):
+class Eviction(StrEnum):
     """The reason why an answer is kept no longer."""
 
     WRITTEN = "written"
@@ -111,8 +111,8 @@ class KeptAnswers:
         self._bytes_max = bytes_max
         self._answers: OrderedDict[Key, KeptAnswer] = OrderedDict()
         self._bytes = 0
-        self.given_up: Counter[str] = Counter()
-        """The number of answers given up so far, by `GivenUp`."""
+        self.evicted: Counter[str] = Counter()
+        """The number of answers evicted so far, by `Eviction`."""
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -129,7 +129,7 @@ class KeptAnswers:
             return None
         if self.outdated(answer, departures):
             self._drop(key)
-            self.given_up[GivenUp.WRITTEN] += 1
+            self.evicted[Eviction.WRITTEN] += 1
             return None
         self._answers.move_to_end(key)
         return answer
@@ -143,7 +143,7 @@ class KeptAnswers:
         """Reserve bytes for a coming answer, dropping others; False if there is not enough room."""
         while self._bytes + size > self._bytes_max and self._answers:
             self._drop(next(iter(self._answers)))
-            self.given_up[GivenUp.ROOM] += 1
+            self.evicted[Eviction.ROOM] += 1
         if self._bytes + size > self._bytes_max:
             return False
         self._bytes += size

@@ -206,7 +206,7 @@ class Making:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
         made = await self._operation(understood)
         assert not made.statement.rules, "the rules decide before anything is appended"
-        standing, operation = understood.request.standing, made.operation
+        authorization, operation = understood.request.authorization, made.operation
         redefines = await by_size(
             operation.size_bytes,
             redefined_by,
@@ -215,14 +215,14 @@ class Making:
             writes_known=made.writes_known,
         )
         operation = replace(operation, redefines=redefines)
-        if standing is None:
+        if authorization is None:
             return replace(made, operation=operation)
         analyzed_to = operation.analyzed_to
         if analyzed_to is None:
             analyzed_to = (await self._ground(frozenset())).low
         # Last: a later fence of the authorization then has an offset above what is applied here.
-        await standing.check()
-        rests_on = operation.rests_on | {standing.name}
+        await authorization.check()
+        rests_on = operation.rests_on | {authorization.name}
         operation = replace(operation, analyzed_to=analyzed_to, rests_on=rests_on)
         return replace(made, operation=operation)
 
@@ -304,7 +304,7 @@ class Making:
         if found.moved and frames is None:  # it may insert nothing but literals now
             context = Context(understood.settings.catalog, understood.settings.schema)
             user, size = understood.request.user, len(found.sql)
-            now = await self._texts.run(user, size, plain_insert, found.sql, context)
+            now = await self._texts.work_on_text(user, size, plain_insert, found.sql, context)
             statement = replace(statement, sql=found.sql, insert=None if now is None else now.shape)
         if found.treatment is Treatment.MATERIALISE:  # rows replace whatever it inserts
             statement = replace(statement, insert=None)

@@ -274,7 +274,7 @@ class Request:
     arrived_s: float | None = None
     rights: Rights = UNBOUNDED
     """The user's rights in this request."""
-    standing: Authorization | None = None
+    authorization: Authorization | None = None
     """None: the client's admission does not end."""
     cache: bool | None = None
     """True if a kept answer will do, and this one may be kept; None: not stated."""

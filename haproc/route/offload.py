@@ -45,7 +45,7 @@ T = TypeVar("T")
 class Texts(Protocol):
     """Does work on texts."""
 
-    async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
+    async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
         """Return ``work(*values)``, or raise what it raises; ``size`` is the text's length.
 
         Raises RequestError, too, if the queue is full or the work takes too long.
@@ -69,7 +69,7 @@ async def plan_work(texts: Texts, size: int, work: Callable[..., T], *values: An
 class Inline:
     """Does all work at once."""
 
-    async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
+    async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
         """See Texts."""
         return work(*values)
 
@@ -179,7 +179,7 @@ class Offload:
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
+    async def work_on_text(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
         """See Texts."""
         if size <= self._short_max:
             return work(*values)

@@ -79,7 +79,7 @@ class Optimizing:
         """Each table's version at the last OPTIMIZE from here: one that finds nothing to do leaves
         no trace in the history."""
 
-    async def run(self) -> NoReturn:
+    async def run_forever(self) -> NoReturn:
         """Check the tables again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._settings.interval_s)

@@ -80,7 +80,7 @@ class Planning:
         self._unavailable = unavailable
         self._late: dict[_Turn, None] = {}
         """Turns that hold a place for very long, or were abandoned with one, oldest first."""
-        self._given_up: set[_Turn] = set()
+        self._abandoned: set[_Turn] = set()
 
     @property
     def waiting(self) -> int:
@@ -106,8 +106,8 @@ class Planning:
                 raise self._unavailable()
             yield partial(self._reported, turn)
         except BaseException as error:
-            if _given_up(error):
-                self._give_up(turn)
+            if _abandoned(error):
+                self._abandon(turn)
             else:
                 self._end(turn)
             raise
@@ -120,7 +120,7 @@ class Planning:
 
     def driver_is_gone(self) -> None:
         """Return the turns of late and abandoned statements: the driver has ended."""
-        for turn in [*self._late, *self._given_up]:
+        for turn in [*self._late, *self._abandoned]:
             self._end(turn)
 
     def cluster_left(self) -> None:
@@ -153,8 +153,8 @@ class Planning:
             self._late[turn] = None
             turn.timer = asyncio.get_running_loop().call_later(LATE_S_MAX, self._planned, turn)
 
-    def _give_up(self, turn: _Turn) -> None:
-        self._given_up.add(turn)
+    def _abandon(self, turn: _Turn) -> None:
+        self._abandoned.add(turn)
         if not turn.planned:
             self._late[turn] = None
         turn.timer.cancel()
@@ -174,7 +174,7 @@ class Planning:
 
     def _end(self, turn: _Turn) -> None:
         self._planned(turn)
-        self._given_up.discard(turn)
+        self._abandoned.discard(turn)
         turn.timer.cancel()
         turn.room()
 
@@ -183,7 +183,7 @@ def _nothing() -> None:
     pass
 
 
-def _given_up(error: BaseException) -> bool:
+def _abandoned(error: BaseException) -> bool:
     """True if the driver may go on with a statement that ended here with this error."""
     if isinstance(error, EngineError):
         return error.kind is ErrorKind.AVAILABILITY

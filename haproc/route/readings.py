@@ -255,7 +255,9 @@ class Readings:
 
     async def _work(self, user: str, data: str, work: Callable[..., T], *values: Any) -> T:
         """Do work on the server's answer, outside the event loop if the answer is long."""
-        return await self._texts.run(user, len(data) // _CHARACTERS_PER_BYTE, work, data, *values)
+        return await self._texts.work_on_text(
+            user, len(data) // _CHARACTERS_PER_BYTE, work, data, *values
+        )
 
     async def _reading(
         self,

@@ -77,7 +77,7 @@ class Forwarding(Protocol):
 class Counts(Protocol):
     """The metrics of reads."""
 
-    def read(self, level: str) -> None:
+    def count_read(self, level: str) -> None:
         """Count a query of this level."""
         ...
 
@@ -109,7 +109,7 @@ class Reads:
         self._counts = counts
         self._log_end = LogEnd(replica.read_end)
 
-    async def elsewhere(
+    async def from_cache_or_peer(
         self,
         request: Request,
         held: Callable[[], Answer | None] = lambda: None,
@@ -122,7 +122,7 @@ class Reads:
         are applied, if these are known. Raises RequestError if no cluster can answer it.
         """
         wanted = request.freshness
-        self._counts.read(wanted.level.value)
+        self._counts.count_read(wanted.level.value)
         if wanted.level is Consistency.ANY:
             return held()
         came_at = asyncio.get_running_loop().time()
@@ -248,9 +248,9 @@ class Reads:
     async def _end(self, wanted: Freshness, ends_at: float) -> int:
         try:
             async with asyncio.timeout_at(ends_at):
-                return await self._log_end.read()
+                return await self._log_end.read_log_end()
         except (LogError, TimeoutError) as error:
-            what = f"the log did not tell its end, which {asked_for(wanted)} needs"
+            what = f"the log did not report its end, which {asked_for(wanted)} needs"
             hint = "ask the next HAProc with the same request_id, or with consistency session"
             raise log_unavailable(what, error, hint, WriteOutcome.NOT_SENT) from error
 

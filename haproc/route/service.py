@@ -180,7 +180,7 @@ class RingService:
         if found is not OperationClass.SESSION:
             return await self._write(understood, since)
         self._unmade.discard(understood.request.key)
-        return await self._session_statements.run(understood), WriteConcern.ONE
+        return await self._session_statements.run_session_statement(understood), WriteConcern.ONE
 
     async def _decided(
         self, understood: Understood, since: int
@@ -200,7 +200,7 @@ class RingService:
         known = self._ruling.remembered(understood)
         held = partial(self._caching.held, known.understood, known.still) if known else lambda: None
         narrow = partial(self._narrowing.applied, understood)
-        answer = await self._reads.elsewhere(understood.request, held, narrow)
+        answer = await self._reads.from_cache_or_peer(understood.request, held, narrow)
         if answer is None:
             ruled = await self._ruling.settled(understood)
             if ruled.understood.statement.operation_class is not OperationClass.QUERY:
@@ -223,7 +223,7 @@ class RingService:
                 narrowed.append(unchanged)
             return found
 
-        answer = await self._reads.elsewhere(understood.request, narrow=narrow)
+        answer = await self._reads.from_cache_or_peer(understood.request, narrow=narrow)
         if answer is not None:
             return answer, WriteConcern.ONE
         ruled = await self._ruling.settled(understood)

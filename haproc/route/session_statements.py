@@ -152,7 +152,7 @@ class SessionStatements:
                 )
             await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
-    async def run(self, understood: Understood) -> Answer:
+    async def run_session_statement(self, understood: Understood) -> Answer:
         """Run a session statement that a client sent."""
         session, statement = understood.session, understood.statement
         if session is None:

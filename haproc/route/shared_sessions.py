@@ -53,7 +53,7 @@ class ReadingSessions:
 # They belong to one user if each user's statements have a pool of their own.
 
 
-GIVEN_UP_S: Final = 60.0
+REPLACED_S: Final = 60.0
 """The time that a replaced session is kept for its users. Chosen: its settings may take so long."""
 
 
@@ -73,7 +73,7 @@ class SharedSessions:
         self._make = make
         self._sessions_max = sessions_max
         self._sessions = defaultdict[str, OrderedDict[Settings, Session]](OrderedDict)
-        self._given_up: list[tuple[Session, float]] = []
+        self._replaced: list[tuple[Session, float]] = []
         self._closing: set[asyncio.Future[None]] = set()
         self._made = self._epoch = 0
 
@@ -82,7 +82,7 @@ class SharedSessions:
         if epoch != self._epoch:
             self._epoch = epoch
             for sessions in self._sessions.values():
-                self._given_up += [(session, now) for session in sessions.values()]
+                self._replaced += [(session, now) for session in sessions.values()]
             self._sessions.clear()
         of_user = self._sessions[user]
         session = of_user.get(settings)
@@ -91,15 +91,15 @@ class SharedSessions:
             key = f"shared/{self._made}/{settings.catalog}/{settings.schema}"
             session = of_user[settings] = self._make(key, user)
             if len(of_user) > self._sessions_max:
-                self._given_up.append((of_user.popitem(last=False)[1], now))
+                self._replaced.append((of_user.popitem(last=False)[1], now))
         of_user.move_to_end(settings)
-        self._close_given_up(now)
+        self._close_replaced(now)
         return session
 
-    def _close_given_up(self, now: float) -> None:
+    def _close_replaced(self, now: float) -> None:
         """Close idle sessions in tasks: no request waits for that, or cancels it."""
-        idle = [e for e in self._given_up if now - e[1] >= GIVEN_UP_S and not e[0].busy]
-        self._given_up = [each for each in self._given_up if each not in idle]
+        idle = [e for e in self._replaced if now - e[1] >= REPLACED_S and not e[0].busy]
+        self._replaced = [each for each in self._replaced if each not in idle]
         for session, _ in idle:
             closing = asyncio.ensure_future(session.aclose())
             self._closing.add(closing)

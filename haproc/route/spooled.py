@@ -199,23 +199,23 @@ class SpooledBody:
         self._user = user
         self._file = file
         self._hash = hashlib.sha256()
-        self._gathered = bytearray()
+        self._buffer = bytearray()
         self._holders = 1
         self._passing = 0
         self._columns: Sequence[Column] = ()
         self.size = 0
 
-    async def add(self, data: bytes) -> None:
+    async def append_bytes(self, data: bytes) -> None:
         """Append the next bytes; raises RequestError if there is no room for them."""
         self._spools.check(self._user, self.size, len(data))
         self._spools.shares.count(self._user, len(data))
         self.size += len(data)
-        self._gathered += data
-        if len(self._gathered) >= WRITE_BYTES:
+        self._buffer += data
+        if len(self._buffer) >= WRITE_BYTES:
             await self._write()
 
     async def complete(self) -> str:
-        """Write the rest; return the body's digest, after the last `add`."""
+        """Write the rest; return the body's digest, after the last `append_bytes`."""
         await self._write()
         return self._hash.hexdigest()
 
@@ -314,7 +314,7 @@ class SpooledBody:
             yield found
 
     async def _write(self) -> None:
-        data, self._gathered = bytes(self._gathered), bytearray()
+        data, self._buffer = bytes(self._buffer), bytearray()
         try:
             await _unhurt(asyncio.to_thread(self._put, data))
         except OSError as error:

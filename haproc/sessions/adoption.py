@@ -96,7 +96,7 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
     kind, _, name = effect.name.partition(" ")
     statement = SqlText(entry.text) if isinstance(entry, SqlEntry) else SparkPlan(entry.plan)
     try:
-        await fresh.run(statement, timeout_s=timeout_s)
+        await fresh.run_change(statement, timeout_s=timeout_s)
         if kind == "view" and effect.columns is not None:
             text = entry.text if isinstance(entry, SqlEntry) else ""
             await _give_columns(fresh, text, name, effect.columns, timeout_s)
@@ -134,11 +134,11 @@ async def _give_columns(
     if made := with_columns(text, name, names):
         # Dropped first: the query may name a table that is called like the view.
         for each in (f"DROP VIEW {quote_name(name)}", made):
-            await fresh.run(SqlText(each), timeout_s=timeout_s)
+            await fresh.run_change(SqlText(each), timeout_s=timeout_s)
         return
     chosen = ", ".join(map(quote_name, names))
     frame = _frame(name, f"SELECT {chosen} FROM {quote_name(name)}")
-    await fresh.run(frame, timeout_s=timeout_s)
+    await fresh.run_change(frame, timeout_s=timeout_s)
 
 
 def _frame(name: str, query: str) -> SparkPlan:
@@ -176,7 +176,7 @@ async def _break_function(
         f"RETURN {body}",
         f"DROP VIEW {gone}",
     ):
-        await fresh.run(SqlText(text), timeout_s=timeout_s)
+        await fresh.run_change(SqlText(text), timeout_s=timeout_s)
 
 
 async def _break_view(
@@ -188,7 +188,7 @@ async def _break_view(
         chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(each)}" for each, kind in columns)
         rows = f"SELECT {chosen} FROM range(1) WHERE CAST(raise_error({literal}) AS BOOLEAN)"
         try:
-            await fresh.run(_frame(name, rows), timeout_s=timeout_s)
+            await fresh.run_change(_frame(name, rows), timeout_s=timeout_s)
             return
         except EngineError as error:  # a type that Spark writes and does not read
             if error.kind is not ErrorKind.APPLICATION or columns is _NO_COLUMNS:
@@ -204,7 +204,7 @@ async def _set(
     """
     for name in sorted(known.difference(each.name for each in variables)):
         drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(name)}"
-        await fresh.run(SqlText(drop), timeout_s=timeout_s)
+        await fresh.run_change(SqlText(drop), timeout_s=timeout_s)
     for each in variables:
         try:
             await _declare(fresh, each, timeout_s)
@@ -213,19 +213,19 @@ async def _set(
                 raise
             _LOG.warning("variable %s could not be made anew: %s", each.name, error.message)
             drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(each.name)}"
-            await fresh.run(SqlText(drop), timeout_s=timeout_s)
+            await fresh.run_change(SqlText(drop), timeout_s=timeout_s)
 
 
 async def _declare(fresh: Fresh, variable: Variable, timeout_s: float) -> None:
     declare = f"DECLARE OR REPLACE VARIABLE {quote_name(variable.name)} {variable.type}"
     try:
         default = f" DEFAULT {variable.default}" if variable.default else ""
-        await fresh.run(SqlText(declare + default), timeout_s=timeout_s)
+        await fresh.run_change(SqlText(declare + default), timeout_s=timeout_s)
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION or not variable.default:
             raise
-        await fresh.run(SqlText(declare), timeout_s=timeout_s)
-    await fresh.run(SparkPlan(_setting(variable)), timeout_s=timeout_s)
+        await fresh.run_change(SqlText(declare), timeout_s=timeout_s)
+    await fresh.run_change(SparkPlan(_setting(variable)), timeout_s=timeout_s)
 
 
 def _setting(variable: Variable) -> bytes:

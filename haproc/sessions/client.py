@@ -172,7 +172,7 @@ class BeginningIds:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSettings:
+class KnownSettings:
     """Spark's answer to a question about settings, and the session's epoch when it came.
 
     ``still`` returns True if no statement has begun to change the session since the question.
@@ -203,7 +203,7 @@ class ClientSession:
     """Objects that only this Spark session has: checkpoints and models, by their ids."""
     begun: str = ""
     """As in `StoredSession`: it differs in another session of the same id."""
-    known_settings: dict[bytes, ToldSettings] = field(default_factory=dict)
+    known_settings: dict[bytes, KnownSettings] = field(default_factory=dict)
     """Answers about settings, by the question: a serialized ConfigRequest."""
     used_at: float = 0.0
     used_hour: int | None = None
@@ -357,10 +357,10 @@ class ClientSession:
             )
 
 
-def state_of(standing: StoredSession, defaults: Settings) -> SessionState:
+def state_of(stored: StoredSession, defaults: Settings) -> SessionState:
     """Return the state after the entries of a journal."""
     state = SessionState(defaults)
-    for each in standing.entries:
+    for each in stored.entries:
         state = after(state, each.entry, defaults)
     return state
 

@@ -315,7 +315,7 @@ class SessionStore:
     new_name: Callable[[], str]
     unix_ms: Callable[[], int]
 
-    async def standing(self, key: Key) -> StoredSession | None:
+    async def load(self, key: Key) -> StoredSession | None:
         """Return the present content of a session; None: there is no session."""
         kept = await reached(self.store.scan(key.prefix))
         try:
@@ -349,7 +349,7 @@ class SessionStore:
         if found is None or afresh:
             await self.used(key, None)
         await self._put(key.adoption(number, name), RECORDS.to_bytes(adoption))
-        now = await self.standing(key)
+        now = await self.load(key)
         return now if now is not None and now.owner.name == name and not now.closed else None
 
     async def append(

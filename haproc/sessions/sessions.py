@@ -144,7 +144,7 @@ class Sessions:
         known = await self._store.known(session.key)
         if known == session.known:
             return True
-        found = await self._store.standing(session.key)
+        found = await self._store.load(session.key)
         if found is None or found.closed or found.owner.name != session.owner.name:
             return False
         session.known = found.known  # another adoption came too late
@@ -152,7 +152,7 @@ class Sessions:
 
     async def _adopt(self, key: Key, *, create: bool, afresh: bool = False) -> ClientSession:
         for _ in range(ADOPTIONS_MAX):
-            found = await self._store.standing(key)
+            found = await self._store.load(key)
             if found is not None and found.closed:
                 raise closed(key)
             if found is None:
@@ -160,18 +160,18 @@ class Sessions:
                     raise unknown(key.id)
                 self._take_room(key)
             try:
-                standing = await self._store.adopt(key, found, afresh=afresh)
+                stored = await self._store.adopt(key, found, afresh=afresh)
             except Exception:
                 # The session may exist all the same: the next count finds it. A client that leaves
                 # in between keeps its room until then: else each attempt would be a free session.
                 if found is None:
                     self.room.give_back(key.user)
                 raise
-            if standing is not None:
+            if stored is not None:
                 if found is not None:
                     self.adopted += 1
                     _LOG.info("session %s of %s is taken over", key.id, key.user)
-                return self._arrived(key, standing, waits=found is not None)
+                return self._arrived(key, stored, waits=found is not None)
             if found is None:
                 self.room.give_back(key.user)
         raise RequestError(
@@ -181,7 +181,7 @@ class Sessions:
             hint="use one HAProc at a time for a session",
         )
 
-    def _arrived(self, key: Key, standing: StoredSession, *, waits: bool) -> ClientSession:
+    def _arrived(self, key: Key, stored: StoredSession, *, waits: bool) -> ClientSession:
         """Return the session that this HAProc owns now; Spark restores it at its first use."""
         self._make_place()
 
@@ -198,12 +198,12 @@ class Sessions:
             key,
             self.server_id(key),
             spark,
-            standing.owner,
-            standing.known,
-            state_of(standing, self._around.defaults),
-            list(standing.entries),
-            holds_temporaries([each.entry for each in standing.entries]),
-            begun=standing.begun,
+            stored.owner,
+            stored.known,
+            state_of(stored, self._around.defaults),
+            list(stored.entries),
+            holds_temporaries([each.entry for each in stored.entries]),
+            begun=stored.begun,
         )
         self._here[key] = session
         return session
@@ -274,7 +274,7 @@ class Sessions:
         )
         known = await self._store.known(key)
         if known != session.known:
-            found = await self._store.standing(key)
+            found = await self._store.load(key)
             if found is None or found.closed:
                 raise closed(key)
             if not any(n.ordinal == ordinal and n.adoption == owner.name for n in found.entries):
@@ -333,7 +333,7 @@ class Sessions:
         key = Key(user, session_id)
         self._drop(key)
         async with self._lock(key):  # of two calls at once, one gives its room back
-            found = await self._store.standing(key)
+            found = await self._store.load(key)
             if found is None or found.closed:
                 return False
             await self._store.close(key)
@@ -345,7 +345,7 @@ class Sessions:
         """Return a new session with the content of this one; SESSION_EXISTS if the id is used."""
         key = Key(session.user, new_id)
         async with self._lock(key):
-            found = await self._store.standing(key)
+            found = await self._store.load(key)
             if found is not None:
                 raise refused(
                     ErrorClass.SESSION_EXISTS,
@@ -359,13 +359,13 @@ class Sessions:
                     if isinstance(entry, ArtifactEntry):
                         for sha256 in entry.blobs:
                             await self._blobs.need(key, sha256)
-                standing = await self._store.adopt(key, None, begins_with=entries)
-                if standing is None:
+                stored = await self._store.adopt(key, None, begins_with=entries)
+                if stored is None:
                     raise moved(key)
             except Exception:  # as in `_adopt`
                 self.room.give_back(key.user)
                 raise
-            copy = self._arrived(key, standing, waits=False)
+            copy = self._arrived(key, stored, waits=False)
         await self._used(copy)
         return copy
 
@@ -377,7 +377,7 @@ class Sessions:
         EngineError, too.
         """
         key = Key(user, session_id)
-        found = await self._store.standing(key)
+        found = await self._store.load(key)
         if found is None or found.closed or found.begun != begun:
             raise unknown(session_id)
         if any(

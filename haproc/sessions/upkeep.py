@@ -56,9 +56,9 @@ class Listing:
         page = keys[start : start + min(limit, LISTED_MAX)]
         found_sessions: list[Json] = []
         for key in page:
-            standing = await self.durable.standing(key)
-            if standing is not None and not standing.closed:
-                found_sessions.append(_described(key, found[key], standing))
+            stored = await self.durable.load(key)
+            if stored is not None and not stored.closed:
+                found_sessions.append(_described(key, found[key], stored))
         return {"sessions": found_sessions, "total": len(keys)}
 
     async def close(self, user: str, session_id: str) -> Mapping[str, Json]:
@@ -68,16 +68,16 @@ class Listing:
         return {"user": user, "session_id": session_id, "closed": True}
 
 
-def _described(key: Key, found: SessionKeys, standing: StoredSession) -> Json:
-    files = [each.entry for each in standing.entries if isinstance(each.entry, ArtifactEntry)]
+def _described(key: Key, found: SessionKeys, stored: StoredSession) -> Json:
+    files = [each.entry for each in stored.entries if isinstance(each.entry, ArtifactEntry)]
     return {
         "user": key.user,
         "session_id": key.id,
-        "owner": standing.owner.owner,
-        "owned_since_ms": standing.owner.at_ms,
-        "adoptions": standing.owner.number - 1,
-        "steps": len(standing.entries),
-        "bytes": sum(each.size for each in standing.entries),
+        "owner": stored.owner.owner,
+        "owned_since_ms": stored.owner.at_ms,
+        "adoptions": stored.owner.number - 1,
+        "steps": len(stored.entries),
+        "bytes": sum(each.size for each in stored.entries),
         "files_bytes": sum(file.size for file in files),
         "used_ms": None if found.used_hour is None else found.used_hour * HOUR_MS,
     }
@@ -198,7 +198,7 @@ class Upkeep:
         self.total = 0
         """The open sessions of the ring at the last check."""
 
-    async def run(self) -> NoReturn:
+    async def run_forever(self) -> NoReturn:
         """Check the store at intervals, until cancelled."""
         while True:
             with contextlib.suppress(RequestError):  # the next pass will do

@@ -227,12 +227,12 @@ def _calendar(value: pa.MonthDayNano) -> str:
         (hours, "hours"),
         (minutes, "minutes"),
     ]
-    said = [f"{number} {unit}" for number, unit in parts if number]
+    words = [f"{number} {unit}" for number, unit in parts if number]
     if seconds or fraction:
         sign = "-" if micros < 0 else ""
         whole = f"{sign}{abs(seconds)}.{abs(fraction):06}".rstrip("0").rstrip(".")
-        said.append(f"{whole} seconds")
-    return " ".join(said) or "0 seconds"
+        words.append(f"{whole} seconds")
+    return " ".join(words) or "0 seconds"
 
 
 def _divided(number: int, by: int) -> tuple[int, int]:

@@ -346,48 +346,51 @@ def readable(data: bytes) -> bytes:
         schema = reader.schema
         if not any(holds(field.type, is_variant) for field in schema):
             return data
-        told = pa.schema([_told(field) for field in schema])
-        return stream_of(pa.Table.from_batches([_readable(each, told) for each in reader], told))
+        target = pa.schema([_readable_field(field) for field in schema])
+        return stream_of(
+            pa.Table.from_batches([_readable(each, target) for each in reader], target)
+        )
 
 
-def _readable(batch: pa.RecordBatch, told: pa.Schema) -> pa.RecordBatch:
-    columns = zip(with_numbers(batch).columns, batch.schema, told, strict=True)
+def _readable(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    columns = zip(with_numbers(batch).columns, batch.schema, target, strict=True)
     arrays = [_made(column, field.type, new.type) for column, field, new in columns]
-    numbers = pa.RecordBatch.from_arrays(arrays, schema=as_numbers(told))
-    return retyped(numbers, told)
+    numbers = pa.RecordBatch.from_arrays(arrays, schema=as_numbers(target))
+    return retyped(numbers, target)
 
 
-def _told(field: pa.Field) -> pa.Field:
-    kind = _told_type(field.type)
+def _readable_field(field: pa.Field) -> pa.Field:
+    kind = _readable_type(field.type)
     if is_variant(field.type):
         return field.with_type(kind).with_metadata({NOTE: VARIANT})
     return field.with_type(kind)
 
 
-def _told_type(kind: pa.DataType) -> pa.DataType:
+def _readable_type(kind: pa.DataType) -> pa.DataType:
     if is_variant(kind):
         return pa.string()
     if not holds(kind, is_variant):
         return kind
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_field, _told(kind.item_field))
+        return pa.map_(kind.key_field, _readable_field(kind.item_field))
     if pa.types.is_list(kind):
-        return pa.list_(_told(kind.value_field))
-    return pa.struct([_told(field) for field in kind])
+        return pa.list_(_readable_field(kind.value_field))
+    return pa.struct([_readable_field(field) for field in kind])
 
 
-def _made(array: pa.Array, kind: pa.DataType, told: pa.DataType) -> pa.Array:
-    """Return an array of type ``kind``, with months as numbers, converted to type ``told``."""
+def _made(array: pa.Array, kind: pa.DataType, target: pa.DataType) -> pa.Array:
+    """Return an array of type ``kind``, with months as numbers, converted to type ``target``."""
     if is_variant(kind):
         return pa.array(_jsons(array), pa.string())
-    if kind == told:
+    if kind == target:
         return array
     own, children = array.buffers()[: 1 if pa.types.is_struct(kind) else 2], _children(array)
     inner = [
-        _made(child, kind.field(at).type, told.field(at).type) for at, child in enumerate(children)
+        _made(child, kind.field(at).type, target.field(at).type)
+        for at, child in enumerate(children)
     ]
     return pa.Array.from_buffers(
-        as_numbers_type(told), len(array), own, array.null_count, array.offset, inner
+        as_numbers_type(target), len(array), own, array.null_count, array.offset, inner
     )
 
 

@@ -128,8 +128,8 @@ class Registry:
                 except (EngineError, ConnectionError):
                     raise
                 except Exception as error:
-                    told = self.failure(execution, error)
-                    raise told from (error.__cause__ if told is error else error)
+                    failure = self.failure(execution, error)
+                    raise failure from (error.__cause__ if failure is error else error)
                 finally:
                     self._sent(execution)
                     await answer.aclose()

@@ -47,7 +47,7 @@ def check_as_fresh(first: Request, delivery: Delivery | None, understood: Statem
 def asks_for_other(request: Request, first: Request) -> bool:
     """True if a write must be asked for anew: the answer to this request may be another one."""
     other = first.write_concern is not request.write_concern
-    return other or first.standing != request.standing
+    return other or first.authorization != request.authorization
 
 
 # Cutting a result at the client's row and byte limits.

@@ -40,7 +40,7 @@ class Held:
         """Call ``release`` when the bytes are given back."""
         self._others.append(release)
 
-    def add(self, size: int) -> None:
+    def reserve_bytes(self, size: int) -> None:
         """Count bytes before they are taken in; raises RequestError if there is no room."""
         if why := self._shares.take(self._user, size):
             raise busy(f"{_whose(why, self._user)} as large as may be (limits.requests_bytes_max)")

@@ -140,7 +140,7 @@ class Collector:
                 error_class=ErrorClass.RESULTS_FULL,
                 hint="fetch kept results, ask for the Arrow stream, or try the next HAProc",
             )
-        await self._store.add(self.kept, data, self._part_rows)
+        await self._store.append_chunk(self.kept, data, self._part_rows)
         self._parts, self._part_bytes, self._part_rows = [], 0, 0
 
 
@@ -225,7 +225,7 @@ class ResultStore:
         """Delete all files, also those of an earlier process."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def add(self, kept: Kept, data: bytes, rows: int) -> None:
+    async def append_chunk(self, kept: Kept, data: bytes, rows: int) -> None:
         """Append a chunk to a result."""
         size = len(data)
         chunk = KeptChunk(kept.rows if kept.chunks else 0, rows, size, data)
@@ -256,7 +256,7 @@ class ResultStore:
         self.shares.count(kept.user, size)
         kept.bytes += size
 
-    async def read(self, kept: Kept, index: int) -> bytes:
+    async def read_stored_chunk(self, kept: Kept, index: int) -> bytes:
         """Return a chunk's bytes."""
         chunk = kept.chunks[index]
         if chunk.data is not None:

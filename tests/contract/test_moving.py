@@ -29,7 +29,7 @@ from dmq import (
     open_log,
     open_store,
 )
-from dmq.key_value import Origin, Standing, check_usable, origin_of, remember
+from dmq.key_value import MoveState, Origin, check_usable, origin_of, remember
 from dmq.log import FILLER_STORED
 from dmq.moving import Contents, check_new, export_log, import_log, read_contents
 from tests.contract.log_backends import KAFKA_OPTIONS
@@ -317,7 +317,7 @@ async def test_log_made_anew_beside_an_old_store_is_not_taken_for_the_moved_one(
 ) -> None:
     place = Place("sqlite", tmp_path)
     log, store = await place.open()
-    await remember(log, store, Origin(Standing.HALF, by="x"))
+    await remember(log, store, Origin(MoveState.HALF, by="x"))
     await closed(log, store)
     path = Path(place.url.removeprefix("sqlite://"))
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
@@ -330,12 +330,12 @@ async def test_log_made_anew_beside_an_old_store_is_not_taken_for_the_moved_one(
 async def test_log_that_was_left_is_refused_and_keeps_its_id(tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path)
     log, store = await place.open()
-    await remember(log, store, Origin(Standing.LEFT, "older", "to /x"))
+    await remember(log, store, Origin(MoveState.LEFT, "older", "to /x"))
     await closed(log, store)
     with pytest.raises(LogError, match="haproc log reopen"):
         await place.open()
     log, store = await place.open(checked=False)
-    await remember(log, store, Origin(Standing.WHOLE, "older"))
+    await remember(log, store, Origin(MoveState.WHOLE, "older"))
     await closed(log, store)
     log, store = await place.open()
     assert await log.identity() == "older"

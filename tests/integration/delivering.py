@@ -83,7 +83,7 @@ class Delivering:
 
     async def _execute(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         read = _base.ExecutePlanRequest.FromString(request)
-        made = self.deliveries.run(_key(read), request, self._run, names=_names(read))
+        made = self.deliveries.deliver_responses(_key(read), request, self._run, names=_names(read))
         async with contextlib.aclosing(self._told(made, context)) as responses:
             async for response in responses:
                 yield response

@@ -87,7 +87,7 @@ async def backup(
         async with asyncio.timeout(300):
             while found["state"] == BackupState.RUNNING:
                 await asyncio.sleep(0.2)
-                found = operators.backup_standing()
+                found = operators.backup_status()
     if found["state"] == BackupState.FAILED:
         return found, None
     assert found["state"] == BackupState.DONE

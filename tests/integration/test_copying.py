@@ -38,7 +38,7 @@ async def test_copy_of_a_table_is_the_table(engine: SparkConnectEngine, schema: 
     assert await copies.begun([copy.key]) == {copy.key: Begun(copy.source, done=False)}
     adds = list(await copies.files(table, ""))
     for file in files_of(adds):
-        size, data = await copies.read(table.location, file.path, 0, 1 << 20)
+        size, data = await copies.read_file_part(table.location, file.path, 0, 1 << 20)
         assert file.size in (None, size) and len(data) == size
         assert await copies.put(place.location, file.path, 0, data, last=True) == size
     lines = commit(copy, place.id, await copies.state(table), "ring.log", 7, 1_790_000_000_000)

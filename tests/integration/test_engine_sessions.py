@@ -50,7 +50,7 @@ async def test_session_lost_with_a_temporary_view_is_restored_unseen_and_once(
         nonlocal made
         made += 1
         await fresh.configure(Settings(time_zone="Asia/Tokyo"))
-        await fresh.run(SqlText("CREATE TEMPORARY VIEW v AS SELECT 1"), timeout_s=60)
+        await fresh.run_change(SqlText("CREATE TEMPORARY VIEW v AS SELECT 1"), timeout_s=60)
 
     session = engine.session("views", restore)
     assert await rows(session, "SELECT *, current_timezone() FROM v") == [(1, "Asia/Tokyo")]
@@ -66,7 +66,7 @@ async def test_who_asks_in_a_session_as_it_is_never_waits_until_it_is_made_anew(
     made, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def restore(fresh: Fresh) -> None:
-        await fresh.run(SqlText("CREATE TEMPORARY VIEW v AS SELECT 1"), timeout_s=60)
+        await fresh.run_change(SqlText("CREATE TEMPORARY VIEW v AS SELECT 1"), timeout_s=60)
         made.set()
         await may_go_on.wait()
 
@@ -113,7 +113,7 @@ async def test_session_whose_restoring_fails_is_restored_by_the_next_statement(
 
     async def restore(fresh: Fresh) -> None:
         for step in steps:
-            await fresh.run(SqlText(step), timeout_s=60)
+            await fresh.run_change(SqlText(step), timeout_s=60)
 
     session = engine.session("failing", restore)
     for _ in range(2):

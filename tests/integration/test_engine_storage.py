@@ -69,7 +69,7 @@ async def test_table_whose_files_are_away_is_neither_absent_nor_unwritten(
     moved("t")
     await _environment(engine.offsets_applied([name], "ring"))
     await _environment(engine.check_tables([name]))
-    assert await engine.standing([_table(schema)]) == UNREADABLE
+    assert await engine.object_fingerprint([_table(schema)]) == UNREADABLE
     await engine.check_tables(others)
     assert await engine.offsets_applied(others, "ring") == {}
 
@@ -83,8 +83,8 @@ async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
         Named(Sort.FUNCTION, f"spark_catalog.{schema}.f"),
         Named(Sort.NAMESPACE, f"spark_catalog.{schema}_2"),
     ]
-    assert await engine.standing(named) == "/".join([ABSENT] * 3)
-    before = await engine.standing(named)
+    assert await engine.object_fingerprint(named) == "/".join([ABSENT] * 3)
+    before = await engine.object_fingerprint(named)
     for sql in (
         "CREATE TABLE t (a INT) USING delta",
         "ALTER TABLE t ADD COLUMN b INT",
@@ -97,18 +97,18 @@ async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
         f"ALTER SCHEMA {schema}_2 SET DBPROPERTIES ('k' = 'v')",
     ):
         await apply(engine, sql, settings=inside)
-        now = await engine.standing(named)
+        now = await engine.object_fingerprint(named)
         assert now != before, sql
-        assert await engine.standing(named) == now
+        assert await engine.object_fingerprint(named) == now
         spelled = [replace(each, name=each.name.upper()) for each in named]
-        assert await engine.standing(spelled) == now
+        assert await engine.object_fingerprint(spelled) == now
         before = now
     await apply(engine, f"DROP SCHEMA {schema}_2")
-    assert await engine.standing([Named(Sort.TABLE, "no_catalog.a.b")]) == ABSENT
+    assert await engine.object_fingerprint([Named(Sort.TABLE, "no_catalog.a.b")]) == ABSENT
     there = [replace(named[0], content=False)]
-    assert await engine.standing(there) == PRESENT
+    assert await engine.object_fingerprint(there) == PRESENT
     await apply(engine, "DROP VIEW t", settings=inside)
-    assert await engine.standing(there) == ABSENT
+    assert await engine.object_fingerprint(there) == ABSENT
 
 
 async def test_marker_that_is_away_or_another_one_fails_every_probe(
@@ -117,7 +117,7 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
     marker = await engine.storage("")
     assert await engine.storage("") == await engine.storage(marker) == marker
     await engine.probe(timeout_s=60)
-    assert await engine.standing([]) == await engine.standing([]) == ""
+    assert await engine.object_fingerprint([]) == await engine.object_fingerprint([]) == ""
     other = SparkConnectEngine(engine._address, ring="ring", cluster="a")
     try:
         assert (await _environment(other.storage("5e7"))).error_class == ErrorClass.STORAGE_AWAY
@@ -133,17 +133,17 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
         for call in (
             engine.probe(timeout_s=60),
             absent,
-            engine.standing([]),
+            engine.object_fingerprint([]),
             engine.check_tables([]),
         ):
             assert (await _environment(call)).error_class == ErrorClass.STORAGE_AWAY
         folder.mkdir()
         (folder / "another.txt").write_text("5e7")
-        error = await _environment(engine.standing([]))
+        error = await _environment(engine.object_fingerprint([]))
         assert error.error_class == ErrorClass.STORAGE_AWAY
         (folder / "moved.txt").write_text(marker)
         (folder / "another.txt").unlink()
-        assert await engine.standing([]) == ""
+        assert await engine.object_fingerprint([]) == ""
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         folder.with_name("away").rename(folder)

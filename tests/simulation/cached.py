@@ -58,7 +58,7 @@ class Hits(Counted):
     def cached(self, outcome: str) -> None:
         self.hits += outcome == "hit"
 
-    def cache(self, answers: int, bytes_used: int, given_up: object) -> None:
+    def cache(self, answers: int, bytes_used: int, evicted: object) -> None:
         """Nothing is bounded here."""
 
 
@@ -88,7 +88,9 @@ class CachedDoors(Doors):
         async def work(replica: Replica) -> tuple[frozenset[str], HaReport]:
             if not replica.serving:
                 raise replica.writes.unavailable()
-            answer = await self.reads(life).elsewhere(request, partial(caching.held, asked, always))
+            answer = await self.reads(life).from_cache_or_peer(
+                request, partial(caching.held, asked, always)
+            )
             answer = answer or await caching.answer(asked, partial(self.look, life), always)
             caching.count(answer)
             found = [chunk.data.decode().split() async for chunk in answer.result]

@@ -173,7 +173,9 @@ class SimCopies:
             self._spark.places.written.append(name)
         return len(data)
 
-    async def read(self, location: str, path: str, offset: int, length: int) -> tuple[int, bytes]:
+    async def read_file_part(
+        self, location: str, path: str, offset: int, length: int
+    ) -> tuple[int, bytes]:
         def read() -> bytes:
             if _is_table(location):
                 return self._known(location)[1][path]

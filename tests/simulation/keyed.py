@@ -90,7 +90,7 @@ def told(ring: Ring) -> tuple[list[tuple[object, ...]], set[str]]:
     messages = [from_record(decode(data)) for data in ring.store.everything]
     fates = Fates(0, Claims())
     for at, message in enumerate(messages):
-        fates.hear(at, message)
+        fates.note(at, message)
     disk = sqlite3.connect(":memory:", isolation_level=None)
     disk.execute(ACCOUNTS)
     seen: set[str] = set()

@@ -39,8 +39,8 @@ class SimPeers:
         self._ring = ring
         self._life = life
 
-    def given_up(self, peer: str) -> bool:
-        return self._life.member.members.given_up(peer)
+    def is_gone(self, peer: str) -> bool:
+        return self._life.member.members.is_gone(peer)
 
     async def _call(
         self,

@@ -56,7 +56,7 @@ class Counted:
     waits: int = 0
     forwarded: int = 0
 
-    def read(self, level: str) -> None:
+    def count_read(self, level: str) -> None:
         self.levels[level] = self.levels.get(level, 0) + 1
 
     def read_waited(self, level: str, seconds: float) -> None:
@@ -92,7 +92,7 @@ class Doors:
         async def work(replica: Replica) -> Answer:
             if not replica.serving:
                 raise replica.writes.unavailable()
-            return await self.reads(life).elsewhere(request) or await self.look(life)
+            return await self.reads(life).from_cache_or_peer(request) or await self.look(life)
 
         answer = await life.call(work)
         assert isinstance(answer.result, Shown)

@@ -230,7 +230,7 @@ class Making:
         await asyncio.sleep(0)
         self._spark.made.settings = settings
 
-    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+    async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
         self._begin()
         await self._haproc.pause(0.02)
         self._haproc.interpreter(self._spark.made, self._spark.truth).run(statement)

@@ -152,7 +152,7 @@ class SimSpark:
         self._check()
         self._check_storage()
 
-    def standing(self, named: Named) -> str:
+    def object_fingerprint(self, named: Named) -> str:
         """Return how a table stands now."""
         table = named.name.rpartition(".")[2]
         found = self._disk.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,))
@@ -417,10 +417,10 @@ class SimEngine:
         await self._spark.look()
         await self._check()
 
-    async def standing(self, named: Sequence[Named]) -> str:
+    async def object_fingerprint(self, named: Sequence[Named]) -> str:
         await self._check()
         await self._spark.look()
-        found = "/".join(map(self._spark.standing, named))
+        found = "/".join(map(self._spark.object_fingerprint, named))
         await self._check()
         return found
 
@@ -428,7 +428,7 @@ class SimEngine:
         await self._check()
         await self._spark.look()
         await self._check()
-        return self._spark.standing(Named(Sort.TABLE, table)) != ABSENT
+        return self._spark.object_fingerprint(Named(Sort.TABLE, table)) != ABSENT
 
     async def default_place(self, table: str) -> str:
         return ""

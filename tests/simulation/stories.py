@@ -255,7 +255,7 @@ async def a_write_taken_back(stage: Telling) -> None:
         stage.say("client", f"wants {name} back")
         wish = stage.replica("b").revoking
         # The wish itself: whoever knows that it is vain does not say it.
-        await wish._poison_rejection.wish_back(at, name, "its sender")
+        await wish._poison_rejection.append_revoke(at, name, "its sender")
         for node in stage.ring.nodes.values():
             node.spark.statement_s = 0
         await asking

@@ -36,7 +36,7 @@ def begin(stage: Stage, name: str = "a") -> None:
 
 async def over(stage: Stage, name: str = "a", timeout_s: float = 300) -> Mapping[str, Any]:
     """Wait until a cluster's backup is over; return its standing."""
-    standing = stage.operators(name).backup_standing
+    standing = stage.operators(name).backup_status
     await stage.until(lambda: standing()["state"] != BackupState.RUNNING, timeout_s)
     return standing()
 
@@ -173,7 +173,7 @@ def test_backup_whose_process_is_killed_counts_for_nothing_and_the_next_one_goes
         await writes(stage, 2, by="b")
         stage.node("a").start()
         await stage.ready(*"abc")
-        assert stage.operators("a").backup_standing()["state"] == BackupState.NONE
+        assert stage.operators("a").backup_status()["state"] == BackupState.NONE
         manifest = await back_up(stage)
         check_manifest(stage, manifest)
         await restore(await fresh(stage), manifest)
@@ -190,7 +190,7 @@ def test_backup_goes_on_when_spark_is_back(files: int) -> None:
         await stage.until(struck)
         stage.node("a").spark.kill()
         await asyncio.sleep(20)
-        assert stage.operators("a").backup_standing()["state"] == BackupState.RUNNING
+        assert stage.operators("a").backup_status()["state"] == BackupState.RUNNING
         stage.node("a").spark.restart()
         found = await over(stage)
         assert found["state"] == BackupState.DONE, found["message"]

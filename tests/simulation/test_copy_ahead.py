@@ -440,7 +440,7 @@ def test_storage_that_cannot_be_read_is_found_before_a_table_is_touched() -> Non
 def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original, bad = SimCopies.read, list[str]()
+    original, bad = SimCopies.read_file_part, list[str]()
 
     async def read(self: SimCopies, location: str, *part: Any) -> tuple[int, bytes]:
         bad[:] = bad or [self._spark.name]
@@ -448,7 +448,7 @@ def test_donor_whose_files_cannot_be_read_is_replaced_by_another_one(
             raise EngineError(ErrorKind.APPLICATION, "a file is gone")
         return await original(self, location, *part)
 
-    monkeypatch.setattr(SimCopies, "read", read)
+    monkeypatch.setattr(SimCopies, "read_file_part", read)
 
     async def tell(stage: Stage) -> None:
         await tables(stage, "t", "u")

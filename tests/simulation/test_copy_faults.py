@@ -160,7 +160,7 @@ def test_drop_that_waits_at_the_donor_holds_up_nobody_else() -> None:
 
 def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(donating, "READS_AT_ONCE", 1)
-    original, running = SimCopies.read, list[int]()
+    original, running = SimCopies.read_file_part, list[int]()
     most = 0
 
     async def counted(
@@ -174,7 +174,7 @@ def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.Mon
         finally:
             running.pop()
 
-    monkeypatch.setattr(SimCopies, "read", counted)
+    monkeypatch.setattr(SimCopies, "read_file_part", counted)
 
     async def tell(stage: Stage) -> None:
         await filled(stage)

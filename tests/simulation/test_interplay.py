@@ -92,14 +92,14 @@ def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_operat
 def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = SimEngine.standing
+    original = SimEngine.object_fingerprint
 
-    async def standing(self: SimEngine, named: Sequence[Named]) -> str:
+    async def object_fingerprint(self: SimEngine, named: Sequence[Named]) -> str:
         if any("unread" in each.name for each in named):
             raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
         return await original(self, named)
 
-    monkeypatch.setattr(SimEngine, "standing", standing)
+    monkeypatch.setattr(SimEngine, "object_fingerprint", object_fingerprint)
 
     async def tell(stage: Stage) -> None:
         op = ddl("a", "poison", "CREATE TABLE unread (x)", writes=frozenset({"unread"}))

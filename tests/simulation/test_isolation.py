@@ -18,10 +18,10 @@ NOTICED_S = 15.0
 """Windows, probes and the tries of the log, all of them over."""
 
 
-def standing(stage: Stage, by: str, name: str) -> PeerStatus:
+def status(stage: Stage, by: str, name: str) -> PeerStatus:
     life = stage.node(by).life
     assert life is not None
-    return life.member.members.peers()[name].standing
+    return life.member.members.peers()[name].status
 
 
 def test_node_cut_off_is_isolated_and_returns_with_what_it_missed() -> None:
@@ -30,12 +30,12 @@ def test_node_cut_off_is_isolated_and_returns_with_what_it_missed() -> None:
         stage.ring.cut.add("c")
         await stage.until(lambda: stage.state("c") is State.ISOLATED, NOTICED_S)
         assert "neither the log nor a and b can be reached from here" in stage.reason("c")
-        assert standing(stage, "a", "c") is PeerStatus.DOWN
+        assert status(stage, "a", "c") is PeerStatus.DOWN
         with pytest.raises(RequestError, match="ISOLATED"):
             await stage.submit("c", insert("lost", "t", "c"))
         # the others go on, and don't wait for it
         life = stage.node("a").life
-        assert life is not None and life.member.members.given_up("c")
+        assert life is not None and life.member.members.is_gone("c")
         outcome = await stage.submit("a", ddl("a", "more", "CREATE TABLE more (x)"))
         assert outcome.clusters == {"a": "applied", "b": "applied", "c": "queued"}
         await stage.submit("b", insert("missed", "t", "b"))
@@ -45,7 +45,7 @@ def test_node_cut_off_is_isolated_and_returns_with_what_it_missed() -> None:
         assert states == [State.ISOLATED, State.RECOVERING, State.READY]
         await stage.ready("a", "b", "c")
         assert stage.node("c").spark.dump() == stage.node("a").spark.dump()
-        await stage.until(lambda: standing(stage, "a", "c") is PeerStatus.HEARD, NOTICED_S)
+        await stage.until(lambda: status(stage, "a", "c") is PeerStatus.REACHABLE, NOTICED_S)
 
     story(tell)
 
@@ -64,7 +64,7 @@ def test_node_alone_with_its_log_serves_on(gone: str) -> None:
         for name in "bc":
             getattr(stage.node(name), gone)()
         await asyncio.sleep(NOTICED_S)
-        assert [standing(stage, "a", name) for name in "bc"] == [PeerStatus.DOWN] * 2
+        assert [status(stage, "a", name) for name in "bc"] == [PeerStatus.DOWN] * 2
         assert stage.state("a") is State.READY
         outcome = await stage.submit("a", insert("1", "t", "a"))
         assert outcome.status is OutcomeStatus.APPLIED
@@ -95,7 +95,7 @@ def test_node_whose_peers_reach_the_log_is_isolated() -> None:
         stage.ring.cut_from_log.add("b")
         await stage.until(lambda: stage.state("b") is State.ISOLATED, NOTICED_S)
         assert "the log cannot be reached from here, but a and c can reach it" in stage.reason("b")
-        assert standing(stage, "a", "b") is PeerStatus.HEARD
+        assert status(stage, "a", "b") is PeerStatus.REACHABLE
         stage.ring.cut_from_log.clear()
         await stage.until(lambda: stage.state("b") is State.READY, NOTICED_S)
 
@@ -104,7 +104,7 @@ def test_node_whose_peers_reach_the_log_is_isolated() -> None:
 
 def test_replaced_process_is_not_listened_to() -> None:
     async def tell(stage: Stage) -> None:
-        await stage.until(lambda: standing(stage, "a", "b") is PeerStatus.HEARD, NOTICED_S)
+        await stage.until(lambda: status(stage, "a", "b") is PeerStatus.REACHABLE, NOTICED_S)
         old = stage.node("b").life
         assert old is not None
         stage.node("b").freeze()

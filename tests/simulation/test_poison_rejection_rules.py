@@ -148,7 +148,7 @@ def test_writes_of_which_some_are_poison_keep_every_promise_under_every_fault() 
     finally:
         logging.disable(logging.NOTSET)
     assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
-    assert sum(given_up for _, given_up in runs) > 1
+    assert sum(abandoned for _, abandoned in runs) > 1
 
 
 # -- rules broken on purpose ---------------------------------------------------------------------
@@ -178,7 +178,7 @@ def not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     async def at_once(self: PoisonRejection, offset: int, op: Operation, *_: object) -> bool:
         if self.has_voted(offset):
             await self._rest(offset, op, self._core.troubles.stands(offset, ""))
-        return not self.given_up(offset)
+        return not self.abandoned(offset)
 
     patch.setattr(PoisonRejection, "may_run", at_once)
 
@@ -196,7 +196,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
         self: FailureVotes, offset: int, op_id: str, by: tuple[str, int], *rest: Any
     ) -> object:
         read_to, _, absent = rest
-        return original(self, offset, op_id, by, read_to, self.standing_votes(offset), absent)
+        return original(self, offset, op_id, by, read_to, self.valid_votes(offset), absent)
 
     patch.setattr(FailureVotes, "abandon", alone)
 

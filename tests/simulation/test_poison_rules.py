@@ -54,13 +54,13 @@ def mark_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 def not_recorded(patch: pytest.MonkeyPatch) -> None:
     """Pass over the record of a skip after a restart."""
-    original = Operators.read
+    original = Operators.handle_operator_record
 
     def deaf(self: Operators, offset: int, message: Skip | Verify | Checksums) -> None:
         if self._core.condition.now.started:
             original(self, offset, message)
 
-    patch.setattr(Operators, "read", deaf)
+    patch.setattr(Operators, "handle_operator_record", deaf)
 
 
 def no_barrier(patch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ def test_read_goes_on_as_soon_as_it_is_known_that_it_shows_nothing_of_what_runs(
             raise RequestError(FailureKind.AVAILABILITY, "not now", error_class="SIM")
 
         began = stage.now
-        elsewhere = doors.reads(life).elsewhere
+        elsewhere = doors.reads(life).from_cache_or_peer
         assert await life.call(lambda _: elsewhere(request, narrow=shows_ids)) is None
         assert stage.now - began < 5 * reads.NARROW_S
         waits = asyncio.create_task(life.call(lambda _: elsewhere(request, narrow=is_not_told)))
@@ -269,7 +269,7 @@ def test_read_measured_by_the_log_is_refused_while_the_log_is_away() -> None:
         seen = SeenOffsets().after("b", report.after_offset)
         stage.ring.weather.log_away = True
         for level in (Consistency.BOUNDED, Consistency.LINEARIZABLE):
-            with pytest.raises(RequestError, match="the log did not tell its end"):
+            with pytest.raises(RequestError, match="the log did not report its end"):
                 await doors.ask("a", query(level))
         shown, _ = await doors.ask("a", query(Consistency.SESSION, seen))
         assert shown == {"mine"}

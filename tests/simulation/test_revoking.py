@@ -17,7 +17,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
-from haproc.replicate.agree.poison_rejection import WISH_S, PoisonRejection
+from haproc.replicate.agree.poison_rejection import REVOKE_WAIT_S, PoisonRejection
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.facts import Fate, Revoked
 from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
@@ -99,12 +99,12 @@ def test_what_holds_all_cores_is_taken_back_though_spark_reads_no_history_meanwh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def no_core(self: SimEngine, named: Sequence[Named]) -> str:
-        await asyncio.sleep(10 * WISH_S)
+        await asyncio.sleep(10 * REVOKE_WAIT_S)
         raise EngineError(ErrorKind.AVAILABILITY, "no answer")
 
     async def tell(stage: Stage) -> None:
         await begin(stage)
-        monkeypatch.setattr(SimEngine, "standing", no_core)
+        monkeypatch.setattr(SimEngine, "object_fingerprint", no_core)
         slow(stage, *"abc")
         offset, waiting = await send(stage, update())
         assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
@@ -183,7 +183,7 @@ def test_wish_that_meets_a_commit_is_void_and_those_who_stopped_run_it_again() -
         slow(stage, *"ab")
         offset, waiting = await send(stage, update())
         poison_rejection = stage.replica("a").revoking._poison_rejection
-        await poison_rejection.wish_back(
+        await poison_rejection.append_revoke(
             offset, "slow", "its sender"
         )  # without asking the others first
         slow(stage)
@@ -268,7 +268,7 @@ def test_member_that_is_away_may_have_applied_it_so_nothing_is_stopped() -> None
         offset, waiting = await send(stage, update())
         stage.node("c").kill()
         await asyncio.sleep(2 * MEMBERSHIP.window_s)
-        with pytest.raises(RequestError, match="c is not heard"):
+        with pytest.raises(RequestError, match="c does not answer"):
             await revoke(stage, "a", offset)
         assert kinds(stage, Revoke) == []
         slow(stage)
@@ -286,13 +286,13 @@ def test_wish_that_not_all_answer_is_void_after_a_while_and_it_goes_on() -> None
         stage.node("c").freeze()
         found = await revoke(stage, "a", offset)
         assert found.fate is Fate.UNDECIDED
-        assert "c is not heard" in found.text
+        assert "c does not answer" in found.text
         slow(stage)
         assert (await waiting).status is OutcomeStatus.APPLIED
         stage.node("c").thaw()
         await stage.settle()
         assert rows(stage, "c") == ["one!"]
-        assert stage.now > WISH_S and kinds(stage, Abandon) == []
+        assert stage.now > REVOKE_WAIT_S and kinds(stage, Abandon) == []
 
     story(tell, timeouts=PATIENT)
 

@@ -53,7 +53,7 @@ async def committed_and_failed(stage: Stage) -> None:
     slow(stage, *"bc")
     stage.node("a").spark.torn = {UPDATE}
     offset, waiting = await send(stage, update())
-    await stage.replica("b").revoking._poison_rejection.wish_back(offset, "slow", "its sender")
+    await stage.replica("b").revoking._poison_rejection.append_revoke(offset, "slow", "its sender")
     await asyncio.sleep(5)
     slow(stage)
     await stage.settle()
@@ -67,7 +67,7 @@ async def committed_by_one(stage: Stage) -> None:
     slow(stage, *"ab")
     offset, waiting = await send(stage, update())
     stage.node("c").freeze()
-    await stage.replica("b").revoking._poison_rejection.wish_back(offset, "slow", "its sender")
+    await stage.replica("b").revoking._poison_rejection.append_revoke(offset, "slow", "its sender")
     await asyncio.sleep(20)
     slow(stage)
     await stage.settle()
@@ -134,7 +134,7 @@ def stopped_where_no_look_tells(patch: pytest.MonkeyPatch) -> None:
     async def certain(self: Doubts, unit: Unit) -> bool:
         return True
 
-    patch.setattr(Doubts, "can_tell", certain)
+    patch.setattr(Doubts, "tables_show", certain)
 
 
 @pytest.mark.thorough

@@ -234,7 +234,7 @@ async def test_view_that_keeps_its_columns_shows_what_changes_below_it_later() -
         async def configure(self, settings: object) -> None:
             pass
 
-        async def run(self, statement: Statement, *, timeout_s: float) -> None:
+        async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
             Interpreter(made, Held(DEFAULTS), grown, lambda: 0).run(statement)
 
         async def columns(self, sql: str) -> list[Column]:

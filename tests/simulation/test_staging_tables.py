@@ -281,7 +281,7 @@ def parts_of_others(patch: pytest.MonkeyPatch) -> None:
         return await materialise(query, session, stage, kept, *more)
 
     async def taken(self: StagingTables, rows: Rows, number: int, place: int) -> bytes:
-        (entry,) = await self._core.own_log.read(place, records_max=1)
+        (entry,) = await self._core.own_log.read_log(place, records_max=1)
         part = from_record(entry.record)
         assert isinstance(part, Part)
         return part.rows

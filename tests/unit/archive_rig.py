@@ -25,14 +25,14 @@ class Peer:
             raise PeerUnavailableError("away")
         return {offset: 100 + offset for offset in range(start, end) if offset % 2 == 0}
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         return False
 
 
 class Heard:
     """The log has been read by the member."""
 
-    async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
+    async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
         return True
 
 

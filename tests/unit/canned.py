@@ -321,14 +321,14 @@ class CannedOperators:
         self._raise()
         self.done.append(("revoke", offset, reason, *without))
         status = "revoked" if "c" in without else "undecided"
-        return {"offset": offset, "status": status, "text": "c is not heard"}
+        return {"offset": offset, "status": status, "text": "c does not answer"}
 
     def backup(self, cluster: str, destination: str) -> Mapping[str, Json]:
         self._raise()
         self.done.append(("backup", cluster, destination))
-        return self.backup_standing()
+        return self.backup_status()
 
-    def backup_standing(self) -> Mapping[str, Json]:
+    def backup_status(self) -> Mapping[str, Json]:
         state = self.backup_states[0]
         if len(self.backup_states) > 1:
             del self.backup_states[0]
@@ -389,13 +389,13 @@ class CannedDrains:
         if self.error is not None:
             raise self.error
         self.drained, self.forced = True, force
-        return self.standing()
+        return self.drain_status()
 
     def undrain(self, cluster: str) -> Mapping[str, Json]:
         self.drained = False
-        return self.standing()
+        return self.drain_status()
 
-    def standing(self) -> Mapping[str, Json]:
+    def drain_status(self) -> Mapping[str, Json]:
         state = "DRAINING" if self.drained else "READY"
         left: dict[str, Json] = {"under_way": 1, "unfetched": 2}
         return {"cluster": "a", "state": state, "reason": "", "drained": self.drained, **left}

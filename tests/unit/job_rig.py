@@ -104,7 +104,7 @@ class Haproc:
     async def start(cls, ring: Ring, name: str) -> Haproc:
         made = cls(ring, name)
         ring.alive[name] = made.incarnation
-        made.task = asyncio.ensure_future(made.runner.run())
+        made.task = asyncio.ensure_future(made.runner.run_forever())
         return made
 
     task: asyncio.Task[Any]

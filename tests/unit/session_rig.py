@@ -74,7 +74,7 @@ class FakeSpark:
         self.epoch += 1
         self._restored = False
 
-    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+    async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
         await asyncio.sleep(0)
         if isinstance(statement, SparkPlan):
             view = protos.base.Plan.FromString(statement.plan).command.create_dataframe_view
@@ -103,7 +103,7 @@ class FakeSpark:
     ) -> ResultStream:
         await self.ready()
         assert isinstance(statement, SqlText)
-        await self.run(statement, timeout_s=timeout_s)
+        await self.run_change(statement, timeout_s=timeout_s)
         if statement.sql.startswith("USE "):
             self.given = replace(self.given, schema=statement.sql.removeprefix("USE "))
         if self._around.lost_behind[statement.sql]:

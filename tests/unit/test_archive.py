@@ -181,24 +181,24 @@ async def test_page_tells_rejections_errors_and_skips(log: Log) -> None:
 
 def test_fates_of_a_replaced_process_are_void() -> None:
     fates = Fates(0, Claims())
-    fates.hear(3, Claim("a", "a1"))
-    fates.hear(5, Claim("a", "a2"))
-    fates.hear(6, Decision(1, "x", DecisionKind.REJECT, "a", 3, WRONG))
+    fates.note(3, Claim("a", "a1"))
+    fates.note(5, Claim("a", "a2"))
+    fates.note(6, Decision(1, "x", DecisionKind.REJECT, "a", 3, WRONG))
     assert fates.endings(1, "ab") is None
-    fates.hear(7, FailureReport(1, "a", 5, WRONG))
+    fates.note(7, FailureReport(1, "a", 5, WRONG))
     assert fates.endings(1, "ab") == {
         "a": Ending(ArchivedStatus.FAILED, "DIVIDE_BY_ZERO"),
         "b": APPLIED,
     }
     fates.forget(2)
-    fates.hear(8, FailureReport(1, "b", -1, WRONG))
+    fates.note(8, FailureReport(1, "b", -1, WRONG))
     assert fates.endings(1, "ab") is None
 
 
 def test_fates_of_too_many_keep_the_first_and_say_so() -> None:
     fates = Fates(0, Claims(), known_max=10)
     for offset in (*range(0, 40, 2), *range(1, 40, 2)):
-        fates.hear(100 + offset, FailureReport(offset, "a", 0, WRONG))
+        fates.note(100 + offset, FailureReport(offset, "a", 0, WRONG))
     below = fates.known_below
     assert below is not None and 0 < below < 40
     assert all(fates.endings(offset, "a") for offset in range(below))
@@ -237,9 +237,9 @@ async def test_position_is_taken_up_to_what_every_cluster_has_applied_and_never_
     asked, position = pages_of(log, store), ArchivePosition(store)
     await fill(log, *(insert(str(n), "t") for n in range(6)), low=4)
     await asked.archived(3)
-    assert await position.read() == 3
+    assert await position.read_archived_offset() == 3
     await asked.archived(1)
-    assert await position.read() == 3
+    assert await position.read_archived_offset() == 3
     with pytest.raises(RequestError, match="only below 4"):
         await asked.archived(5)
 

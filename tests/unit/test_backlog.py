@@ -39,7 +39,7 @@ def sizes(**bytes_of: int) -> dict[str, int]:
 def backlog(messages: Sequence[Message], marker: int | None = None) -> Backlog:
     found = Backlog("c", 0, [("a", -1)], marker)
     for offset, message in enumerate(messages):
-        found.read(offset, message)
+        found.note_record(offset, message)
     return found
 
 
@@ -137,7 +137,7 @@ def test_failures_count_of_the_cluster_whose_tables_are_copied() -> None:
 def test_schedule_passes_over_what_copies_stand_for_and_does_not_store_it() -> None:
     schedule = Schedule("c", Progress(0, frozenset({2}), ((1, 2),)), 4, BatchLimits())
     schedule.copied(CopiedAhead(4, full("t")))
-    entered = [schedule.add(n, update(f"{n}", "ut"[n > 0])) for n in range(6)]
+    entered = [schedule.enter_operation(n, update(f"{n}", "ut"[n > 0])) for n in range(6)]
     assert entered == [True, False, False, False, True, True]
     assert schedule.needs == 0
     assert schedule.progress == Progress(0)

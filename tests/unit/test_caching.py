@@ -104,7 +104,7 @@ class Member:
         op = self.log[offset]
         assert op is not None
         self.written.note(offset, op)
-        if offset in self.ignored or not self.schedule.add(offset, op):
+        if offset in self.ignored or not self.schedule.enter_operation(offset, op):
             self.schedule.passed(offset)
         elif op.synchronous:
             self.schedule.decide(offset, DecisionKind.COMMIT)

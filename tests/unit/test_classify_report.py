@@ -54,7 +54,7 @@ def test_report_says_which_rules_rest_on_what_is_read() -> None:
     - {name: slowly, kind: delete, class: synchronous}
     """
     made = report("SELECT * FROM t", Context(), parse_rules(text))
-    assert made.as_dict()["rule"] == "Spark's reading tells: secrets"
+    assert made.as_dict()["rule"] == "its plan reading decides: secrets"
     refused = report("INSERT INTO secret.t VALUES (1)", Context(), parse_rules(text)).refused
     assert refused is not None and refused.message == "secret"
 

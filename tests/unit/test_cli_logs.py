@@ -25,13 +25,13 @@ def test_outage_of_kafka_is_one_line_and_one_more_in_a_while() -> None:
     one_line = nodes.KafkaInOneLine(again_after_s=60)
     first = record("kafka.net.manager", "failed:\n %s", 100.0, "refused")
     assert one_line.filter(first)
-    assert first.getMessage() == "the Kafka client says: failed: refused"
+    assert first.getMessage() == "the Kafka client reports: failed: refused"
     assert (first.name, first.levelname) == ("dmq", "WARNING")
     for at_s in (100.1, 130.0, 159.9):
         assert not one_line.filter(record("kafka.net.connection", "lost %s", at_s, "it"))
     later = record("kafka.net.transport", "broken", 160.0)
     assert one_line.filter(later)
-    assert later.getMessage() == "the Kafka client says: broken (3 more such messages since)"
+    assert later.getMessage() == "the Kafka client reports: broken (3 more such messages since)"
 
 
 def test_traceback_of_the_kafka_client_becomes_the_errors_name() -> None:
@@ -39,7 +39,7 @@ def test_traceback_of_the_kafka_client_becomes_the_errors_name() -> None:
     made.exc_info = (OSError, OSError("reset"), None)
     assert nodes.KafkaInOneLine().filter(made)
     assert logging.Formatter().format(made) == (
-        "the Kafka client says: Error receiving: OSError: reset"
+        "the Kafka client reports: Error receiving: OSError: reset"
     )
 
 

@@ -157,7 +157,7 @@ def test_text_has_no_more_tokens_together_than_one_statement_may() -> None:
     assert not limits.exceeded(arrow, 2, 50, 1, cells=451)
     schedule = Schedule("a", Progress(), 0, limits)
     for offset in range(3):
-        schedule.add(offset, insert(f"op{offset}", "x", rows=100, signature="i,i"))
+        schedule.enter_operation(offset, insert(f"op{offset}", "x", rows=100, signature="i,i"))
     (unit,) = schedule.take(4)
     assert unit.offsets == (0,)  # 600 each
     shape = unit.operations[0].insert

@@ -36,7 +36,7 @@ def committing(test: Callable[[Disk, Committer], Awaitable[None]]) -> None:
     async def main() -> None:
         disk = Disk()
         committer = Committer(disk.commit)
-        task = asyncio.create_task(committer.run())
+        task = asyncio.create_task(committer.run_forever())
         await test(disk, committer)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -106,6 +106,6 @@ def test_run_commit_that_fails_ends_the_task() -> None:
         committer = Committer(broken)
         committer.soon()
         with pytest.raises(ValueError, match="too long"):
-            await committer.run()
+            await committer.run_forever()
 
     run(main())

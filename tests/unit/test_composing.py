@@ -45,7 +45,7 @@ def queue(
         "b", progress or Progress(), doubtful_below, limits or BatchLimits(), peer_success
     )
     for offset, sql in enumerate(sqls):
-        schedule.add(offset, operation(sql, "t"))
+        schedule.enter_operation(offset, operation(sql, "t"))
     if columns is not None:
         schedule.composing.describe("t", columns, schedule.composing.definitions)
     return schedule, peer_success
@@ -75,7 +75,7 @@ def test_merge_of_another_table_s_rows_runs_alone() -> None:
         operation(UPSERT.replace("SELECT 2 AS k", "TABLE u"), "t"), reads=frozenset({"u"})
     )
     schedule, _ = queue(ENTER, UPSERT)
-    schedule.add(2, merge)
+    schedule.enter_operation(2, merge)
     assert offsets(schedule.take(4)) == [(0, 1)]
 
 
@@ -117,9 +117,9 @@ def test_like_inserts_stay_a_batch() -> None:
 
 def test_columns_are_forgotten_behind_ddl() -> None:
     schedule, _ = queue(passed=99)
-    schedule.add(0, ddl("made", "b"))
-    schedule.add(1, operation(APPEND, "t"))
-    schedule.add(2, operation(LEAVE, "t"))
+    schedule.enter_operation(0, ddl("made", "b"))
+    schedule.enter_operation(1, operation(APPEND, "t"))
+    schedule.enter_operation(2, operation(LEAVE, "t"))
     asked = schedule.composing.definitions
     (unit,) = schedule.take(4)
     schedule.complete(unit)
@@ -135,25 +135,27 @@ def test_write_with_a_client_that_waits_here_runs_alone() -> None:
         return replace(op, origin="b")
 
     schedule, _ = queue(APPEND)
-    schedule.add(1, mine(operation(ENTER, "t")))
-    schedule.add(2, mine(operation(LEAVE, "t")))
+    schedule.enter_operation(1, mine(operation(ENTER, "t")))
+    schedule.enter_operation(2, mine(operation(LEAVE, "t")))
     assert offsets(schedule.take(4)) == [(0, 1)]
     schedule, _ = queue(APPEND)
-    schedule.add(1, mine(operation(UPSERT, "t")))
+    schedule.enter_operation(1, mine(operation(UPSERT, "t")))
     assert offsets(schedule.take(4)) == [(0,)]
     schedule, _ = queue(APPEND, doubtful_below=3)
-    schedule.add(1, mine(operation(LEAVE, "t")))
+    schedule.enter_operation(1, mine(operation(LEAVE, "t")))
     first, *others = schedule.take(4)
     assert first.offsets == (0,) and not others  # the first one on a table after a start
     schedule.complete(first)
     schedule.release(first)
-    schedule.add(2, mine(operation(LEAVE, "t")))
+    schedule.enter_operation(2, mine(operation(LEAVE, "t")))
     assert offsets(schedule.take(4)) == [(1, 2)]
 
 
 def test_other_settings_and_limits_end_a_statement() -> None:
     schedule, _ = queue(APPEND, LEAVE)
-    schedule.add(2, replace(operation(LEAVE, "t"), settings=Settings(time_zone="Asia/Tokyo")))
+    schedule.enter_operation(
+        2, replace(operation(LEAVE, "t"), settings=Settings(time_zone="Asia/Tokyo"))
+    )
     assert offsets(schedule.take(4)) == [(0, 1)]
     schedule, _ = queue(*[APPEND, LEAVE] * 3, limits=BatchLimits(operations_max=4))
     assert offsets(schedule.take(4)) == [(0, 1, 2, 3)]
@@ -214,7 +216,9 @@ def test_nothing_is_read_where_alike_ones_are_as_many(monkeypatch: pytest.Monkey
 def test_one_look_at_texts_is_enough_for_one_call() -> None:
     schedule, _ = queue(APPEND, LEAVE)
     for offset, sql in enumerate((APPEND, LEAVE), 2):
-        schedule.add(offset, operation(sql.replace(" t ", " u ").replace("FROM t", "FROM u"), "u"))
+        schedule.enter_operation(
+            offset, operation(sql.replace(" t ", " u ").replace("FROM t", "FROM u"), "u")
+        )
     schedule.composing.describe("u", COLUMNS, schedule.composing.definitions)
     assert offsets(schedule.take(4)) == [(0, 1)] and schedule.composing.tried
     assert offsets(schedule.take(3)) == [(2, 3)] and schedule.composing.tried
@@ -237,7 +241,7 @@ def test_batch_that_may_have_run_is_composed_again_whatever_the_limits(
 def test_half_of_a_failed_statement_is_composed_with_nothing_from_outside() -> None:
     schedule, _ = queue(APPEND, LEAVE, APPEND, LEAVE)
     (unit,) = schedule.take(4)
-    schedule.add(4, operation(APPEND, "t"))
+    schedule.enter_operation(4, operation(APPEND, "t"))
     for expected in ((0, 1), (2, 3)):
         if expected == (0, 1):
             schedule.split(unit)
@@ -256,7 +260,7 @@ def test_operation_that_failed_on_another_cluster_ends_a_batch_and_runs_alone() 
         FailureReport(4, "a", 0, ApplicationFailure("SOME", "", ""))
     )  # it is not read yet
     for offset in (3, 4, 5, 6):
-        schedule.add(offset, operation(ENTER, "t"))
+        schedule.enter_operation(offset, operation(ENTER, "t"))
     for expected in ((0, 1), (2,), (3,), (4,), (5, 6)):
         (unit,) = schedule.take(4)
         assert unit.offsets == expected
@@ -273,7 +277,7 @@ def test_nothing_is_kept_of_tables_that_nothing_waits_for() -> None:
     before = keys()
     for offset in range(20):
         table = f"made{offset}"
-        schedule.add(offset, operation(ENTER.replace(" t ", f" {table} "), table))
+        schedule.enter_operation(offset, operation(ENTER.replace(" t ", f" {table} "), table))
         (unit,) = schedule.take(4)
         schedule.complete(unit)
         schedule.release(unit)
@@ -342,7 +346,7 @@ def test_operation_that_cannot_be_composed_costs_the_same_however_many_wait(wait
     peer_success.passed(waiting)
     schedule = Schedule("b", Progress(), 0, BatchLimits(), peer_success)
     for offset in range(waiting):
-        schedule.add(offset, operation("UPDATE t SET v = 'x' WHERE k > 1", "t"))
+        schedule.enter_operation(offset, operation("UPDATE t SET v = 'x' WHERE k > 1", "t"))
     schedule.composing.describe("t", COLUMNS, schedule.composing.definitions)
     assert offsets(schedule.take(4)) == [(0,)]
     assert peer_success.times <= 2

@@ -56,7 +56,9 @@ async def test_result_is_held_until_it_is_complete(rig: Rig) -> None:
     haproc, gate = rig.haproc(), asyncio.Event()
     table = pa.table({"a": [1]})
     names = bytes(Response(session_id=SESSION).SerializeToString())
-    stream = haproc.run(KEY, request(), rig.source(result(table, [])[:-1], gate), names=names)
+    stream = haproc.deliver_responses(
+        KEY, request(), rig.source(result(table, [])[:-1], gate), names=names
+    )
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0.01)
     assert not first.done() and haproc.kept == 1
@@ -71,7 +73,7 @@ async def test_small_result_is_gone_on_with_anywhere_without_running_again(rig: 
     responses = result(table, [1])
     for count in (1, 2):  # schema and rows; rows and metrics; the end is the third
         haproc = rig.haproc()
-        client = await read(haproc.run(KEY, LONG, rig.source(responses)), count=count)
+        client = await read(haproc.deliver_responses(KEY, LONG, rig.source(responses)), count=count)
         await haproc.aclose()
         asked = len(rig.asked)
         other = rig.haproc()
@@ -90,7 +92,11 @@ async def test_large_result_whose_haprocs_die_comes_out_whole(
     for left in range(8, 0, -1):
         edges = data.draw(st.lists(st.integers(0, 20_000), min_size=10, max_size=20))
         haproc, source = rig.haproc(), rig.source(result(TABLE, edges))
-        stream = haproc.reattach(KEY, last, source) if last else haproc.run(KEY, asked, source)
+        stream = (
+            haproc.reattach(KEY, last, source)
+            if last
+            else haproc.deliver_responses(KEY, asked, source)
+        )
         await read(stream, client, data.draw(st.integers(1, 15)) if left > 1 else 1 << 30)
         last = client.last_id
         if client.seen[-1:] == ["result_complete"]:
@@ -105,7 +111,7 @@ async def test_large_result_whose_haprocs_die_comes_out_whole(
 
 async def test_request_is_stored_before_the_first_piece_and_deleted_at_the_end(rig: Rig) -> None:
     haproc = rig.haproc()
-    stream = haproc.run(KEY, LONG, rig.source(result(TABLE, CUT)))
+    stream = haproc.deliver_responses(KEY, LONG, rig.source(result(TABLE, CUT)))
     client = await read(stream, count=1)
     (kept,) = rig.keys.kept
     assert kept == f"{RUNNING}ann/{SESSION}/{OPERATION}"
@@ -118,7 +124,7 @@ async def test_request_is_stored_before_the_first_piece_and_deleted_at_the_end(r
 
 async def test_request_that_another_haproc_took_over_is_not_deleted_by_the_first(rig: Rig) -> None:
     one, other = rig.haproc(), rig.haproc()
-    client = await read(one.run(KEY, LONG, rig.source(result(TABLE, CUT))), count=3)
+    client = await read(one.deliver_responses(KEY, LONG, rig.source(result(TABLE, CUT))), count=3)
     await read(other.reattach(KEY, client.last_id, rig.source(result(TABLE, []))), client, 1)
     one.release(KEY)
     await one.aclose()
@@ -129,7 +135,9 @@ async def test_request_that_another_haproc_took_over_is_not_deleted_by_the_first
 
 
 async def test_result_that_comes_out_otherwise_ends_with_a_clear_error(rig: Rig) -> None:
-    client = await read(rig.haproc().run(KEY, request(), rig.source(result(TABLE, CUT))), count=9)
+    client = await read(
+        rig.haproc().deliver_responses(KEY, request(), rig.source(result(TABLE, CUT))), count=9
+    )
     assert client.rows > 2
     shuffled = TABLE.take(pa.array(list(reversed(range(20_000)))))
     again = rig.haproc().reattach(KEY, client.last_id, rig.source(result(shuffled, CUT)))
@@ -139,7 +147,7 @@ async def test_result_that_comes_out_otherwise_ends_with_a_clear_error(rig: Rig)
 async def test_failure_before_the_result_is_complete_is_nothing_but_an_error(rig: Rig) -> None:
     haproc = rig.haproc()
     source = rig.source([schema(), WRONG])
-    assert await failing(haproc.run(KEY, request(), source)) == "DIVIDE_BY_ZERO"
+    assert await failing(haproc.deliver_responses(KEY, request(), source)) == "DIVIDE_BY_ZERO"
     assert await failing(haproc.reattach(KEY, None, source)) == "DIVIDE_BY_ZERO"
     assert len(rig.asked) == 1
     haproc.release(KEY)
@@ -149,11 +157,13 @@ async def test_failure_before_the_result_is_complete_is_nothing_but_an_error(rig
 async def test_spark_that_goes_away_before_anything_was_given_is_asked_anew(rig: Rig) -> None:
     haproc = rig.haproc()
     with pytest.raises(EngineError, match="broke"):
-        await read(haproc.run(KEY, request(), rig.source([schema(), AWAY])))
+        await read(haproc.deliver_responses(KEY, request(), rig.source([schema(), AWAY])))
     gone = await failing(haproc.reattach(KEY, None, rig.source([])))
     assert gone == "INVALID_HANDLE.OPERATION_NOT_FOUND"  # a client sends its plan again then
     table = pa.table({"a": [1]})
-    assert (await read(haproc.run(KEY, request(), rig.source(result(table, []))))).has_all_of(table)
+    assert (
+        await read(haproc.deliver_responses(KEY, request(), rig.source(result(table, []))))
+    ).has_all_of(table)
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -162,7 +172,10 @@ async def test_spark_that_goes_away_amid_a_result_ends_the_stream_and_another_go
 ) -> None:
     haproc, client = rig.haproc(), Client()
     with pytest.raises(EngineError, match="broke"):
-        await read(haproc.run(KEY, LONG, rig.source([*result(TABLE, CUT)[:15], AWAY])), client)
+        await read(
+            haproc.deliver_responses(KEY, LONG, rig.source([*result(TABLE, CUT)[:15], AWAY])),
+            client,
+        )
     assert client.rows
     other = haproc if same else rig.haproc()
     await read(other.reattach(KEY, client.last_id, rig.source(result(TABLE, [77]))), client)
@@ -172,7 +185,7 @@ async def test_spark_that_goes_away_amid_a_result_ends_the_stream_and_another_go
 
 async def test_newer_stream_ends_the_older_one(rig: Rig) -> None:
     haproc, client = rig.haproc(), Client()
-    older = haproc.run(KEY, request(), rig.source(result(TABLE, CUT)))
+    older = haproc.deliver_responses(KEY, request(), rig.source(result(TABLE, CUT)))
     client.take(await anext(older))
     newer = haproc.reattach(KEY, client.last_id, rig.source([]))
     client.take(await anext(newer))
@@ -183,11 +196,11 @@ async def test_newer_stream_ends_the_older_one(rig: Rig) -> None:
 async def test_released_responses_are_gone_and_so_is_a_released_operation(rig: Rig) -> None:
     haproc, table = rig.haproc(), pa.table({"a": [1]})
     source = rig.source(result(table, []))
-    client = await read(haproc.run(KEY, request(), source))
+    client = await read(haproc.deliver_responses(KEY, request(), source))
     assert haproc.status("ann", SESSION) == {OPERATION: OperationState.TERMINATING}
-    assert (await read(haproc.run(KEY, request(), source))).has_all_of(table)
+    assert (await read(haproc.deliver_responses(KEY, request(), source))).has_all_of(table)
     assert (await read(haproc.reattach(KEY, None, source))).has_all_of(table)
-    other_plan = haproc.run(KEY, request("select 2"), source)
+    other_plan = haproc.deliver_responses(KEY, request("select 2"), source)
     assert await failing(other_plan) == "INVALID_HANDLE.OPERATION_ALREADY_EXISTS"
     with pytest.raises(RequestError, match="bogus"):
         haproc.release(KEY, "bogus")
@@ -199,7 +212,10 @@ async def test_released_responses_are_gone_and_so_is_a_released_operation(rig: R
     for last in (None, client.last_id):
         gone = await failing(haproc.reattach(KEY, last, source))
         assert gone == "INVALID_HANDLE.OPERATION_NOT_FOUND"
-    assert await failing(haproc.run(KEY, request(), source)) == "INVALID_HANDLE.OPERATION_ABANDONED"
+    assert (
+        await failing(haproc.deliver_responses(KEY, request(), source))
+        == "INVALID_HANDLE.OPERATION_ABANDONED"
+    )
     assert len(rig.asked) == 1
 
 
@@ -220,7 +236,7 @@ async def test_operation_that_nobody_knows_is_not_found(rig: Rig) -> None:
         assert gone == "INVALID_HANDLE.OPERATION_NOT_FOUND"
     assert haproc.status("ann", SESSION, [OPERATION]) == {OPERATION: OperationState.UNKNOWN}
     assert await haproc.interrupt("ann", SESSION) == []
-    await read(haproc.run(KEY, request(), rig.source([complete()])))
+    await read(haproc.deliver_responses(KEY, request(), rig.source([complete()])))
     assert await failing(haproc.reattach(KEY, "x", rig.source([]))) == (
         "INVALID_CURSOR.POSITION_NOT_FOUND"
     )
@@ -241,7 +257,7 @@ async def test_write_that_is_interrupted_is_answered_whether_it_was_taken_back_o
     rig.revocable = {KEY} if revocable else set()
     haproc, gate = rig.haproc(), asyncio.Event()
     rig.going_on.add(KEY)
-    stream = haproc.run(KEY, request(), rig.source(result(TABLE, CUT), gate))
+    stream = haproc.deliver_responses(KEY, request(), rig.source(result(TABLE, CUT), gate))
     reading = asyncio.ensure_future(read(stream))
     await asyncio.sleep(0.01)
     assert await haproc.interrupt("ann", SESSION) == ([OPERATION] if revocable else [])
@@ -252,7 +268,9 @@ async def test_write_that_is_interrupted_is_answered_whether_it_was_taken_back_o
 async def test_operation_that_goes_on_when_released_is_not_called_cancelled(rig: Rig) -> None:
     haproc, gate = rig.haproc(), asyncio.Event()
     rig.going_on.add(KEY)
-    reading = asyncio.ensure_future(failing(haproc.run(KEY, request(), rig.source([], gate))))
+    reading = asyncio.ensure_future(
+        failing(haproc.deliver_responses(KEY, request(), rig.source([], gate)))
+    )
     await asyncio.sleep(0.01)
     haproc.release(KEY)
     reading.cancel()
@@ -264,7 +282,7 @@ async def test_interrupted_operation_ends_as_canceled_and_stops_on_spark(
     rig: Rig, by: dict[str, str]
 ) -> None:
     haproc, gate = rig.haproc(), asyncio.Event()
-    stream = haproc.run(KEY, request(tags=["t"]), rig.source([schema()], gate))
+    stream = haproc.deliver_responses(KEY, request(tags=["t"]), rig.source([schema()], gate))
     reading = asyncio.ensure_future(failing(stream))
     await asyncio.sleep(0.01)
     assert await haproc.interrupt("ann", SESSION, tag="another") == []
@@ -280,7 +298,7 @@ async def test_interrupted_operation_ends_as_canceled_and_stops_on_spark(
 
 async def test_operation_that_nobody_reads_is_given_up(rig: Rig) -> None:
     haproc = rig.haproc(abandoned_after_s=0.02, look_interval_s=0.01)
-    await read(haproc.run(KEY, LONG, rig.source(result(TABLE, CUT))), count=1)
+    await read(haproc.deliver_responses(KEY, LONG, rig.source(result(TABLE, CUT))), count=1)
     await until(lambda: not haproc.kept and not rig.keys.kept)
     assert rig.closed_early == 1 and rig.operations.taken == 0
     gone = await failing(haproc.reattach(KEY, None, rig.source([])))
@@ -291,7 +309,9 @@ async def test_client_that_comes_back_from_another_haproc_is_gone_on_with(rig: R
     """Though this HAProc had given the operation up, or still has a run of its own."""
     for give_up in (True, False):
         one, other = rig.haproc(), rig.haproc()
-        client = await read(one.run(KEY, request(), rig.source(result(TABLE, CUT))), count=4)
+        client = await read(
+            one.deliver_responses(KEY, request(), rig.source(result(TABLE, CUT))), count=4
+        )
         if give_up:
             one.close_session("ann", SESSION)
         await read(other.reattach(KEY, client.last_id, rig.source(result(TABLE, [5]))), client, 1)
@@ -301,7 +321,9 @@ async def test_client_that_comes_back_from_another_haproc_is_gone_on_with(rig: R
 
 
 async def test_client_that_asks_twice_for_the_same_place_finds_one_run(rig: Rig) -> None:
-    client = await read(rig.haproc().run(KEY, LONG, rig.source(result(TABLE, CUT))), count=4)
+    client = await read(
+        rig.haproc().deliver_responses(KEY, LONG, rig.source(result(TABLE, CUT))), count=4
+    )
     other, last = rig.haproc(), client.last_id
     lost = Client()
     await read(other.reattach(KEY, last, rig.source(result(TABLE, CUT))), lost_of(client, lost), 1)
@@ -321,7 +343,9 @@ async def test_result_nobody_can_go_on_with_says_so(rig: Rig) -> None:
             raise LogUnavailableError("no store")
 
     haproc = rig.haproc(Away())
-    client = await read(haproc.run(KEY, LONG, rig.source(result(TABLE, CUT))), count=4)
+    client = await read(
+        haproc.deliver_responses(KEY, LONG, rig.source(result(TABLE, CUT))), count=4
+    )
     other = rig.haproc()
     assert await failing(other.reattach(KEY, client.last_id, rig.source([]))) == (
         ErrorClass.RESULT_LOST
@@ -346,7 +370,7 @@ async def test_id_with_the_request_of_another_operation_is_refused(rig: Rig) -> 
 
 async def test_stream_ends_after_so_many_bytes_and_is_reattached(rig: Rig) -> None:
     haproc, client, streams = rig.haproc(stream_bytes_max=100_000), Client(), 1
-    await read(haproc.run(KEY, request(), rig.source(result(TABLE, CUT))), client)
+    await read(haproc.deliver_responses(KEY, request(), rig.source(result(TABLE, CUT))), client)
     while client.seen[-1:] != ["result_complete"]:
         await read(haproc.reattach(KEY, client.last_id, rig.source([])), client)
         streams += 1
@@ -355,11 +379,11 @@ async def test_stream_ends_after_so_many_bytes_and_is_reattached(rig: Rig) -> No
 
 async def test_stream_of_who_cannot_reattach_lasts_and_leaves_nothing(rig: Rig) -> None:
     haproc, asked = rig.haproc(stream_bytes_max=1000, stream_s=0), request(reattachable=False)
-    client = await read(haproc.run(KEY, asked, rig.source(result(TABLE, CUT)[:-1])))
+    client = await read(haproc.deliver_responses(KEY, asked, rig.source(result(TABLE, CUT)[:-1])))
     assert client.table(TABLE).equals(TABLE) and client.seen == ["schema", "metrics"]
     gone = await failing(haproc.reattach(KEY, client.last_id, rig.source([])))
     assert gone == "INVALID_HANDLE.OPERATION_NOT_FOUND"
-    stream = haproc.run(
+    stream = haproc.deliver_responses(
         dataclasses.replace(KEY, operation_id=SESSION), asked, rig.source(result(TABLE, CUT))
     )
     await read(stream, count=1)  # and goes away
@@ -375,7 +399,7 @@ async def test_run_waits_for_its_client_and_keeps_little(rig: Rig) -> None:
             given_.append(response)
             yield response
 
-    stream = haproc.run(KEY, request(), rig.source(counted()))
+    stream = haproc.deliver_responses(KEY, request(), rig.source(counted()))
     client = await read_slowly(stream, rig, given_)
     assert client.has_all_of(TABLE)
     assert rig.memory.taken < 200_000
@@ -395,7 +419,7 @@ async def read_slowly(stream: AsyncGenerator[bytes, None], rig: Rig, given_: lis
 async def test_results_are_held_only_as_far_as_there_is_memory_for_them() -> None:
     rig = Rig(DeliveryLimits(), memory=100_000)
     haproc, gate = rig.haproc(), asyncio.Event()
-    stream = haproc.run(KEY, request(), rig.source(result(TABLE, CUT), gate))
+    stream = haproc.deliver_responses(KEY, request(), rig.source(result(TABLE, CUT), gate))
     client = await read(stream, count=2)  # though it is not complete
     gate.set()
     await read(haproc.reattach(KEY, client.last_id, rig.source([])), client)
@@ -408,7 +432,7 @@ async def test_progress_of_a_long_statement_overtakes_what_is_held(rig: Rig) -> 
     haproc, gate = rig.haproc(progress_after_s=0), asyncio.Event()
     table = pa.table({"a": [1]})
     source = rig.source([schema(), progress(), *result(table, [])[2:]], gate)
-    stream, client = haproc.run(KEY, LONG, source), Client()
+    stream, client = haproc.deliver_responses(KEY, LONG, source), Client()
     client.take(await anext(stream))
     assert client.seen == [] and rig.keys.kept  # what follows can be gone on with elsewhere
     other = rig.haproc()
@@ -419,16 +443,20 @@ async def test_progress_of_a_long_statement_overtakes_what_is_held(rig: Rig) -> 
 async def test_operations_beyond_the_bound_are_refused_until_others_are_released(rig: Rig) -> None:
     rig.operations = Shares(1)
     haproc = rig.haproc()
-    await read(haproc.run(KEY, request(), rig.source([complete()])))
+    await read(haproc.deliver_responses(KEY, request(), rig.source([complete()])))
     other = dataclasses.replace(KEY, operation_id=SESSION)
-    assert await failing(haproc.run(other, request(), rig.source([]))) == ErrorClass.BUSY
+    assert (
+        await failing(haproc.deliver_responses(other, request(), rig.source([]))) == ErrorClass.BUSY
+    )
     haproc.release(KEY)
-    await read(haproc.run(other, request(), rig.source([complete()])))
+    await read(haproc.deliver_responses(other, request(), rig.source([complete()])))
 
 
 async def test_every_response_bears_the_names_that_the_door_gave(rig: Rig) -> None:
     names = bytes(Response(server_side_session_id="s", operation_id=OPERATION).SerializeToString())
-    stream = rig.haproc().run(KEY, request(), rig.source(result(TABLE, [])), names=names)
+    stream = rig.haproc().deliver_responses(
+        KEY, request(), rig.source(result(TABLE, [])), names=names
+    )
     async for message in stream:
         response = Response.FromString(message)
         assert (response.server_side_session_id, response.operation_id) == ("s", OPERATION)

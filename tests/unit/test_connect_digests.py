@@ -70,7 +70,7 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 def digest(*batches: pa.RecordBatch) -> bytes:
     made = RowDigest()
     for batch in batches:
-        made.add(batch)
+        made.add_batch(batch)
     return made.digest()
 
 

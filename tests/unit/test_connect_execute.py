@@ -393,10 +393,10 @@ async def test_request_came_when_its_call_did_however_long_its_session_was_adopt
     call: Any = SimpleNamespace(
         user="alice", names=Names("s", ""), metadata={}, arrived_s=5.0, rights=UNBOUNDED
     )
-    call.standing = None
+    call.authorization = None
     request = base.ExecutePlanRequest(session_id="s", plan=_sql(_WRITE)).SerializeToString()
     executing = Executing(config, behind, registry, Inline())
     with pytest.raises(RequestError):
-        async for _ in executing.run(call, "op", request):
+        async for _ in executing.execute_plan(call, "op", request):
             pass
     assert asked[0].arrived_s == 5.0

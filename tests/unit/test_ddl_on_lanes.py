@@ -56,7 +56,7 @@ class Engine(NullEngine):
         """The lanes that apply operations; the others only clear away."""
         return self.lanes[: Limits().lanes]
 
-    async def standing(self, named: Sequence[Named]) -> str:
+    async def object_fingerprint(self, named: Sequence[Named]) -> str:
         self.asked += named
         if not self.there:
             return ABSENT

@@ -86,8 +86,8 @@ def test_detector_hears_is_as_fresh_as_the_moment() -> None:
     for n in range(20):
         detector.received(n * SEND_S)
     assert detector.check(2.0)
-    assert detector.hears(1.9 + DOWN_AFTER_S - 0.01)
-    assert not detector.hears(1.9 + DOWN_AFTER_S + 1e-6)
+    assert detector.is_up(1.9 + DOWN_AFTER_S - 0.01)
+    assert not detector.is_up(1.9 + DOWN_AFTER_S + 1e-6)
 
 
 times = st.floats(min_value=0.0, max_value=6.0, allow_nan=False)

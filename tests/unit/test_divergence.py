@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.agree.findings import is_odd
+from haproc.replicate.agree.findings import is_wrong
 
 OK, NO = "applied", "failed X 42000"
 
@@ -34,7 +34,7 @@ OK, NO = "applied", "failed X 42000"
 def test_is_odd_outcomes_name_the_clusters_that_differ(
     outcomes: dict[str, str], absent: int, odd: str
 ) -> None:
-    assert "".join(name for name in outcomes if is_odd(name, outcomes, absent)) == odd
+    assert "".join(name for name in outcomes if is_wrong(name, outcomes, absent)) == odd
 
 
 @given(
@@ -44,7 +44,7 @@ def test_is_odd_outcomes_name_the_clusters_that_differ(
 def test_is_odd_never_all_and_never_some_of_those_who_agree(
     outcomes: dict[str, str], absent: int
 ) -> None:
-    odd = {name for name in outcomes if is_odd(name, outcomes, absent)}
+    odd = {name for name in outcomes if is_wrong(name, outcomes, absent)}
     assert odd < outcomes.keys()
     odd_words = {outcomes[name] for name in odd}
     assert all(name in odd for name, word in outcomes.items() if word in odd_words)

@@ -231,7 +231,7 @@ async def test_queue_revoke_asks_one_cluster_and_says_what_became_of_it(
         assert "give --yes" in capsys.readouterr().err
         assert rig.operators.done == []
         assert await command(rig, *revoke, "--yes") == 1
-        assert "offset 7 is not taken back: c is not heard" in capsys.readouterr().out
+        assert "offset 7 is not taken back: c does not answer" in capsys.readouterr().out
         assert await command(rig, *revoke, "--yes", "--without", "b,c") == 0
         assert "offset 7 is taken back: no cluster applies it" in capsys.readouterr().out
         assert rig.operators.done == [("revoke", 7, "slow"), ("revoke", 7, "slow", "b", "c")]

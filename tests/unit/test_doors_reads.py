@@ -301,7 +301,7 @@ def test_pieces_that_are_none_are_refused() -> None:
 
 async def test_metrics_count_reads(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
-        rig.metrics.read("bounded")
+        rig.metrics.count_read("bounded")
         rig.metrics.read_waited("session", 0.1)
         rig.metrics.read_forwarded("b")
         async with rig.http.get(rig.url + "/metrics") as response:

@@ -29,10 +29,10 @@ async def test_store_gives_back_what_was_added(
     kept = [Kept() for _ in results]
     for one, chunks in zip(kept, results, strict=True):
         for chunk in chunks:
-            await store.add(one, chunk, 2)
+            await store.append_chunk(one, chunk, 2)
     assert store.bytes_used == sum(len(chunk) for chunks in results for chunk in chunks)
     for one, chunks in zip(kept, results, strict=True):
-        assert [await store.read(one, i) for i in range(len(chunks))] == chunks
+        assert [await store.read_stored_chunk(one, i) for i in range(len(chunks))] == chunks
         assert [chunk.row_offset for chunk in one.chunks] == [2 * i for i in range(len(chunks))]
         store.drop(one)
     assert store.bytes_used == 0
@@ -41,7 +41,7 @@ async def test_store_gives_back_what_was_added(
 
 async def test_store_dropping_twice_is_harmless(tmp_path: Path) -> None:
     store, kept = ResultStore(tmp_path, Shares(100)), Kept()
-    await store.add(kept, b"123", 1)
+    await store.append_chunk(kept, b"123", 1)
     store.charge(kept, 10)
     assert store.bytes_used == 13
     store.drop(kept)
@@ -52,13 +52,13 @@ async def test_store_dropping_twice_is_harmless(tmp_path: Path) -> None:
 async def test_store_disk_that_cannot_be_written_keeps_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     store, kept = ResultStore(tmp_path / "file", Shares(100), 0), Kept()
-    await store.add(kept, b"123", 1)
-    assert await store.read(kept, 0) == b"123"
+    await store.append_chunk(kept, b"123", 1)
+    assert await store.read_stored_chunk(kept, 0) == b"123"
 
 
 async def test_store_file_gone_is_an_unknown_statement(tmp_path: Path) -> None:
     store, kept = ResultStore(tmp_path / "kept", Shares(100), 0), Kept()
-    await store.add(kept, b"123", 1)
+    await store.append_chunk(kept, b"123", 1)
     store.clean()
     with pytest.raises(RequestError, match="expired"):
-        await store.read(kept, 0)
+        await store.read_stored_chunk(kept, 0)

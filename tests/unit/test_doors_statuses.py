@@ -14,7 +14,7 @@ import pytest
 from haproc.config.sections import User
 from haproc.doors.apps import REGISTRY
 from haproc.doors.http.statuses import (
-    SETTLED_ELSEWHERE,
+    OUTCOME_UNKNOWN,
     RequestedStatement,
     in_our_words,
     status_of,
@@ -67,12 +67,12 @@ def test_status_that_is_repeated_only_where_that_does_no_harm(
         (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT, MADE, 503),
         (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN, None, 503),
         (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN, OWN, 503),
-        (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
+        (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN, MADE, OUTCOME_UNKNOWN),
         (FailureKind.APPLICATION, WriteOutcome.REJECTED, OWN, 422),
         (FailureKind.APPLICATION, WriteOutcome.REJECTED, MADE, 422),
         (FailureKind.REFUSED, WriteOutcome.NOT_SENT, MADE, 400),
         (FailureKind.REFUSED, WriteOutcome.UNKNOWN, OWN, 400),
-        (FailureKind.REFUSED, WriteOutcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
+        (FailureKind.REFUSED, WriteOutcome.UNKNOWN, MADE, OUTCOME_UNKNOWN),
     ],
 )
 def test_status_of_kind_and_outcome(
@@ -99,7 +99,7 @@ async def test_statement_of_unknown_outcome_without_an_id_is_not_to_be_repeated(
             rig.url + STATEMENTS, json={"statement": "T"}, headers=headers
         ) as response:
             answer = await response.json()
-            assert response.status == SETTLED_ELSEWHERE
+            assert response.status == OUTCOME_UNKNOWN
             assert "Retry-After" not in response.headers
         assert answer["outcome"] == "UNKNOWN" and answer["error_code"] == "OUTCOME_UNKNOWN"
         assert answer["statement_id"] == rig.service.requests[0].id
@@ -139,7 +139,7 @@ async def test_rows_of_unknown_outcome_told_by_their_id(tmp_path: Path) -> None:
     headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
     async with door(tmp_path) as rig:
         await unknown(rig)
-        for query, status in (("", SETTLED_ELSEWHERE), ("?request_id=r1", 503)):
+        for query, status in (("", OUTCOME_UNKNOWN), ("?request_id=r1", 503)):
             url = f"{rig.url}/api/ha/tables/t/rows{query}"
             async with rig.http.post(url, data=data, headers=headers) as response:
                 answer = await response.json()
@@ -153,7 +153,7 @@ async def test_rows_of_unknown_outcome_told_by_their_id(tmp_path: Path) -> None:
 async def test_statement_of_unknown_outcome_is_found_in_the_log_later(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         await unknown(rig)
-        lost = await rig.post(SETTLED_ELSEWHERE, statement="T")
+        lost = await rig.post(OUTCOME_UNKNOWN, statement="T")
         path = f"{STATEMENTS}/{lost['statement_id']}"
         assert (await rig.get(path, 503))["outcome"] == "UNKNOWN"
         rig.service.table["W"] = WRITE
@@ -210,7 +210,7 @@ async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize(("own_id", "status"), [(False, SETTLED_ELSEWHERE), (True, 503)])
+@pytest.mark.parametrize(("own_id", "status"), [(False, OUTCOME_UNKNOWN), (True, 503)])
 async def test_writes_under_way_when_the_process_ends_are_answered(
     tmp_path: Path, own_id: bool, status: int
 ) -> None:

@@ -175,7 +175,7 @@ class Side:
         self._ring = ring
         self.names = names
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         return peer in self._ring.down
 
     async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:

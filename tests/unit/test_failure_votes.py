@@ -67,12 +67,12 @@ class Life:
         self.read_to = max(self.read_to, end)
 
     @property
-    def given_up(self) -> bool:
-        return self.words.given_up(AT) is not None
+    def abandoned(self) -> bool:
+        return self.words.abandoned(AT) is not None
 
     @property
     def stands(self) -> bool:
-        return self.cluster in self.words.standing_votes(AT)
+        return self.cluster in self.words.valid_votes(AT)
 
     @property
     def fenced(self) -> bool:
@@ -120,9 +120,9 @@ class Ring(RuleBasedStateMachine):
             life.running, life.failed = False, not commits
             if commits:
                 self.committed.add(life.cluster)
-        elif life.cluster not in self.committed and not life.given_up and not life.fenced:
+        elif life.cluster not in self.committed and not life.abandoned and not life.fenced:
             waits = life.withdrawn_at is not None and life.read_to <= life.withdrawn_at
-            if not life.stands and not waits and life.words.wish(AT) is None:
+            if not life.stands and not waits and life.words.open_revoke(AT) is None:
                 life.running, life.failed = True, False
 
     @precondition(lambda self: self.lives)
@@ -139,7 +139,7 @@ class Ring(RuleBasedStateMachine):
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
         life = data.draw(st.sampled_from(self.lives))
-        if life.stands and life.withdrawn_at is None and not life.given_up:
+        if life.stands and life.withdrawn_at is None and not life.abandoned:
             life.withdrawn_at = self.append(VoteWithdrawal(AT, "x", life.cluster, life.epoch))
 
     @precondition(lambda self: self.lives)
@@ -153,7 +153,7 @@ class Ring(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, settles: bool) -> None:
         """Say that it is not committed, which comes late; or that it is, or goes on."""
         life = data.draw(st.sampled_from(self.lives))
-        wish = life.words.wish(AT)
+        wish = life.words.open_revoke(AT)
         if wish is None or life.running or life.fenced:
             return
         done = life.cluster in self.committed
@@ -186,15 +186,15 @@ class Ring(RuleBasedStateMachine):
     def nothing_committed_is_given_up(self) -> None:
         reader = Life("", -1)
         reader.read(self.log, self.end)
-        assert not (reader.given_up and self.committed), "committed, and given up"
+        assert not (reader.abandoned and self.committed), "committed, and given up"
         for life in self.lives:
             if life.read_to == self.end:
-                assert life.given_up == reader.given_up, "two readers do not agree"
+                assert life.abandoned == reader.abandoned, "two readers do not agree"
 
 
 def answer_of(life: Life) -> FailureVote:
     """Return a process's answer to who wants the operation back."""
-    wish = life.words.wish(AT)
+    wish = life.words.open_revoke(AT)
     assert wish is not None
     return FailureVote(AT, "x", life.cluster, life.epoch, "it is to be taken back", wish[0])
 
@@ -220,7 +220,7 @@ def test_words_of_all_give_up_and_a_second_decision_changes_nothing() -> None:
     for _ in range(2):  # heard again, it says the same
         life.read_to = AT + 1
         life.read(ring.log, ring.end)
-        assert life.words.given_up(AT) == word
+        assert life.words.abandoned(AT) == word
 
 
 def test_abandon_is_void_once_members_changed_or_somebody_came_back() -> None:
@@ -288,7 +288,7 @@ def away_ones_ignored(patch: pytest.MonkeyPatch) -> None:
         self: FailureVotes, offset: int, op_id: str, by: tuple[str, int], *rest: Any
     ) -> object:
         read_to, _, absent = rest
-        return original(self, offset, op_id, by, read_to, self.standing_votes(offset), absent)
+        return original(self, offset, op_id, by, read_to, self.valid_votes(offset), absent)
 
     patch.setattr(FailureVotes, "abandon", alone)
 

@@ -25,7 +25,7 @@ class Engine(NullEngine):
         self.looks = 0
         self.fails = False
 
-    async def standing(self, named: Sequence[Named]) -> str:
+    async def object_fingerprint(self, named: Sequence[Named]) -> str:
         self.looks += 1
         found = f"look {self.looks}"
         await asyncio.sleep(0.5)
@@ -50,8 +50,8 @@ def tried(test: Callable[[Foreseen, Engine, Core], Awaitable[None]]) -> None:
 def test_early_look_is_taken_for_the_statement_and_for_one_only() -> None:
     async def test(foreseen: Foreseen, engine: Engine, core: Core) -> None:
         foreseen.look(NAMED)
-        assert await foreseen.standing(NAMED) == "look 1"
-        assert await foreseen.standing(NAMED) == "look 2"
+        assert await foreseen.object_fingerprint(NAMED) == "look 1"
+        assert await foreseen.object_fingerprint(NAMED) == "look 2"
 
     tried(test)
 
@@ -61,7 +61,7 @@ def test_early_look_is_worth_nothing_once_something_was_finished() -> None:
         foreseen.look(NAMED)
         await asyncio.sleep(0.1)
         core.schedule._finished += 1  # before the look is over, or after it
-        assert await foreseen.standing(NAMED) == "look 2"
+        assert await foreseen.object_fingerprint(NAMED) == "look 2"
 
     tried(test)
 
@@ -72,7 +72,7 @@ def test_early_look_that_failed_is_taken_again() -> None:
         foreseen.look(NAMED)
         await asyncio.sleep(1)
         engine.fails = False
-        assert await foreseen.standing(NAMED) == "look 2"
+        assert await foreseen.object_fingerprint(NAMED) == "look 2"
 
     tried(test)
 
@@ -83,7 +83,7 @@ def test_early_look_grows_old_and_only_some_are_kept() -> None:
         await asyncio.sleep(1)
         now = core.unix_ms()
         object.__setattr__(core, "unix_ms", lambda: now + AGE_MS_MAX + 1)
-        assert await foreseen.standing(NAMED) == "look 2"
+        assert await foreseen.object_fingerprint(NAMED) == "look 2"
         for number in range(LOOKS_MAX + 5):
             foreseen.look((Named(Sort.TABLE, f"t{number}"),))
         assert len(foreseen._looks) == LOOKS_MAX

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dmq import LogError, MemoryKeyValueStore, MemoryLog, Record
-from dmq.key_value import Standing, check_usable, origin_of
+from dmq.key_value import MoveState, check_usable, origin_of
 from dmq.moving import check_new
 from haproc.cli.logs import print_findings
 from haproc.cli.main import main
@@ -104,7 +104,7 @@ def test_marks_of_an_older_log_say_nothing_of_the_lost_one() -> None:
 
 def test_table_that_only_others_have_is_named() -> None:
     told = findings(a={"t": wrote(3)}, b={"t": wrote(3), "u": wrote(8)}, c={"plain": []})
-    assert told.only_elsewhere("a") == [("plain", ("c",)), ("u", ("b",))]
+    assert told.only_on_others("a") == [("plain", ("c",)), ("u", ("b",))]
     (lost,) = told.lost("a")
     assert (lost.table, lost.applied, lost.offsets) == ("u", None, (8,))
 
@@ -174,7 +174,7 @@ async def test_founding_that_was_killed_is_refused_until_it_is_repeated(
     with pytest.raises(LogError, match="is not whole"):
         await found(log, store, "b", "abc", 5)
     await found(log, store, "a", "abc", 5)
-    assert (await origin_of(log, store)).standing is Standing.WHOLE
+    assert (await origin_of(log, store)).standing is MoveState.WHOLE
     with pytest.raises(LogError, match="is not new"):
         await found(log, store, "a", "abc", 5)
 

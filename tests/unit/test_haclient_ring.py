@@ -458,7 +458,9 @@ async def test_error_of_a_deadline_has_what_a_server_said_last(
     connection = connect(servers, discover=False)
     servers[0].script.extend([busy(0)])
     servers[1].script.extend([until_cancelled])
-    with pytest.raises(haclient.Error, match="the deadline passed; the last one said: said by a"):
+    with pytest.raises(
+        haclient.Error, match="the deadline passed; the last one answered: said by a"
+    ):
         await run(connection, timeout_s=1.0)
 
 

@@ -132,7 +132,7 @@ class NoRunner:
 
     def show(self, text: str) -> None: ...
     def show_error(self, error: haclient.Error) -> None: ...
-    def run(self, statement: str, *, vertical: bool = False) -> bool:
+    def run_and_show(self, statement: str, *, vertical: bool = False) -> bool:
         return vertical
 
 
@@ -216,7 +216,7 @@ def test_pager_that_cannot_run_leaves_the_text_to_the_terminal(
 def test_spinner_is_silent_where_nobody_looks_and_in_front_of_other_lines() -> None:
     silent = io.StringIO()
     with output.Waiting(silent, False) as waiting:
-        waiting.say("line")
+        waiting.print_line("line")
     assert silent.getvalue() == "line\n"
     out = io.StringIO()
     line = output.Line(out, True)

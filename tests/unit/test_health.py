@@ -61,7 +61,7 @@ class Watched:
 
 
 async def watching(watched: Watched, seconds: float) -> None:
-    task = asyncio.create_task(watched.health.run())
+    task = asyncio.create_task(watched.health.run_forever())
     await asyncio.sleep(seconds)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

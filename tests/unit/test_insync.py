@@ -20,13 +20,13 @@ def peer(
     state: State = State.READY,
     cursor: int | None = 100,
     log_end: int = 100,
-    standing: PeerStatus = PeerStatus.HEARD,
+    status: PeerStatus = PeerStatus.REACHABLE,
 ) -> Peer:
     beat = Beat("b", "1", 1, (), True, state)
     report = None
     if cursor is not None:
         report = ClusterReport("b", "1", 1, state, "-", cursor, log_end, log_end - cursor)
-    return Peer(Detector(Membership(), 0), standing, beat=beat, report=report)
+    return Peer(Detector(Membership(), 0), status, beat=beat, report=report)
 
 
 def place(
@@ -82,8 +82,8 @@ def test_cluster_that_recovers_comes_in_once_it_is_near_the_end() -> None:
 
 
 def test_cluster_that_is_down_is_out_and_what_it_told_is_kept() -> None:
-    assert place(peer(standing=PeerStatus.DOWN)) == ClusterProgress(False, 100)
-    assert place(peer(standing=PeerStatus.UNREACHABLE)).in_sync
+    assert place(peer(status=PeerStatus.DOWN)) == ClusterProgress(False, 100)
+    assert place(peer(status=PeerStatus.UNREACHABLE)).in_sync
 
 
 def test_cluster_that_is_alive_and_told_nothing_yet_is_waited_for() -> None:
@@ -95,7 +95,7 @@ def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
     for unheard, expected in ((("b",), True), ((), False)):
         found = places("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
         assert found["b"] == ClusterProgress(expected)
-    once = peer(standing=PeerStatus.DOWN)  # it told, and was not heard a second time yet
+    once = peer(status=PeerStatus.DOWN)  # it told, and was not heard a second time yet
     for unheard, expected in ((("b",), True), ((), False)):
         found = places("a", says(State.READY, 100, 100), {"b": once}, unheard, LAG_MAX)
         assert found["b"].in_sync is expected

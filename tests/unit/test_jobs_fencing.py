@@ -68,16 +68,22 @@ class Fenced:
         replaces = self.attempts[-1] if self.attempts else ""
         number = len(self.attempts) + 1
         made = JobAttempt(number, name, "b", "b1", digest, replaces, 0, 0)
-        await self.jobs.book.add(self.job, made)
+        await self.jobs.book.store_event(self.job, made)
         if self.attempts:
             await self.both.b.replica.writes.fence(fence_name(self.job))
         self.attempts.append(name)
-        return self.jobs.tokens.standing(token)
+        return self.jobs.tokens.authorization_of(token)
 
     async def write(
-        self, haproc: HAProc, standing: AttemptAuthorization, request_id: str, sql: str = INSERT
+        self,
+        haproc: HAProc,
+        authorization: AttemptAuthorization,
+        request_id: str,
+        sql: str = INSERT,
     ) -> Answer:
-        asked = Request(request_id, SentSql(sql), "f", "ann", standing=standing, timeout_s=10)
+        asked = Request(
+            request_id, SentSql(sql), "f", "ann", authorization=authorization, timeout_s=10
+        )
         return await haproc.service.execute(asked)
 
     async def applied(self) -> list[int]:
@@ -140,14 +146,17 @@ async def test_every_form_of_a_write_rests_on_its_attempt(
 
     monkeypatch.setattr(Making, "_operation", made)
     async with fenced(tmp_path) as ring:
-        standing = await ring.attempt()
+        authorization = await ring.attempt()
         making = ring.both.a.service._making
         decided = SimpleNamespace(rules=())
         for sent in (SentSql(INSERT), SentRows("t", b""), SentPlan(b"")):
             asked: Any = type(
                 "Asked",
                 (),
-                {"request": Request("r", sent, "f", standing=standing), "statement": decided},
+                {
+                    "request": Request("r", sent, "f", authorization=authorization),
+                    "statement": decided,
+                },
             )
             operation = (await making.operation(asked)).operation
             assert operation.rests_on == {fence_name(ring.job)}
@@ -163,8 +172,10 @@ async def test_new_attempt_does_not_get_the_answer_of_the_one_that_it_replaced(
         registry = a.registry
         from haproc.statements.request import StatementRequest
 
-        def asked(standing: AttemptAuthorization) -> StatementRequest:
-            request = Request("r", SentSql(INSERT), "f", "ann", standing=standing, timeout_s=10)
+        def asked(authorization: AttemptAuthorization) -> StatementRequest:
+            request = Request(
+                "r", SentSql(INSERT), "f", "ann", authorization=authorization, timeout_s=10
+            )
             return StatementRequest(request)
 
         old = await registry.submit(asked(first))

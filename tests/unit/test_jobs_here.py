@@ -52,7 +52,7 @@ async def test_peer_that_pauses_runs_its_jobs_until_its_silence_fills_a_window()
     await _until(members, lambda: not members.judged()["a"].alive)
     assert incarnations(members) == {"a": "1"}
     await _until(members, lambda: incarnations(members) == {})
-    assert members.given_up("a")
+    assert members.is_gone("a")
 
 
 async def test_submission_whose_client_goes_away_leaves_no_files_of_no_job(tmp_path: Path) -> None:

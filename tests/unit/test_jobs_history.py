@@ -168,7 +168,7 @@ def test_attempt_of_a_haproc_that_is_gone_is_replaced_or_lost() -> None:
     for gone in (seen(alive={}), seen(alive={"a": "a2"})):
         assert steps([once], gone) == [(Step.START, once)]
         assert steps([last], gone) == [(Step.LOST, last)]
-    for there in (seen(), seen(alive={"a": None}), seen(alive={}, unheard=frozenset("a"))):
+    for there in (seen(), seen(alive={"a": None}), seen(alive={}, unjudged=frozenset("a"))):
         assert steps([once], there) == []
     assert steps([last], seen(alive={}, serving=False)) == []
 
@@ -238,7 +238,7 @@ def test_log_is_what_was_said_however_it_came_and_whatever_is_deleted_yet(seed: 
     stored = Stored()
     while data:
         size = chance.randrange(1, 9000)
-        stored.tail.add(data[:size])
+        stored.tail.add_output(data[:size])
         data = data[size:]
         if chance.random() < 0.5:
             stored.flush()
@@ -252,7 +252,7 @@ def test_log_is_what_was_said_however_it_came_and_whatever_is_deleted_yet(seed: 
 def test_log_keeps_its_end_with_the_numbers_that_lines_had() -> None:
     stored = Stored(bytes_max=200_000)
     for number in range(1000):
-        stored.tail.add(b"%06d %s\n" % (number, b"x" * 1000))
+        stored.tail.add_output(b"%06d %s\n" % (number, b"x" * 1000))
         if number % 7 == 0:
             stored.flush()
     stored.flush()
@@ -271,7 +271,7 @@ def test_log_keeps_its_end_with_the_numbers_that_lines_had() -> None:
 
 def test_log_of_an_attempt_ends_where_the_next_one_begins() -> None:
     stored = Stored()
-    stored.tail.add(b"0\n1\n2\n3\n")
+    stored.tail.add_output(b"0\n1\n2\n3\n")
     stored.flush()
     stored.kept[piece_key(7, "y", 2, 3)] = b'["again"]'
     attempts = (attempt("x"), attempt("y", "x", log_from=2))
@@ -280,8 +280,8 @@ def test_log_of_an_attempt_ends_where_the_next_one_begins() -> None:
 
 def test_log_without_a_line_end_is_bounded_and_carriage_returns_end_lines() -> None:
     stored = Stored()
-    stored.tail.add(b"a\rb\r\nc")
-    stored.tail.add(b"z" * 20_000)
+    stored.tail.add_output(b"a\rb\r\nc")
+    stored.tail.add_output(b"z" * 20_000)
     stored.tail.close()
     stored.flush()
     assert [len(line) for line in stored.lines().values()] == [1, 1, 8192, 8192, 3617]
@@ -293,7 +293,7 @@ def test_log_without_a_line_end_is_bounded_and_carriage_returns_end_lines() -> N
 def test_log_of_empty_lines_is_bounded_too() -> None:
     tail = Tail(0, 1000)
     for _ in range(10):
-        tail.add(b"\n" * 10_000)
+        tail.add_output(b"\n" * 10_000)
         pieces, _ = tail.flush()
         assert sum(len(piece_bytes(piece)) for piece in pieces) <= 1000
     assert tail.end == 100_000
@@ -330,7 +330,7 @@ def test_long_line_is_cut_between_characters(letter: str, shift: int) -> None:
     for piece in (len(data) + 1, 5000):
         tail = Tail(0, 1 << 20)
         for at in range(0, len(data), piece):
-            tail.add(data[at : at + piece])
+            tail.add_output(data[at : at + piece])
         tail.close()
         stored, _ = tail.flush()
         lines = [line for each in stored for line in each.lines]
@@ -340,5 +340,5 @@ def test_long_line_is_cut_between_characters(letter: str, shift: int) -> None:
 
 def test_long_line_that_is_no_text_is_cut_all_the_same() -> None:
     tail = Tail(0, 1 << 20)
-    tail.add(b"\x80" * (3 * LINE_BYTES_MAX) + b"\n")
+    tail.add_output(b"\x80" * (3 * LINE_BYTES_MAX) + b"\n")
     assert tail.end == 3

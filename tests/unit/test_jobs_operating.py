@@ -117,7 +117,7 @@ async def test_schedule_that_cannot_be_submitted_is_tried_again_and_stops_no_oth
 ) -> None:
     a = Haproc(scheduled, "a")
     both = scheduler(a, Clock(), "missing", "hourly")
-    running = asyncio.ensure_future(both.run())
+    running = asyncio.ensure_future(both.run_forever())
     await until(lambda: bool(both._done))
     running.cancel()
     assert [job["name"] for job in await listed(a)] == ["hourly"]
@@ -139,7 +139,7 @@ async def test_schedule_is_left_to_the_haproc_that_leads(
         return False
 
     one = Scheduler([Schedule("s", "hourly.py", every_s=1)], a.service, "x", leads, Clock().unix_ms)
-    running = asyncio.ensure_future(one.run())
+    running = asyncio.ensure_future(one.run_forever())
     await until(lambda: looks > 3)
     running.cancel()
     assert await listed(a) == []

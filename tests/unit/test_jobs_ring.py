@@ -235,7 +235,7 @@ async def begun(haproc: Haproc, job: int, replaces: str = "") -> tuple[str, str]
     name = haproc.book.new_name()
     token, digest = new_token(job, name)
     made = JobAttempt(1, name, "x", "x1", digest, replaces, 0, 0)
-    await haproc.book.add(job, made)
+    await haproc.book.store_event(job, made)
     return name, token
 
 
@@ -250,7 +250,7 @@ async def test_token_is_good_at_every_haproc_until_its_attempt_is_replaced(ring:
             await each.tokens.submitter(token, "s2")
         assert caught.value.error_class == ErrorClass.JOB_FENCED
         assert await each.tokens.submitter(second) == ("ann", None)
-    await b.book.add(job, Kill("ann", 0))
+    await b.book.store_event(job, Kill("ann", 0))
     with pytest.raises(RequestError) as caught:
         await a.tokens.submitter(second)
     assert caught.value.error_class == ErrorClass.JOB_FENCED

@@ -6,39 +6,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haproc.membership.view import Evidence, PeerStatus, isolated, standing_of
+from haproc.membership.view import Evidence, PeerStatus, isolated, status_of
 
-HEARD, UNREACHABLE, DOWN = PeerStatus.HEARD, PeerStatus.UNREACHABLE, PeerStatus.DOWN
+REACHABLE, UNREACHABLE, DOWN = PeerStatus.REACHABLE, PeerStatus.UNREACHABLE, PeerStatus.DOWN
 
 
 @pytest.mark.parametrize(
-    ("heard", "hears", "standing"),
+    ("up", "reported_up", "status"),
     [
-        ({"c", "b"}, {"b": ()}, HEARD),
+        ({"c", "b"}, {"b": ()}, REACHABLE),
         ({"b"}, {"b": ("c",)}, UNREACHABLE),
         ({"b"}, {"b": ("a",)}, DOWN),
         ({"b"}, {}, DOWN),
-        # what one says who is not heard any more is old
+        # the report of a peer that is not up any more is old
         (set(), {"b": ("c",)}, DOWN),
         ({"b"}, {"b": (), "d": ("c",)}, DOWN),
     ],
 )
-def test_standing_of_peer_down_only_if_nobody_hears_it(
-    heard: set[str], hears: dict[str, tuple[str, ...]], standing: PeerStatus
+def test_status_of_peer_down_only_if_nobody_receives_it(
+    up: set[str], reported_up: dict[str, tuple[str, ...]], status: PeerStatus
 ) -> None:
-    assert standing_of("c", heard, hears) is standing
+    assert status_of("c", up, reported_up) is status
 
 
 def evidence(
-    log_lost: bool = True, heard: str = "", log_seen_by: str = "", silent: str = ""
+    log_lost: bool = True, up: str = "", log_seen_by: str = "", silent: str = ""
 ) -> Evidence:
     peers = frozenset("bc")
     return Evidence(
         log_lost,
-        frozenset(heard),
+        frozenset(up),
         frozenset(log_seen_by),
         frozenset(silent),
-        peers - frozenset(heard),
+        peers - frozenset(up),
     )
 
 
@@ -46,18 +46,18 @@ def evidence(
     ("known", "why"),
     [
         (evidence(silent="bc"), "neither the log nor b and c"),
-        (evidence(heard="b", log_seen_by="b"), "but b can reach it"),
-        (evidence(heard="bc", log_seen_by="bc"), "but b and c can reach it"),
+        (evidence(up="b", log_seen_by="b"), "but b can reach it"),
+        (evidence(up="bc", log_seen_by="bc"), "but b and c can reach it"),
         # the log is there: two dead peers don't take the third out
         (evidence(log_lost=False, silent="bc"), ""),
         (evidence(log_lost=False), ""),
         # the log is away for all, as far as anybody knows
-        (evidence(heard="bc"), ""),
-        (evidence(heard="b", silent="c"), ""),
-        # nobody is heard, but whoever refuses connections is reached
+        (evidence(up="bc"), ""),
+        (evidence(up="b", silent="c"), ""),
+        # no peer is up, but whoever refuses connections is reached
         (evidence(silent="b"), ""),
         (evidence(), ""),
-        # what somebody said who is not heard any more does not count
+        # the report of a peer that is not up any more does not count
         (evidence(log_seen_by="b", silent="c"), ""),
     ],
 )
@@ -75,9 +75,9 @@ names = st.frozensets(st.sampled_from("bcd"))
 @settings(deadline=None)
 @given(st.booleans(), names, names, names)
 def test_isolated_never_while_the_log_is_reached(
-    lost: bool, heard: frozenset[str], seen: frozenset[str], silent: frozenset[str]
+    lost: bool, up: frozenset[str], seen: frozenset[str], silent: frozenset[str]
 ) -> None:
-    found = isolated(Evidence(lost, heard, seen, silent, frozenset("bcd") - heard))
+    found = isolated(Evidence(lost, up, seen, silent, frozenset("bcd") - up))
     assert not found or lost
-    if lost and heard & seen:
+    if lost and up & seen:
         assert found

@@ -40,9 +40,9 @@ def test_next_part_is_gathered_while_one_is_kept_and_waits_for_it() -> None:
         log = Log()
         async with Keeping(log.keep) as kept:
             assert kept.empty
-            await kept.add(b"a")
+            await kept.append_part(b"a")
             assert not kept.empty
-            second = asyncio.ensure_future(kept.add(b"b"))
+            second = asyncio.ensure_future(kept.append_part(b"b"))
             await turns()
             assert log.under_way == 1 and not second.done(), "no third one is in memory"
             log.takes.set()
@@ -60,8 +60,8 @@ def test_part_that_cannot_be_kept_is_told_before_anything_names_it(more: bool) -
         log.takes.set()
         with pytest.raises(ValueError, match="bad"):
             async with Keeping(log.keep) as kept:
-                await kept.add(b"bad")
-                await (kept.add(b"c") if more else kept.places())
+                await kept.append_part(b"bad")
+                await (kept.append_part(b"c") if more else kept.places())
         assert not log.parts
 
     asyncio.run(tell())
@@ -72,7 +72,7 @@ def test_nothing_is_under_way_behind_it() -> None:
         log = Log()
         with pytest.raises(KeyError):
             async with Keeping(log.keep) as kept:
-                await kept.add(b"a")
+                await kept.append_part(b"a")
                 await turns()
                 assert log.under_way
                 raise KeyError

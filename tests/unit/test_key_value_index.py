@@ -138,13 +138,13 @@ def test_index_manifest_is_unowned_only_long_after_its_value_is_gone() -> None:
 def test_cache_drops_what_was_not_used_for_longest() -> None:
     cache = Cache(100)
     for offset in range(3):
-        cache.add(offset, bytes(40))
+        cache.keep_value(offset, bytes(40))
         cache.get(0)
     assert [cache.get(offset) is not None for offset in range(3)] == [True, False, True]
     cache.drop(0)
-    cache.add(3, bytes(40))
+    cache.keep_value(3, bytes(40))
     assert cache.get(2) is not None and cache.get(3) is not None
-    cache.add(4, bytes(CACHED_VALUE_BYTES_MAX + 1))
+    cache.keep_value(4, bytes(CACHED_VALUE_BYTES_MAX + 1))
     assert cache.get(4) is None
 
 

@@ -142,7 +142,7 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
         async with sending(config) as links:
             members = Members(RULES, ("b", "2"), ("a",), links)
             members.attach(b)
-            task = asyncio.ensure_future(members.run())
+            task = asyncio.ensure_future(members.run_forever())
             await until(lambda: bool(rig.members.beats) and bool(rig.members.reports))
             report = rig.members.reports[0]
             assert (report.cursor, report.log_end, report.epoch) == (3, 5, 7)
@@ -151,12 +151,12 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
 
             def is_heard() -> bool:
                 members.heartbeat(heard)
-                return members.peers()["a"].standing is PeerStatus.HEARD
+                return members.peers()["a"].status is PeerStatus.REACHABLE
 
             await until(is_heard)
             await until(lambda: rig.members.beats[-1].hears == ("a",))
-            await until(lambda: members.peers()["a"].standing is PeerStatus.DOWN)
-            await until(lambda: members.given_up("a"))
+            await until(lambda: members.peers()["a"].status is PeerStatus.DOWN)
+            await until(lambda: members.is_gone("a"))
             assert b.why == []
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -181,7 +181,7 @@ async def test_members_run_from_tick_to_tick_of_the_wall_clock(
     monkeypatch.setattr("haproc.membership.members.until_tick", at_once)
     lines = NoLines()
     members = Members(RULES, ("b", "2"), ("a",), lines)
-    task = asyncio.ensure_future(members.run())
+    task = asyncio.ensure_future(members.run_forever())
     await until(lambda: len(asked) > 3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

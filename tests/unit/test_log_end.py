@@ -32,10 +32,10 @@ async def turns() -> None:
 async def test_end_is_read_after_it_was_asked_for() -> None:
     log = Log()
     ends = LogEnd(log.read)
-    first = asyncio.ensure_future(ends.read())
+    first = asyncio.ensure_future(ends.read_log_end())
     await turns()
     log.end = 5  # written and acknowledged while the first call is under way
-    later = [asyncio.ensure_future(ends.read()) for _ in range(3)]
+    later = [asyncio.ensure_future(ends.read_log_end()) for _ in range(3)]
     await turns()
     assert len(log.calls) == 1
     log.calls[0].set_result(None)
@@ -49,7 +49,7 @@ async def test_end_is_read_after_it_was_asked_for() -> None:
 async def test_those_who_ask_together_share_one_call() -> None:
     log = Log()
     ends = LogEnd(log.read)
-    asked = [asyncio.ensure_future(ends.read()) for _ in range(10)]
+    asked = [asyncio.ensure_future(ends.read_log_end()) for _ in range(10)]
     await turns()
     assert len(log.calls) == 1
     asked[0].cancel()  # others wait for it still
@@ -60,9 +60,9 @@ async def test_those_who_ask_together_share_one_call() -> None:
 async def test_failed_call_fails_only_those_who_shared_it() -> None:
     log = Log()
     ends = LogEnd(log.read)
-    first = asyncio.ensure_future(ends.read())
+    first = asyncio.ensure_future(ends.read_log_end())
     await turns()
-    second = asyncio.ensure_future(ends.read())
+    second = asyncio.ensure_future(ends.read_log_end())
     await turns()
     log.calls[0].set_exception(LogUnavailableError("away"))
     with pytest.raises(LogUnavailableError):
@@ -70,7 +70,7 @@ async def test_failed_call_fails_only_those_who_shared_it() -> None:
     await turns()
     log.calls[1].set_result(None)
     assert await second == 0
-    third = asyncio.ensure_future(ends.read())
+    third = asyncio.ensure_future(ends.read_log_end())
     await turns()
     log.calls[2].set_result(None)
     assert await third == 0

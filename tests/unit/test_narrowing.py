@@ -72,7 +72,7 @@ class Cluster:
         for op in operations:
             offset = self.schedule.read_to
             self.definitions.note(offset, op)
-            self.schedule.add(offset, op)
+            self.schedule.enter_operation(offset, op)
 
     def told(self, session: Any = None) -> Callable[[], int] | None:
         """Return what tells how far all is applied that the query shows."""

@@ -63,62 +63,64 @@ def fail() -> None:
 
 
 async def test_run_of_short_text_stays_in_the_process(offload: Offload) -> None:
-    assert await offload.run("ann", 10, pid) == os.getpid()
-    assert await Inline().run("ann", LONG, pid) == os.getpid()
+    assert await offload.work_on_text("ann", 10, pid) == os.getpid()
+    assert await Inline().work_on_text("ann", LONG, pid) == os.getpid()
 
 
 async def test_run_of_long_text_gives_the_same_elsewhere(offload: Offload) -> None:
     values = ("INSERT INTO t VALUES (1, 'é')", Context(), Rules.builtin())
-    statement = await offload.run("ann", LONG, classify, *values)
+    statement = await offload.work_on_text("ann", LONG, classify, *values)
     assert isinstance(statement, Classified) and statement == classify(*values)
-    assert await offload.run("ann", LONG, pid) != os.getpid()
+    assert await offload.work_on_text("ann", LONG, pid) != os.getpid()
 
 
 async def test_run_of_refused_text_raises_the_same(offload: Offload) -> None:
     with pytest.raises(RefusedError) as refused:
-        await offload.run("ann", LONG, refuse)
+        await offload.work_on_text("ann", LONG, refuse)
     assert (refused.value.error_class, refused.value.hint) == ("HAPROC_SYNTAX", "yes")
     with pytest.raises(RequestError) as failed:
-        await offload.run("ann", LONG, fail)
+        await offload.work_on_text("ann", LONG, fail)
     error = failed.value
     assert (error.kind, error.hint, error.offset) == (FailureKind.REFUSED, "h", 7)
     assert (error.outcome, str(error)) == (WriteOutcome.REJECTED, "no")
 
 
 async def test_run_while_worker_dies_is_tried_once_more(offload: Offload, tmp_path: object) -> None:
-    first = await offload.run("ann", LONG, pid)
-    second = await offload.run("ann", LONG, end, f"{tmp_path}/once")
+    first = await offload.work_on_text("ann", LONG, pid)
+    second = await offload.work_on_text("ann", LONG, end, f"{tmp_path}/once")
     assert second not in (first, os.getpid())
 
 
 async def test_run_of_text_that_kills_workers_is_refused(offload: Offload) -> None:
     with pytest.raises(RequestError) as caught:
-        await offload.run("ann", LONG, end, "")
+        await offload.work_on_text("ann", LONG, end, "")
     assert caught.value.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
     assert caught.value.kind is FailureKind.REFUSED
-    assert await offload.run("ann", LONG, pid) != os.getpid()
+    assert await offload.work_on_text("ann", LONG, pid) != os.getpid()
 
 
 async def test_run_of_text_that_takes_too_long_is_refused() -> None:
     offload = Offload(work_max_s=0.2)
     with pytest.raises(RequestError) as caught:
-        await offload.run("ann", LONG, time.sleep, 60)
+        await offload.work_on_text("ann", LONG, time.sleep, 60)
     assert caught.value.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
     await offload.aclose()
 
 
 async def test_run_beyond_the_places_is_refused_at_once(offload: Offload) -> None:
-    waiting = [asyncio.ensure_future(offload.run("ann", LONG, time.sleep, 0.5)) for _ in range(2)]
+    waiting = [
+        asyncio.ensure_future(offload.work_on_text("ann", LONG, time.sleep, 0.5)) for _ in range(2)
+    ]
     await asyncio.sleep(0)
     with pytest.raises(RequestError, match="one user alone"):
-        await offload.run("ann", LONG, pid)
-    waiting.append(asyncio.ensure_future(offload.run("bob", LONG, time.sleep, 0.0)))
+        await offload.work_on_text("ann", LONG, pid)
+    waiting.append(asyncio.ensure_future(offload.work_on_text("bob", LONG, time.sleep, 0.0)))
     await asyncio.sleep(0)
     with pytest.raises(RequestError, match="all together") as caught:
-        await offload.run("eve", LONG, pid)
+        await offload.work_on_text("eve", LONG, pid)
     assert caught.value.error_class == "HAPROC_BUSY"
     await asyncio.gather(*waiting)
-    assert await offload.run("ann", LONG, pid) != os.getpid()
+    assert await offload.work_on_text("ann", LONG, pid) != os.getpid()
 
 
 async def test_run_of_several_users_lets_them_take_turns() -> None:
@@ -126,7 +128,7 @@ async def test_run_of_several_users_lets_them_take_turns() -> None:
     order: list[str] = []
 
     async def ask(user: str) -> None:
-        await offload.run(user, 1, pid)
+        await offload.work_on_text(user, 1, pid)
         order.append(user)
 
     await asyncio.gather(*(ask(user) for user in ("ann", "ann", "ann", "ann", "bob")))
@@ -136,8 +138,10 @@ async def test_run_of_several_users_lets_them_take_turns() -> None:
 
 async def test_aclose_ends_what_waits_and_the_workers() -> None:
     offload = Offload()
-    worker = await offload.run("ann", LONG, pid)
-    waiting = [asyncio.ensure_future(offload.run("ann", LONG, time.sleep, 60)) for _ in range(2)]
+    worker = await offload.work_on_text("ann", LONG, pid)
+    waiting = [
+        asyncio.ensure_future(offload.work_on_text("ann", LONG, time.sleep, 60)) for _ in range(2)
+    ]
     await asyncio.sleep(0)  # one is on its way to the worker
     async with asyncio.timeout(DEADLINE_S):
         await offload.aclose()
@@ -161,8 +165,8 @@ async def test_answer_that_cannot_be_taken_in_is_not_left_for_the_next(
 
     monkeypatch.setattr(messages, "_read_piece", read)
     with pytest.raises(MemoryError):
-        await offload.run("ann", LONG, len, "first")
-    assert await offload.run("bob", LONG, len, "the second") == 10
+        await offload.work_on_text("ann", LONG, len, "first")
+    assert await offload.work_on_text("bob", LONG, len, "the second") == 10
 
 
 def test_request_travels_between_processes() -> None:

@@ -361,7 +361,7 @@ class OneJob:
     async def submitter(self, token: str, session_id: str = "") -> tuple[str, Rights | None]:
         return "ann@example.com", GRANTS[0].rights
 
-    def standing(self, token: str) -> Any:
+    def authorization_of(self, token: str) -> Any:
         return None
 
 

@@ -31,7 +31,7 @@ from haproc.replicate.agree.findings import Finding
 from haproc.replicate.archive.pages import ROWS_MAX
 from haproc.replicate.backing_up import BackupState
 from haproc.replicate.queue.facts import Fate
-from haproc.replicate.queue.standing import Position
+from haproc.replicate.queue.operation_status import Position
 from haproc.replicate.records.progress import CopyWay
 from haproc.replicate.restoring import RestoreState
 from haproc.route.model import Fanout

@@ -93,7 +93,7 @@ def spools(tmp_path: Path) -> Spools:
 
 async def spooled(spools: Spools, data: bytes) -> SpooledBody:
     body = await spools.begin("ada", None, PARQUET)
-    await body.add(data)
+    await body.append_bytes(data)
     await body.complete()
     return body
 

@@ -38,7 +38,7 @@ def test_parts_hold_all_rows_in_order_and_keep_their_bounds(
     chunks: list[list[str]], bytes_max: int, rows_max: int
 ) -> None:
     parts = Parts(bytes_max, rows_max)
-    found = [part for chunk in chunks for part in parts.add(stream(batch(chunk)))]
+    found = [part for chunk in chunks for part in parts.add_chunk(stream(batch(chunk)))]
     found.append(parts.rest())
     assert [value for part in found for value in values(part)] == [v for c in chunks for v in c]
     assert parts.rows == sum(map(len, chunks))
@@ -48,7 +48,7 @@ def test_parts_hold_all_rows_in_order_and_keep_their_bounds(
 
 def test_parts_of_a_result_without_rows_are_one_with_its_columns() -> None:
     parts = Parts(100, 100)
-    assert list(parts.add(stream(batch([])))) == []
+    assert list(parts.add_chunk(stream(batch([])))) == []
     rest = parts.rest()
     assert values(rest) == [] and pa.ipc.read_schema(pa.py_buffer(rest)).names == ["c"]
 
@@ -57,7 +57,7 @@ def test_parts_of_a_result_without_rows_are_one_with_its_columns() -> None:
 def test_parts_cut_a_batch_that_is_too_large(bytes_max: int, rows_max: int) -> None:
     parts = Parts(bytes_max, rows_max)
     whole = batch(["x" * 96] * 1_000)
-    found = [*parts.add(stream(whole)), parts.rest()]
+    found = [*parts.add_chunk(stream(whole)), parts.rest()]
     assert sum(len(values(part)) for part in found) == 1_000
     assert all(len(part) <= bytes_max + 1_000 for part in found)
     assert len(found) >= 10

@@ -14,7 +14,7 @@ import pytest
 
 from haproc.pipeline import ring, verify
 from haproc.pipeline.ring import ClientDoors, HttpAnswer, RingError
-from haproc.pipeline.verify import PATH, POLL_S, equal, told, verified
+from haproc.pipeline.verify import PATH, POLL_S, equal, findings_text, verified
 from tests.unit.door_rig import door
 
 EQUAL = {"finding": "equal", "reason": ""}
@@ -60,7 +60,7 @@ def test_cluster_that_never_answers_is_waited_for_no_longer_than_said() -> None:
     asked = Ring(found(False, a=EQUAL, b=SILENT))
     came_to = asked.verified(60)
     assert asked.now == 60 and not equal(came_to)
-    assert told(came_to) == (
+    assert findings_text(came_to) == (
         "verification at offset 7: a equal, b unavailable (READY); not all have reported in time"
     )
 

@@ -94,7 +94,7 @@ def test_every_type_is_told_wherever_it_stands(kind: pa.DataType) -> None:
     assert len(rows) == 2 and rows[1] == (None,)
     assert text_of(kind) and schema_of(batch.schema).struct.fields[0].name == "c"
     digest = RowDigest()
-    digest.add(batch)
+    digest.add_batch(batch)
     assert digest.rows == 2
     with pa.ipc.open_stream(readable(stream)) as told:
         assert told.read_all().num_rows == 2

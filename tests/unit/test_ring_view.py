@@ -52,54 +52,54 @@ class Listener:
                 changed += self.view.check(self.now)
         return changed
 
-    def standing(self, name: str) -> PeerStatus:
-        return self.view.peers[name].standing
+    def status(self, name: str) -> PeerStatus:
+        return self.view.peers[name].status
 
 
 def test_view_peers_heard_then_one_silent_is_down() -> None:
     listener = Listener()
     assert sorted(listener.go_on(0.4, beat("b"), beat("c"))) == ["b", "c"]
-    assert listener.view.hears(listener.now) == ("b", "c")
+    assert listener.view.peers_up(listener.now) == ("b", "c")
     assert listener.go_on(0.6, beat("b")) == ["c"]
-    assert listener.standing("c") is PeerStatus.DOWN and not listener.view.peers["c"].alive
+    assert listener.status("c") is PeerStatus.DOWN and not listener.view.peers["c"].alive
 
 
 def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_otherwise() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b", hears="c"), beat("c"))
     listener.go_on(3.0, beat("b", hears="c"))
-    assert listener.standing("c") is PeerStatus.UNREACHABLE and listener.view.peers["c"].alive
-    assert not listener.view.given_up("c", listener.now)
+    assert listener.status("c") is PeerStatus.UNREACHABLE and listener.view.peers["c"].alive
+    assert not listener.view.is_gone("c", listener.now)
     listener.view.heartbeat(beat("b"), listener.now)
     assert listener.view.confirm(listener.now) == ["c"]
-    assert listener.standing("c") is PeerStatus.DOWN
+    assert listener.status("c") is PeerStatus.DOWN
 
 
 def test_view_peer_heard_once_is_not_called_gone_before_a_window_has_passed() -> None:
     listener = Listener()
     listener.go_on(0.1, beat("b"))
     assert not listener.view.peers["b"].alive
-    assert listener.view.unheard(listener.now) == {"b", "c"}
+    assert listener.view.unjudged(listener.now) == {"b", "c"}
     listener.go_on(0.4, beat("b"))
-    assert listener.view.unheard(listener.now) == {"c"}
+    assert listener.view.unjudged(listener.now) == {"c"}
     listener.go_on(0.6)
     assert not listener.view.peers["b"].alive  # was alive, and is down now
-    assert listener.view.unheard(listener.now) == {"c"}
+    assert listener.view.unjudged(listener.now) == {"c"}
     listener.go_on(2.0)
-    assert not listener.view.unheard(listener.now)
+    assert not listener.view.unjudged(listener.now)
 
 
 def test_view_peer_given_up_after_a_whole_window() -> None:
     listener = Listener()
-    assert not listener.view.given_up("c", listener.now)
+    assert not listener.view.is_gone("c", listener.now)
     listener.go_on(0.4, beat("b"), beat("c"))
     listener.go_on(1.0, beat("b"))
-    assert listener.standing("c") is PeerStatus.DOWN
-    assert not listener.view.given_up("c", listener.now)
+    assert listener.status("c") is PeerStatus.DOWN
+    assert not listener.view.is_gone("c", listener.now)
     listener.go_on(RULES.window_s, beat("b"))
-    assert listener.view.given_up("c", listener.now)
-    assert not listener.view.given_up("b", listener.now)
-    assert listener.view.given_up("once-a-member", listener.now)
+    assert listener.view.is_gone("c", listener.now)
+    assert not listener.view.is_gone("b", listener.now)
+    assert listener.view.is_gone("once-a-member", listener.now)
 
 
 def test_view_after_a_pause_of_its_own_calls_nobody_down() -> None:
@@ -140,9 +140,9 @@ def test_view_evidence_names_witnesses_and_the_silent() -> None:
     listener = Listener()
     listener.go_on(0.4, beat("b"), beat("c", log_up=False))
     found = listener.view.evidence(True, ["c"])
-    assert (found.heard, found.log_seen_by, found.silent) == ({"b", "c"}, {"b"}, {"c"})
+    assert (found.up, found.log_seen_by, found.silent) == ({"b", "c"}, {"b"}, {"c"})
     listener.go_on(1.0, beat("b"))
-    assert listener.view.evidence(True, []).unheard == {"c"}
+    assert listener.view.evidence(True, []).not_up == {"c"}
 
 
 # -- as /clusterStatus shows it ----------------------------------------------------------------
@@ -199,6 +199,6 @@ def test_view_follows_a_cluster_that_was_added_and_forgets_one_that_was_removed(
     listener.go_on(0.6, beat("b"), beat("c"))
     listener.view.follow("bd", listener.now)
     assert sorted(listener.view.peers) == ["b", "d"]
-    assert listener.standing("b") is PeerStatus.HEARD and listener.standing("d") is PeerStatus.DOWN
-    assert listener.view.given_up("c", listener.now)
+    assert listener.status("b") is PeerStatus.REACHABLE and listener.status("d") is PeerStatus.DOWN
+    assert listener.view.is_gone("c", listener.now)
     assert listener.go_on(0.6, beat("b"), beat("d")) == ["d"]

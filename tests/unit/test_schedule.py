@@ -59,7 +59,7 @@ def schedule_of(
     schedule = Schedule(ME, progress, doubtful_below, limits)
     for offset, word in enumerate(words.split()):
         if offset >= progress.low:
-            schedule.add(offset, operation(word, offset))
+            schedule.enter_operation(offset, operation(word, offset))
     return schedule
 
 
@@ -217,7 +217,7 @@ def test_computed_operation_runs_once_its_rows_are_there() -> None:
 def test_computed_operation_whose_rows_were_read_first_runs_at_once() -> None:
     schedule = schedule_of("")
     schedule.provide(0)
-    schedule.add(0, operation("?a>b", 0))
+    schedule.enter_operation(0, operation("?a>b", 0))
     assert uncomputed(schedule) == []
     assert offsets(schedule.take(LANES)) == [(0,)]
 
@@ -254,7 +254,7 @@ def test_computed_operation_applied_before_a_restart_needs_no_rows() -> None:
 def test_synchronous_operation_waits_for_its_rows_before_its_decision() -> None:
     schedule = schedule_of("")
     op = replace(operation("?a>b", 0), origin="b", operation_class=OperationClass.SYNCHRONOUS)
-    schedule.add(0, op)
+    schedule.enter_operation(0, op)
     assert schedule.undecided() == []
     assert uncomputed(schedule) == [0]
     schedule.permit(0)
@@ -291,7 +291,7 @@ def test_decide_second_decision_changes_nothing() -> None:
 def test_decide_reject_read_ahead_of_the_operation_keeps_it_from_entering() -> None:
     schedule = Schedule(ME, Progress(), 0, BatchLimits())
     schedule.decide(0, DecisionKind.REJECT)
-    assert schedule.add(0, operation("d", 0)) is False
+    assert schedule.enter_operation(0, operation("d", 0)) is False
     assert (schedule.low, schedule.pending, schedule.pending_bytes) == (1, 0, 0)
 
 
@@ -325,8 +325,8 @@ def test_undecided_own_operation_is_never_waited_for() -> None:
 
 def test_take_nothing_starts_farther_than_the_span_from_what_is_stored() -> None:
     schedule = schedule_of("ux uy")
-    schedule.add(SPAN_MAX - 1, operation("uz", SPAN_MAX - 1))
-    schedule.add(SPAN_MAX, operation("uw", SPAN_MAX))
+    schedule.enter_operation(SPAN_MAX - 1, operation("uz", SPAN_MAX - 1))
+    schedule.enter_operation(SPAN_MAX, operation("uw", SPAN_MAX))
     x, y, _ = schedule.take(LANES)
     assert schedule.take(LANES) == []
     schedule.complete(x)
@@ -340,8 +340,8 @@ def test_take_nothing_starts_farther_than_the_span_from_what_is_stored() -> None
 def test_take_batch_ends_before_the_span_does() -> None:
     schedule = schedule_of("ux iy")
     schedule.take(1)
-    schedule.add(SPAN_MAX - 1, operation("iy", SPAN_MAX - 1))
-    schedule.add(SPAN_MAX, operation("iy", SPAN_MAX))
+    schedule.enter_operation(SPAN_MAX - 1, operation("iy", SPAN_MAX - 1))
+    schedule.enter_operation(SPAN_MAX, operation("iy", SPAN_MAX))
     assert offsets(schedule.take(LANES)) == [(1, SPAN_MAX - 1)]
 
 
@@ -351,7 +351,7 @@ def test_progress_rejections_beyond_the_span_are_left_to_the_log() -> None:
     schedule = schedule_of("ux")
     far = range(1, 20 * SPAN_MAX, SPAN_MAX // 3)
     for offset in far:
-        schedule.add(offset, operation("d", offset))
+        schedule.enter_operation(offset, operation("d", offset))
         schedule.decide(offset, DecisionKind.REJECT)
     assert schedule.progress.done == {offset for offset in far if offset < SPAN_MAX}
     finish(schedule, *schedule.take(LANES))

@@ -259,7 +259,7 @@ class Life(RuleBasedStateMachine):
         for offset in range(position, min(position + count, len(self.log))):
             match self.log[offset]:
                 case Operation() as op:
-                    self.schedule.add(offset, op)
+                    self.schedule.enter_operation(offset, op)
                 case Decided() as decided:
                     self.schedule.passed(offset)
                     self.hear(decided)

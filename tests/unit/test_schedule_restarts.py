@@ -61,9 +61,9 @@ def test_restart_batch_waits_until_its_last_operation_has_been_read() -> None:
     progress = Progress(low=0, batches=((0, 2),))
     schedule = Schedule(ME, progress, 3, BatchLimits())
     for offset in (0, 1):
-        schedule.add(offset, operation("ix", offset))
+        schedule.enter_operation(offset, operation("ix", offset))
         assert schedule.take(LANES) == []
-    schedule.add(2, operation("ix", 2))
+    schedule.enter_operation(2, operation("ix", 2))
     assert offsets(schedule.take(LANES)) == [(0, 1, 2)]
 
 
@@ -109,9 +109,9 @@ def test_restart_intents_of_what_is_over_take_no_room() -> None:
     stood = ((1, ABSENT), (2, ABSENT), (3, ABSENT), (4, ABSENT))
     schedule = Schedule(ME, Progress(low=3, done=frozenset({4}), unmarked=stood), 9, BatchLimits())
     schedule.decide(3, DecisionKind.REJECT)
-    assert not schedule.add(3, table_as("3", "y", "slow3"))
-    assert not schedule.add(4, table_as("4", "y", "slow4"))
-    assert schedule.add(5, table_as("5", "y", "slow5"))
+    assert not schedule.enter_operation(3, table_as("3", "y", "slow3"))
+    assert not schedule.enter_operation(4, table_as("4", "y", "slow4"))
+    assert schedule.enter_operation(5, table_as("5", "y", "slow5"))
     assert offsets(schedule.take(LANES)) == [(5,)]
     assert schedule.progress == Progress(low=5)
 
@@ -127,7 +127,7 @@ def test_progress_has_no_intent_of_what_is_over(monkeypatch: pytest.MonkeyPatch)
 def test_restart_operations_done_before_do_not_enter() -> None:
     progress = Progress(low=1, done=frozenset({2}))
     schedule = Schedule(ME, progress, 4, BatchLimits())
-    entered = [schedule.add(offset, operation("ux", offset)) for offset in (1, 2, 3)]
+    entered = [schedule.enter_operation(offset, operation("ux", offset)) for offset in (1, 2, 3)]
     assert entered == [True, False, True]
 
 
@@ -172,7 +172,7 @@ def test_split_halves_run_as_one_statement_each() -> None:
     schedule = schedule_of("ix ix ix ix ix")
     (unit,) = schedule.take(LANES)
     for offset in (5, 6):
-        schedule.add(offset, operation("ix", offset))  # joins no half
+        schedule.enter_operation(offset, operation("ix", offset))  # joins no half
     split(schedule, unit)
     (first,) = schedule.take(LANES)
     assert (first.offsets, first.intent, schedule.progress.batches) == (
@@ -221,8 +221,8 @@ def test_split_singles_run_one_by_one_without_an_intent() -> None:
 
 def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:
     schedule = schedule_of("ix")
-    schedule.add(1, MARKER)
-    schedule.add(2, operation("iy", 2))
+    schedule.enter_operation(1, MARKER)
+    schedule.enter_operation(2, operation("iy", 2))
     (insert_x,) = schedule.take(LANES)
     finish(schedule, insert_x)
     (marker,) = schedule.take(LANES)

@@ -46,7 +46,7 @@ class Fresh:
     async def columns(self, sql: str) -> list[Column]:
         raise NotImplementedError
 
-    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+    async def run_change(self, statement: Statement, *, timeout_s: float) -> None:
         if isinstance(statement, SparkPlan):
             command = wire.parsed(protos.base.Plan, statement.plan).command
             view = command.create_dataframe_view

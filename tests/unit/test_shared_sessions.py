@@ -9,7 +9,7 @@ from typing import Any
 from haproc.engine.interface import Column, Observed, ResultStream, Settings
 from haproc.engine.statement import Statement
 from haproc.engine.tasks import Planned
-from haproc.route.shared_sessions import GIVEN_UP_S, SharedSessions
+from haproc.route.shared_sessions import REPLACED_S, SharedSessions
 
 
 class _Spark:
@@ -91,10 +91,10 @@ async def test_shared_session_beyond_the_limit_is_closed_once_nothing_runs_in_it
         await shared.get(_in(schema), 0, 0.0)
     made[0].busy = True
     await shared.get(_in("c"), 0, 1.0)
-    await shared.get(_in("c"), 0, 2 + GIVEN_UP_S)
+    await shared.get(_in("c"), 0, 2 + REPLACED_S)
     assert made.closed() == [False, False, False]
     made[0].busy = False
-    await shared.get(_in("c"), 0, 3 + GIVEN_UP_S)
+    await shared.get(_in("c"), 0, 3 + REPLACED_S)
     await asyncio.sleep(0)
     assert made.closed() == [True, False, False]
 
@@ -106,7 +106,7 @@ async def test_shared_session_is_another_one_behind_ddl_and_the_old_one_is_kept_
     after = await shared.get(_in("a"), 1, 1.0)
     assert after is not before
     assert made.closed() == [False, False]  # who was just given it may not have begun yet
-    assert await shared.get(_in("a"), 1, 1 + GIVEN_UP_S) is after
+    assert await shared.get(_in("a"), 1, 1 + REPLACED_S) is after
     await asyncio.sleep(0)
     assert made.closed() == [True, False]
 
@@ -117,7 +117,7 @@ async def test_given_up_sessions_are_closed_though_the_request_that_saw_them_is_
     for schema in "abcd":
         await shared.get(_in(schema), 0, 0.0)
     await shared.get(_in("a"), 1, 0.0)
-    asking = asyncio.create_task(shared.get(_in("a"), 1, 1 + GIVEN_UP_S))
+    asking = asyncio.create_task(shared.get(_in("a"), 1, 1 + REPLACED_S))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait({asking})

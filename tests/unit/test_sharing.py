@@ -20,7 +20,7 @@ def schedule_of(*users: str) -> Schedule:
     """Return a schedule that has read a write of each to a table of its own."""
     schedule = Schedule("a", Progress(), 0, BatchLimits())
     for offset, user in enumerate(users):
-        schedule.add(offset, write(user, f"t{offset}"))
+        schedule.enter_operation(offset, write(user, f"t{offset}"))
     return schedule
 
 
@@ -43,7 +43,7 @@ def test_one_lane_is_kept_for_others_where_somebody_else_wrote_not_long_ago() ->
     schedule.release(first)
     assert started(schedule, 4) == [1, 2, 3]
     assert started(schedule, 1) == []
-    schedule.add(5, write("v", "other"))
+    schedule.enter_operation(5, write("v", "other"))
     assert started(schedule, 1) == [5]
 
 
@@ -53,7 +53,7 @@ def test_lane_is_not_kept_for_others_who_wrote_long_ago() -> None:
     schedule.complete(first)
     schedule.release(first)
     for offset in range(NOT_LONG_AGO + 1, NOT_LONG_AGO + 6):
-        schedule.add(offset, write("u", f"t{offset}"))
+        schedule.enter_operation(offset, write("u", f"t{offset}"))
     assert len(started(schedule, 4)) == 4
 
 

@@ -47,7 +47,7 @@ async def spooled(
 ) -> SpooledBody:
     body = await spools.begin(user, None, form)
     for begin in range(0, len(data), 50_000):
-        await body.add(data[begin : begin + 50_000])
+        await body.append_bytes(data[begin : begin + 50_000])
     await body.complete()
     return body
 

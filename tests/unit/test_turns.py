@@ -57,7 +57,7 @@ def test_turns_are_those_of_what_conflicts_with_nothing_before(
         if isinstance(step, tuple):
             op, user = step
             waiting[offset] = replace(op, user=user)
-            turns.add(offset, waiting[offset])
+            turns.queue_operation(offset, waiting[offset])
         elif waiting:  # any of them goes, though mostly it will be one whose turn it is
             gone = [*in_turn(waiting), *waiting][step % (2 * len(waiting)) % len(waiting)]
             turns.leave(gone, waiting.pop(gone))
@@ -76,7 +76,7 @@ def test_work_for_an_operation_does_not_grow_with_how_many_wait(
     def run_a_few(waiting: int) -> int:
         schedule = Schedule("a", Progress(), 0, BatchLimits(operations_max=8))
         for offset in range(waiting):
-            schedule.add(offset, kind(f"r{offset}", f"t{offset % tables}"))
+            schedule.enter_operation(offset, kind(f"r{offset}", f"t{offset % tables}"))
 
         def run(rounds: int) -> None:
             for _ in range(rounds):

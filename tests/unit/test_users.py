@@ -234,7 +234,7 @@ class Jobs:
     async def submitter(self, token: str, session_id: str = "") -> tuple[str, Rights | None]:
         return self.by
 
-    def standing(self, token: str) -> Any:
+    def authorization_of(self, token: str) -> Any:
         return "standing"
 
 
@@ -257,7 +257,7 @@ async def test_job_has_the_rights_of_who_submitted_it(
             await admission.admit(headers)
     else:
         by = await admission.admit(headers)
-        assert (by.rights, by.standing) == (found, "standing")
+        assert (by.rights, by.authorization) == (found, "standing")
 
 
 # -- the audit log -------------------------------------------------------------------------------

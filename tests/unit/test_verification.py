@@ -213,7 +213,7 @@ async def test_tables_are_read_for_the_newest_marker_alone() -> None:
     core, store = cluster.core(), MemoryKeyValueStore()
     verifier = Verifier(core, ForeignWatch(core, store, OnForeignWrite.IGNORE))
     for offset in (5, 6):
-        verifier.read(offset, Verify("a"))
+        verifier.handle_verify_record(offset, Verify("a"))
         await verifier.at(offset)
         await asyncio.sleep(0)
     assert cluster.reading == ["s", "s"]

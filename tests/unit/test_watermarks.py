@@ -17,9 +17,9 @@ async def test_lag_is_what_waits_however_far_back_the_cursor_stands() -> None:
     schedule = Schedule("a", Progress(), 0, BatchLimits())
     marks = Watermarks(schedule, News())
     long = replace(ddl("made", "a"), kind=Kind.CREATE_TABLE_AS, named=True)
-    schedule.add(0, long)
+    schedule.enter_operation(0, long)
     for offset in range(1, 5):
-        schedule.add(offset, insert(f"i{offset}", f"t{offset}"))
+        schedule.enter_operation(offset, insert(f"i{offset}", f"t{offset}"))
     schedule.passed(5)
     assert marks.lag == 5  # the one that is passed over is none
     marks.log_ends(9)

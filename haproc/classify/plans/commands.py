@@ -59,7 +59,7 @@ def save(message: Any, found: PlanFindings) -> PlanReading:
     """Return the reading of ``df.write``; that of a query if it writes nothing (``noop``)."""
     expressions.check(message, found)
     if message.WhichOneof("save_type") != "table":
-        return _save_elsewhere(message, found)
+        return _save_without_table(message, found)
     if message.source and message.source.lower() not in FILE_SOURCES:
         raise parsing.refused_source(message.source, "a table of")
     if message.mode not in _SAVE:
@@ -125,7 +125,7 @@ def _take_options(options: Any, mode: Mode, found: PlanFindings) -> None:
             check_write_option(name)
 
 
-def _save_elsewhere(message: Any, found: PlanFindings) -> PlanReading:
+def _save_without_table(message: Any, found: PlanFindings) -> PlanReading:
     """Return the reading of ``save()`` to nowhere; refuse a path, or another system as target."""
     path = message.path if message.WhichOneof("save_type") == "path" else ""
     path = path or next((v for key, v in message.options.items() if locates(key)), "")

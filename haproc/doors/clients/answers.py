@@ -90,7 +90,7 @@ class Answers:
         """Return a chunk's bytes, for a link; raises RequestError."""
         if not 0 <= index < len(execution.kept.chunks):
             raise refused(ErrorClass.STATEMENT_UNKNOWN, "this link is not valid")
-        data = await self._registry.store.read(execution.kept, index)
+        data = await self._registry.store.read_stored_chunk(execution.kept, index)
         self._registry.delivered(execution, index)
         return data
 
@@ -113,7 +113,7 @@ class Answers:
             head["next_chunk_internal_link"] = (
                 f"{STATEMENTS_PATH}/{execution.id}/result/chunks/{index + 1}"
             )
-        data = await self._registry.store.read(execution.kept, index)
+        data = await self._registry.store.read_stored_chunk(execution.kept, index)
         self._registry.delivered(execution, index)
         if execution.delivery.format is Format.JSON_ARRAY:
             return _dumps(head)[:-1] + b',"data_array":' + data + b"}"

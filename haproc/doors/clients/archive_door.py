@@ -50,7 +50,7 @@ def keep(app: web.Application, config: Config, service: ArchiveService) -> None:
         rows = reading.whole_number(request.query.get("rows", str(ROWS_MAX)), "rows")
         if not 1 <= rows <= ROWS_MAX:
             raise refused(ErrorClass.BAD_REQUEST, f"rows must be 1 to {ROWS_MAX}")
-        request[HELD].add(2 * BYTES_MAX)
+        request[HELD].reserve_bytes(2 * BYTES_MAX)
         page = await service.page(start, rows)
         headers = {
             START: str(page.start),

@@ -80,7 +80,7 @@ class JobDoor:
         if key is not None:
             reading.check_identifier(key, IDEMPOTENCY_KEY)
         by = request[ADMITTED]
-        if by.issued and by.standing is not None:
+        if by.issued and by.authorization is not None:
             # Otherwise its rights would outlive the provider's grant for ever, from job to job.
             raise refused(
                 ErrorClass.FORBIDDEN,
@@ -108,7 +108,7 @@ class JobDoor:
                 most = BODY_BYTES_MAX if part.name == REQUEST_PART else left
                 data = bytearray()
                 while piece := await part.read_chunk():
-                    request[HELD].add(len(piece))
+                    request[HELD].reserve_bytes(len(piece))
                     data += piece
                     if len(data) > most:
                         raise too_large()

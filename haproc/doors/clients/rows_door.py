@@ -116,7 +116,7 @@ class RowsDoor:
             age_s=age_s,
             arrived_s=request[ARRIVED],
             rights=request[ADMITTED].rights,
-            standing=request[ADMITTED].standing,
+            authorization=request[ADMITTED].authorization,
         )
 
     async def _body(self, request: web.Request, form: Form) -> tuple[bytes | SpooledBody, str]:
@@ -135,15 +135,15 @@ class RowsDoor:
                 return data, await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
             return await self._spooled(request, form, data)
         held = request[HELD]
-        held.add(2 * WRITE_BYTES)
+        held.reserve_bytes(2 * WRITE_BYTES)
         body = await self._spools.begin(request[USER], length, form)
         held.keep(body.release)
-        await stream_body(request, body.add)
+        await stream_body(request, body.append_bytes)
         digest = await body.complete()
         if not arrow:
-            held.add(min(2 * RECORD_BYTES_MAX, UNPACKED_MAX * body.size))
+            held.reserve_bytes(min(2 * RECORD_BYTES_MAX, UNPACKED_MAX * body.size))
         elif body.size <= bytes_max:
-            held.add(body.size)
+            held.reserve_bytes(body.size)
         return body, digest
 
     async def _spooled(
@@ -152,7 +152,7 @@ class RowsDoor:
         """Write a short body to disk that is long after unpacking."""
         body = await self._spools.begin(request[USER], len(data), form)
         request[HELD].keep(body.release)
-        await body.add(data)
+        await body.append_bytes(data)
         return body, await body.complete()
 
 

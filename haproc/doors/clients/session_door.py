@@ -60,7 +60,7 @@ class SessionDoor:
         session_id = reading.check_identifier(request.match_info["session_id"], "the session's id")
         check_json(request)
         body = await read_body(request, self._config.limits.statement_body_bytes_max)
-        opening = await self._texts.run(request[USER], len(body), read_opening, body)
+        opening = await self._texts.work_on_text(request[USER], len(body), read_opening, body)
         async with self._request_admission.permit(request[USER]):
             opened = await self._service.open_session(
                 session_id,

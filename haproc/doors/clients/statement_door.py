@@ -156,9 +156,9 @@ class StatementDoor:
             headers=headers,
             reads=self._config.reads,
         )
-        wanted = await self._texts.run(request[USER], len(body), read, body)
+        wanted = await self._texts.work_on_text(request[USER], len(body), read, body)
         by = request[ADMITTED]
-        made = replace(wanted.request, rights=by.rights, standing=by.standing)
+        made = replace(wanted.request, rights=by.rights, authorization=by.authorization)
         return replace(wanted, request=made)
 
     def _find(self, request: web.Request) -> Execution:

@@ -61,7 +61,7 @@ class Call:
     - ``metadata``: the request's metadata texts, by name;
     - ``held`` counts the request's bytes in memory;
     - ``arrived_s``: the loop's time at which the call came, before its user was known;
-    - ``standing``: an authorization that may end before the call does; None for a user's own.
+    - ``authorization``: an authorization that may end before the call does; None for a user's own.
     """
 
     rpc: str
@@ -71,7 +71,7 @@ class Call:
     held: Held
     arrived_s: float
     rights: Rights = UNBOUNDED
-    standing: Authorization | None = None
+    authorization: Authorization | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +183,14 @@ class Boundary:
         call = f"pyspark.{shown.rpc}" if shown.rpc in _RUNNING else ""
         received = tracing.received(shown.metadata, call)
         with self._request_admission.answering(user) as held, received:
-            held.add(shown.size)
+            held.reserve_bytes(shown.size)
             names = Names(session_id, self._server_id(Key(user, session_id)))
             if shown.observed not in ("", names.server_id):
                 raise invalid_handle(
                     "SESSION_CHANGED", "the session that the client has seen is another server's"
                 )
             by = shown.by
-            of_user = (by.rights, by.standing)
+            of_user = (by.rights, by.authorization)
             yield Call(shown.rpc, user, names, shown.metadata, held, shown.arrived_s, *of_user)
 
     async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:

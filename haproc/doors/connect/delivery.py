@@ -121,7 +121,7 @@ class Deliveries:
         """The number of operations that run, or that their clients have not released yet."""
         return len(self._operations)
 
-    async def run(
+    async def deliver_responses(
         self, key: Key, request: bytes, source: Source, *, names: bytes = b""
     ) -> AsyncGenerator[bytes, None]:
         """Run an ExecutePlanRequest; yield its responses, each with an id.
@@ -266,7 +266,7 @@ class Deliveries:
 
     def _when_ended(self, operation: ConnectOperation) -> None:
         """Forget a run whose cluster went away: its client repeats the request anywhere."""
-        if operation.error is not None and _goes_elsewhere(operation.error):
+        if operation.error is not None and _client_repeats(operation.error):
             self._forget(operation)
             operation.close_unread()
 
@@ -439,7 +439,7 @@ class Deliveries:
         task.add_done_callback(self._background.discard)
 
 
-def _goes_elsewhere(error: Exception) -> bool:
+def _client_repeats(error: Exception) -> bool:
     """True if a client that receives this error repeats the request, here or elsewhere."""
     if isinstance(error, RequestError):
         return error.kind is FailureKind.AVAILABILITY

@@ -36,7 +36,7 @@ class RowDigest:
         self._types: tuple[str, ...] | None = None
         self._columns: list[_Column] = []
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add a batch's rows; costs about 0.6 ms a MiB.
 
         Raises UnknownTypeError, and ValueError for a batch with other columns than the first one.
@@ -49,7 +49,7 @@ class RowDigest:
             raise ValueError("a result whose columns change is none")
         self.rows += batch.num_rows
         for column, values in zip(self._columns, with_numbers(batch).columns, strict=True):
-            column.add(values)
+            column.add_values(values)
 
     def digest(self) -> bytes:
         """Return the digest of the rows so far; the same for all results without rows."""
@@ -72,7 +72,7 @@ class _Column:
         self._values = hashlib.sha256()
         self._inside = [_Column(each) for each in _inside(self._kind)]
 
-    def add(self, values: Any) -> None:
+    def add_values(self, values: Any) -> None:
         array = _plain_values(values)
         first, self._rows = self._rows, self._rows + len(array)
         if types.is_null(self._kind):
@@ -85,9 +85,9 @@ class _Column:
             return
         if types.is_struct(self._kind):
             for index, column in enumerate(self._inside):
-                column.add(array.field(index))
+                column.add_values(array.field(index))
         elif types.is_fixed_size_list(self._kind):
-            self._inside[0].add(array.flatten())
+            self._inside[0].add_values(array.flatten())
         elif self._inside:
             self._add_lists(array)
         elif types.is_boolean(self._kind):
@@ -103,7 +103,7 @@ class _Column:
         begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
         inside = (array.keys, array.items) if types.is_map(self._kind) else (array.values,)
         for column, values in zip(self._inside, inside, strict=True):
-            column.add(values.slice(begin, count))
+            column.add_values(values.slice(begin, count))
 
     def _add_texts(self, array: Any) -> None:
         large = types.is_large_string(array.type) or types.is_large_binary(array.type)

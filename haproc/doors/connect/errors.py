@@ -164,10 +164,12 @@ def call_end(
     parameters = dict(error.details.parameters)
     if error.hint:
         parameters |= {"hint": error.hint, "outcome": error.outcome.value}
-    said = json.dumps(parameters)
+    parameters_json = json.dumps(parameters)
     named = {
         "errorClass": error.error_class,
-        "messageParameters": said if len(said) <= _PARAMETERS_BYTES_MAX else "{}",
+        "messageParameters": parameters_json
+        if len(parameters_json) <= _PARAMETERS_BYTES_MAX
+        else "{}",
     }
     enriched = _enriched(error, message, classes, parameters) if error_id and error.details else b""
     info = error_details_pb2.ErrorInfo(

@@ -134,7 +134,7 @@ class Executing:
         """Return the options in force, by name."""
         return options.in_force(dict(session.options), metadata, self._defaults)
 
-    async def run(
+    async def execute_plan(
         self, call: Call, operation_id: str, request: bytes, age_s: float = 0.0
     ) -> AsyncGenerator[bytes, None]:
         """Yield the responses to an ExecutePlanRequest as they are made.
@@ -151,7 +151,7 @@ class Executing:
         if (change := _change_in(plan_request.statement)) is not None:
             rows = await self._change_options(call, session, change)
             if change.key:
-                for response in _told(plan_request, [messages.settings_rows(rows)]):
+                for response in _ring_responses(plan_request, [messages.settings_rows(rows)]):
                     yield response
                 return
         wanted = self._request(call, session, operation_id, plan_request.statement, age_s)
@@ -327,7 +327,7 @@ class Executing:
             age_s=age_s,
             arrived_s=call.arrived_s,  # adopting the session may have taken long since
             rights=call.rights,
-            standing=call.standing,
+            authorization=call.authorization,
         )
 
     async def _opened(self, packed: bytes) -> tuple[bytes, Any, PlanReading]:
@@ -353,7 +353,7 @@ class Executing:
         read = ReadPlan(messages.as_command(plan), reading) if given is None else None
         if given is not None:
             size = len(text) + len(given.json)
-            text = await self._texts.run(call.user, size, bound, text, given)
+            text = await self._texts.work_on_text(call.user, size, bound, text, given)
             plan = messages.with_text(plan, text)
             packed = plan.SerializeToString(deterministic=True)
             request = replaced_plan(request, packed)
@@ -418,13 +418,13 @@ def _change_in(statement: Sent) -> options.OptionChange | None:
 
 async def _answered(plan_request: PlanRequest, answer: Answer) -> AsyncGenerator[bytes, None]:
     """Yield the ring's responses: the rows of a root, a relation for a SQL command."""
-    for response in _told(plan_request, [chunk async for chunk in answer.result]):
+    for response in _ring_responses(plan_request, [chunk async for chunk in answer.result]):
         yield response
     if answer.observed:
         yield messages.observed(answer.observed)
 
 
-def _told(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
+def _ring_responses(plan_request: PlanRequest, chunks: Sequence[Chunk]) -> Iterator[bytes]:
     data = [chunk.data for chunk in chunks]
     if plan_request.is_root:
         yield messages.schema(data)

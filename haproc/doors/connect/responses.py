@@ -388,7 +388,7 @@ class Following:
 
     def _add(self, batch: pa.RecordBatch) -> None:
         assert self._digest is not None
-        self._digest.add(batch)
+        self._digest.add_batch(batch)
 
 
 def _joined(chunks: list[memoryview]) -> Any:

@@ -30,7 +30,7 @@ from haproc.engine.confs import POOL
 from haproc.engine.rewriting import to_client, with_operation
 from haproc.failure import ErrorClass, refused
 from haproc.route.offload import Texts, plan_work
-from haproc.sessions.client import ClientSession, ToldSettings
+from haproc.sessions.client import ClientSession, KnownSettings
 from haproc.sessions.durable import PIECE_BYTES_MAX
 from haproc.sessions.journal import ArtifactEntry, ConfEntry
 from haproc.statements.registry import Registry
@@ -101,7 +101,9 @@ class ConnectService:
             request = with_operation(request, operation_id)
         key, names = _key(call, operation_id), to_client("ExecutePlan", call.names, operation_id)
         source = self._source(call, operation_id, resent=self.deliveries.was_sought(key))
-        async with aclosing(self.deliveries.run(key, request, source, names=names)) as responses:
+        async with aclosing(
+            self.deliveries.deliver_responses(key, request, source, names=names)
+        ) as responses:
             async for response in responses:
                 yield response
 
@@ -117,7 +119,7 @@ class ConnectService:
 
     def _source(self, call: Call, operation_id: str, *, resent: bool) -> Source:
         age_s = max(options.age_s(call.metadata), RESENT_S if resent else 0.0)
-        return lambda request: self._executing.run(call, operation_id, request, age_s)
+        return lambda request: self._executing.execute_plan(call, operation_id, request, age_s)
 
     async def release_execute(self, call: Call, request: bytes) -> bytes:
         """Forget the responses that the client has read."""
@@ -211,7 +213,7 @@ class ConnectService:
         if is_short and operation.WhichOneof("op_type") != "get_all":
             if len(session.known_settings) >= SETTINGS_KEPT_MAX:
                 session.known_settings.clear()
-            session.known_settings[request] = ToldSettings(response, epoch, still)
+            session.known_settings[request] = KnownSettings(response, epoch, still)
         return response
 
     async def _set(
@@ -258,7 +260,7 @@ class ConnectService:
                     f"the files have more than {self._settings.artifacts_bytes_max} bytes",
                     "add them in several calls, or raise connect.artifacts_bytes_max",
                 )
-            call.held.add(len(request))
+            call.held.reserve_bytes(len(request))
             requests.append(request)
         files = messages.files_of(requests, allow_jars=self._settings.allow_jars)
         session = await self._session(call)

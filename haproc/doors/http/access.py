@@ -40,14 +40,14 @@ _PEERS: Final = "only HAProcs ask this, under the ring's secret"
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """An admitted user. ``standing``: the authorization of a job, if the request is a job's.
+    """An admitted user. ``authorization``: the authorization of a job, if the request is a job's.
 
     ``issued``: the rights came with the token of a provider, so they cannot be found by name.
     """
 
     user: str
     rights: Rights = UNBOUNDED
-    standing: Authorization | None = None
+    authorization: Authorization | None = None
     issued: bool = False
 
 
@@ -95,7 +95,7 @@ class JobTokens(Protocol):
         """
         ...
 
-    def standing(self, token: str) -> Authorization:
+    def authorization_of(self, token: str) -> Authorization:
         """Return the authorization that this token gives."""
         ...
 
@@ -148,27 +148,29 @@ class Admission:
 
     async def _of_job(self, jobs: JobTokens, token: str, session_id: str) -> Admitted:
         name, issued = await jobs.submitter(token, session_id)
-        standing = jobs.standing(token)
+        authorization = jobs.authorization_of(token)
         if issued is not None:
-            return self._issued(name, issued, standing)
+            return self._issued(name, issued, authorization)
         if self.anonymous:
-            return Admitted(name, standing=standing)
+            return Admitted(name, authorization=authorization)
         if (user := self.users.named(name)) is None:
             raise refused(
                 ErrorClass.UNAUTHENTICATED,
                 f"{name!r}, who submitted this job, is no user of the ring any more",
                 "have another user submit it",
             )
-        return Admitted(name, user.rights, standing)
+        return Admitted(name, user.rights, authorization)
 
-    def _issued(self, name: str, rights: Rights, standing: Authorization | None = None) -> Admitted:
+    def _issued(
+        self, name: str, rights: Rights, authorization: Authorization | None = None
+    ) -> Admitted:
         if self.users.named(name) is not None:
             raise refused(
                 ErrorClass.UNAUTHENTICATED,
                 f"the provider's user {name!r} has the name of a user of the configuration",
                 "name the user of the configuration otherwise, or use that user's token",
             )
-        return Admitted(name, rights, standing, issued=True)
+        return Admitted(name, rights, authorization, issued=True)
 
     @property
     def _needed(self) -> str:

@@ -59,7 +59,7 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
         length = None  # it is the packed length
     held = request.get(HELD)
     if held is not None and length is not None:
-        held.add(length)
+        held.reserve_bytes(length)
     content = request.content
     if not is_packed(request) and content.is_eof() and content.total_bytes <= bytes_max:
         return await content.read()
@@ -71,7 +71,7 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
             if size > bytes_max:
                 raise _too_large(bytes_max)
             if held is not None and length is None:
-                held.add(len(part))
+                held.reserve_bytes(len(part))
             parts.append(part)
     return b"".join(parts)
 

@@ -12,7 +12,7 @@ So one of these statuses is sent only if a repetition does no harm: nothing was 
 repeated request is recognised (it has the client's own id, or doing it twice is the same as once).
 
 If a write's outcome is unknown and its repetition could not be recognised, the answer is
-`SETTLED_ELSEWHERE`. No client repeats this status. The message has only HAProc's own words, and the
+`OUTCOME_UNKNOWN`. No client repeats this status. The message has only HAProc's own words, and the
 id with which to ask for the outcome.
 """
 
@@ -25,7 +25,7 @@ from typing import Final
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
 STATEMENTS_PATH: Final = "/api/2.0/sql/statements"
-SETTLED_ELSEWHERE: Final = 424
+OUTCOME_UNKNOWN: Final = 424
 _STATUS_OF_CLASS: Final[Mapping[str, int]] = {
     ErrorClass.UNAUTHENTICATED: 401,
     ErrorClass.FORBIDDEN: 403,
@@ -65,7 +65,7 @@ CODE_OF_STATUS: Final = {
     415: "UNSUPPORTED_MEDIA_TYPE",
     417: "EXPECTATION_FAILED",
     422: "BAD_REQUEST",
-    SETTLED_ELSEWHERE: "OUTCOME_UNKNOWN",
+    OUTCOME_UNKNOWN: "OUTCOME_UNKNOWN",
     429: "REQUEST_LIMIT_EXCEEDED",
     503: "TEMPORARILY_UNAVAILABLE",
 }
@@ -86,7 +86,7 @@ def status_of(error: RequestError, requested: RequestedStatement | None = None) 
     ``requested``: the statement or rows. All other requests may be repeated.
     """
     if error.outcome is WriteOutcome.UNKNOWN and requested is not None and not requested.own_id:
-        return SETTLED_ELSEWHERE
+        return OUTCOME_UNKNOWN
     return _STATUS_OF_CLASS.get(error.error_class, _STATUS_OF_KIND[error.kind])
 
 
@@ -96,7 +96,7 @@ def in_our_words(error: RequestError, requested: RequestedStatement | None) -> R
     databricks-sdk searches the message for words of its own servers: so it must not contain Spark's
     text if a repetition does harm.
     """
-    if requested is None or status_of(error, requested) != SETTLED_ELSEWHERE:
+    if requested is None or status_of(error, requested) != OUTCOME_UNKNOWN:
         return error
     return RequestError(
         error.kind,

@@ -208,7 +208,7 @@ class ForwardedDoor:
         """Run a query and send its result as pieces."""
         check_json(request)
         body = await read_body(request, self._bytes_max)
-        wanted, needed = await self._texts.run("", len(body), read_query, body)
+        wanted, needed = await self._texts.work_on_text("", len(body), read_query, body)
         # The peer holds a permit for it meanwhile, and can ask other HAProcs: so it need not wait.
         async with self._request_admission.permit(wanted.user, waits=False):
             answer = await self._service.query_for_peer(wanted, needed)

@@ -61,7 +61,7 @@ class OperatorService(Protocol):
         """Begin a backup."""
         ...
 
-    def backup_standing(self) -> Mapping[str, Json]:
+    def backup_status(self) -> Mapping[str, Json]:
         """Return the progress of the newest backup."""
         ...
 
@@ -95,7 +95,7 @@ class QueueDoor:
             web.post("/ha/v1/rebuild", self.rebuild),
             web.post("/ha/v1/rebuild/withdraw", self.withdraw),
             web.post("/ha/v1/backup", self.backup),
-            web.get("/ha/v1/backup", self.backup_standing, allow_head=False),
+            web.get("/ha/v1/backup", self.backup_status, allow_head=False),
             web.post("/ha/v1/restore", self.restore),
             web.post("/ha/v1/repair", self.repair),
         ]
@@ -150,9 +150,9 @@ class QueueDoor:
         cluster, destination = await _texts(request, "cluster", "destination")
         return json_response(dict(self._service.backup(cluster, destination)))
 
-    async def backup_standing(self, request: web.Request) -> web.Response:
+    async def backup_status(self, request: web.Request) -> web.Response:
         """Return the progress of the newest backup."""
-        return json_response(dict(self._service.backup_standing()))
+        return json_response(dict(self._service.backup_status()))
 
     async def restore(self, request: web.Request) -> web.Response:
         """Restore the cluster from a backup."""

@@ -111,7 +111,7 @@ class DrainService(Protocol):
         """Serve clients again."""
         ...
 
-    def standing(self) -> Mapping[str, Json]:
+    def drain_status(self) -> Mapping[str, Json]:
         """Return the progress of the drain."""
         ...
 
@@ -125,14 +125,14 @@ class DrainDoor:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
-            web.get("/ha/v1/drain", self.standing, allow_head=False),
+            web.get("/ha/v1/drain", self.drain_status, allow_head=False),
             web.post("/ha/v1/drain", self.drain),
             web.post("/ha/v1/undrain", self.undrain),
         ]
 
-    async def standing(self, request: web.Request) -> web.Response:
+    async def drain_status(self, request: web.Request) -> web.Response:
         """Return the drain's progress, and the work that clients still have here."""
-        return json_response(dict(self._service.standing()))
+        return json_response(dict(self._service.drain_status()))
 
     async def drain(self, request: web.Request) -> web.Response:
         """Drain the cluster."""

@@ -104,7 +104,7 @@ class Broadcaster:
         self._viewers[viewer] = None
         self._changed.set()
         if self._task is None and not self._closed:
-            self._task = asyncio.create_task(self._tell())
+            self._task = asyncio.create_task(self._send_snapshots())
         try:
             yield viewer
         finally:
@@ -118,18 +118,18 @@ class Broadcaster:
         """Note that a state changed, to be sent at once."""
         self._changed.set()
 
-    async def _tell(self) -> None:
+    async def _send_snapshots(self) -> None:
         try:
             while self._viewers:
                 self._changed.clear()
                 public, more = await self._source.snapshot()
-                told = dict[bool | None, bytes]()
+                by_role = dict[bool | None, bytes]()
                 for viewer in self._viewers:
                     operator = viewer.operator
-                    if operator not in told:
+                    if operator not in by_role:
                         shown = {**public, **(more if operator else {}), "operator": operator}
-                        told[operator] = event_of("snapshot", shown)
-                    viewer.give(told[operator])
+                        by_role[operator] = event_of("snapshot", shown)
+                    viewer.give(by_role[operator])
                 await asyncio.sleep(PAUSE_S)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), self._interval_s - PAUSE_S)

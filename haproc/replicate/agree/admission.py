@@ -63,7 +63,7 @@ class Admission:
         if isinstance(message, Roster):
             self._enrol(Enrolled(offset, message.members))
 
-    def heard(self, offset: int, message: Roster) -> None:
+    def follow(self, offset: int, message: Roster) -> None:
         """Follow a record; a repeated one changes nothing."""
         before = self._core.members.enrolled
         after = enrolled_after(before, offset, message)
@@ -84,7 +84,7 @@ class Admission:
             self._on_wanted_copy()
         self._on_members(members)
 
-    async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
+    async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
         """Wait until the log is read up to an offset; False if the time is over before that."""
         core = self._core
         with suppress(TimeoutError):
@@ -124,7 +124,7 @@ class Admission:
                 raise _refused(f"a ring has {CLUSTERS_MAX} clusters at most")
             await self._no_strangers(name)
             after = members if known is not None else (*members, member)
-            await self._say(Roster(Change.JOIN, name, after, base.offset, self._core.me))
+            await self._append(Roster(Change.JOIN, name, after, base.offset, self._core.me))
         raise _refused("others change the members at the same time", "try again")
 
     async def leave(self, name: str) -> Mapping[str, Json]:
@@ -139,7 +139,7 @@ class Admission:
                 raise _refused(f"the ring has no cluster {name}")
             if not after:
                 raise _refused(f"cluster {name} is the only one")
-            await self._say(Roster(Change.LEAVE, name, after, base.offset, self._core.me))
+            await self._append(Roster(Change.LEAVE, name, after, base.offset, self._core.me))
         raise _refused("others change the members at the same time", "try again")
 
     def _changed(self, name: str) -> Mapping[str, Json]:
@@ -147,8 +147,8 @@ class Admission:
 
     def _members(self) -> tuple[Member, ...]:
         core = self._core
-        said = core.members.enrolled.members
-        return core.identity.founders if said is None else said
+        members = core.members.enrolled.members
+        return core.identity.founders if members is None else members
 
     async def _up_to_date(self) -> None:
         """Wait until the members are known as the log has them now; raises RequestError."""
@@ -163,7 +163,7 @@ class Admission:
                 end = await core.log.end()
         except (LogError, TimeoutError) as error:
             raise _unavailable(error) from error
-        if not await self.heard_up_to(end, core.timeouts.append_s):
+        if not await self.wait_read_to(end, core.timeouts.append_s):
             raise _refused(f"cluster {core.me} has not read the log to its end", "try again")
 
     async def _strangers(self) -> frozenset[str]:
@@ -186,14 +186,14 @@ class Admission:
                 "name them in it, or remove them with haproc cluster remove",
             )
 
-    async def _say(self, roster: Roster) -> None:
+    async def _append(self, roster: Roster) -> None:
         """Append a record and wait until it is read; the caller checks if it counts."""
         core = self._core
         try:
             offset = await core.own_log.append_once(roster)
         except (LogError, TimeoutError) as error:
             raise _unavailable(error) from error
-        if not await self.heard_up_to(offset + 1, core.timeouts.append_s):
+        if not await self.wait_read_to(offset + 1, core.timeouts.append_s):
             raise _unavailable(TimeoutError())
 
 

@@ -235,8 +235,8 @@ class Assurance:
                 known = self._reported.get(peer)
                 seen = known.seen if known is not None else ""
                 try:
-                    told = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-                    self._reported[peer] = told
+                    answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
+                    self._reported[peer] = answer
                 except PeerUnavailableError:
                     await asyncio.sleep(self._interval_s)
                     continue
@@ -275,7 +275,7 @@ class Assurance:
         if core.condition.out_of_service:
             why = f"this cluster is {core.condition.state.value} meanwhile"
         elif judged.fulfilled:
-            why = "the log does not answer, so the others may be there and only not be heard here"
+            why = "the log does not answer: the others may run, but their reports do not arrive"
         elif judged.possible:
             why = f"{_names(wait.waiting_for)} did not apply it in time"
         else:
@@ -350,7 +350,7 @@ async def _over_at(core: Core, peer: str, offset: int) -> None:
     seen = ""
     with suppress(PeerUnavailableError):
         while True:
-            told = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-            if told.state not in SERVING or told.applied(offset):
+            answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
+            if answer.state not in SERVING or answer.applied(offset):
                 return
-            seen = told.seen
+            seen = answer.seen

@@ -15,7 +15,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TableState
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence, Undecided
-from haproc.replicate.agree.findings import Finding, Findings, compare, is_odd, listed_names, tied
+from haproc.replicate.agree.findings import Finding, Findings, compare, is_wrong, listed_names, tied
 from haproc.replicate.agree.foreign_watch import ForeignWatch, plain, settled_by
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
@@ -56,7 +56,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _ClusterState:
     """A cluster's state, its reason, and the foreign commits in its tables."""
 
     applying: bool
@@ -93,7 +93,7 @@ class Verifier:
 
     # -- records of the log ----------------------------------------------------------------
 
-    def read(self, offset: int, message: Verify | Checksums) -> None:
+    def handle_verify_record(self, offset: int, message: Verify | Checksums) -> None:
         """Process a record; a repeated one changes nothing."""
         if isinstance(message, Verify):
             self._markers.setdefault(offset, _Marker(message.by, message.trusted))
@@ -142,9 +142,11 @@ class Verifier:
         try:
             states = await self._survey()
         except EngineError as error:
-            told = f"the tables cannot be listed: {error.message}"
+            error_text = f"the tables cannot be listed: {error.message}"
             core.tasks.spawn(
-                self._tell(Checksums(offset, core.me, core.own_log.epoch, {}, marked, told))
+                self._append_checksums(
+                    Checksums(offset, core.me, core.own_log.epoch, {}, marked, error_text)
+                )
             )
             return
         core.schedule.hold(held=True)
@@ -183,7 +185,7 @@ class Verifier:
         finally:
             core.schedule.hold(held=False)
             core.news.changed()
-        await self._tell(Checksums(offset, core.me, core.own_log.epoch, tables, marked))
+        await self._append_checksums(Checksums(offset, core.me, core.own_log.epoch, tables, marked))
 
     async def _checksum(self, state: TableState) -> str:
         """Return a table's checksum; empty if it cannot be read."""
@@ -200,7 +202,7 @@ class Verifier:
             await asyncio.sleep(core.timeouts.retry_first_s)
         return ""
 
-    async def _tell(self, checksums: Checksums) -> None:
+    async def _append_checksums(self, checksums: Checksums) -> None:
         await self._core.own_log.append(checksums)
 
     # -- judging ---------------------------------------------------------------------------
@@ -229,16 +231,16 @@ class Verifier:
         missing = [n for n in self._core.members.order if n not in marker.records]
         return [name for name in missing if (await self._status(name)).applying]
 
-    async def _status(self, name: str) -> _Standing:
+    async def _status(self, name: str) -> _ClusterState:
         core = self._core
         if name == core.me:
             now = core.condition
-            return _Standing(now.applying, now.state.value, now.reason, self._foreign.json())
+            return _ClusterState(now.applying, now.state.value, now.reason, self._foreign.json())
         try:
-            told = await core.peers.status(name, core.timeouts.peer_s)
+            status = await core.peers.status(name, core.timeouts.peer_s)
         except PeerUnavailableError as error:
-            return _Standing(False, "-", f"no answer: {error}")
-        return _Standing(told.applying, told.state.value, told.reason, told.foreign)
+            return _ClusterState(False, "-", f"no answer: {error}")
+        return _ClusterState(status.applying, status.state.value, status.reason, status.foreign)
 
     def _findings(self, offset: int) -> Findings:
         marker = self._markers[offset]
@@ -254,8 +256,12 @@ class Verifier:
             names = listed_names(findings.different(core.me))
             core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=names))
         if findings.tied:
-            what = "; ".join(_told(table, findings.differing[table]) for table in findings.tied)
-            logger.error("offset %d: clusters differ, nothing says who is wrong: %s", offset, what)
+            what = "; ".join(
+                _difference_text(table, findings.differing[table]) for table in findings.tied
+            )
+            logger.error(
+                "offset %d: clusters differ, nothing shows which is wrong: %s", offset, what
+            )
             brief = what if what == shortened(what) else listed_names(findings.tied)
             core.undecided(Undecided(offset, Cause.TABLES, brief))
         elif mine in (Finding.EQUAL, Finding.DIFFERENT):
@@ -302,7 +308,7 @@ class Verifier:
         }
 
 
-def _told(table: str, held: Mapping[str, str]) -> str:
+def _difference_text(table: str, held: Mapping[str, str]) -> str:
     return f"{table}: " + ", ".join(f"{name} has {what}" for name, what in held.items())
 
 
@@ -408,7 +414,7 @@ class Comparison:
         core.notes.judged(offset)
         if offset < core.watermarks.verified_below:
             pass  # the tables were found equal after it
-        elif is_odd(core.me, words, absent):
+        elif is_wrong(core.me, words, absent):
             logger.error("offset %d: outcomes differ: %s; this cluster is wrong", offset, words)
             core.diverge(Divergence(offset, Cause.OUTCOME))
         elif tied(words, absent):
@@ -420,16 +426,16 @@ class Comparison:
     async def _outcome_of(self, peer: str, offset: int, facts: Facts) -> str | None:
         """Return a peer's outcome; None if it is not known yet, empty if the peer skipped it."""
         try:
-            told = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
+            outcome = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
-        if told.assumed and facts.unmarked:
+        if outcome.assumed and facts.unmarked:
             return None  # not proven: DDL that was in doubt may have failed ("already exists")
-        match told.status:
+        match outcome.status:
             case OutcomeStatus.APPLIED.value:
                 return OutcomeStatus.APPLIED.value
             case OutcomeStatus.FAILED.value:
-                return _word(told.error_class, told.sqlstate)
+                return _word(outcome.error_class, outcome.sqlstate)
             case OutcomeStatus.SKIPPED.value:
                 return ""
             case _:

@@ -61,7 +61,7 @@ class Donor:
         self._notes: dict[int, _Note] = {}
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
 
-    def read(self, offset: int, copy: Copy) -> bool:
+    def note_copy_as_donor(self, offset: int, copy: Copy) -> bool:
         """Note a record; True if this cluster is to take a snapshot there."""
         claims = self._core.log_state.claims
         void = claims.void(offset, copy.cluster, copy.epoch)  # of a process that was replaced
@@ -205,7 +205,9 @@ class Donor:
             case "read":
                 length = min(question.length, READ_BYTES_MAX)
                 place = _table(question, note).location
-                size, data = await copies.read(place, question.path, question.offset, length)
+                size, data = await copies.read_file_part(
+                    place, question.path, question.offset, length
+                )
                 return CopyAnswer("ok", size=size), data
             case "end":
                 self.forget(question.marker)

@@ -35,7 +35,7 @@ def right_of(votes: Iterable[str], absent: int) -> str | None:
     return word if alike or 2 * most > counts.total() + absent else None
 
 
-def is_odd(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
+def is_wrong(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
     """True if the outcomes prove that this cluster's is wrong; False if they prove nothing.
 
     ``outcomes``: each known outcome as a text, by cluster. ``absent``: as in `right_of`.
@@ -103,16 +103,16 @@ def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str 
     ``trusted``: the cluster with the right tables; empty: the majority has them.
     """
     names = list(ring)
-    told = {name: records[name] for name in names if name in records and not records[name].error}
-    voters = {name for name, record in told.items() if not record.marked}
-    if not voters and told.keys() == set(names):
-        voters = set(told)
+    reports = {name: records[name] for name in names if name in records and not records[name].error}
+    voters = {name for name, record in reports.items() if not record.marked}
+    if not voters and reports.keys() == set(names):
+        voters = set(reports)
     absent = len(set(names) - records.keys())
     tables: dict[str, dict[str, Finding]] = {}
     differing: dict[str, dict[str, str]] = {}
     tied: list[str] = []
-    for table in sorted({table for record in told.values() for table in record.tables}):
-        sums = {name: record.tables.get(table, ABSENT) for name, record in told.items()}
+    for table in sorted({table for record in reports.values() for table in record.tables}):
+        sums = {name: record.tables.get(table, ABSENT) for name, record in reports.items()}
         if trusted:
             right = sums.get(trusted) or None
         else:
@@ -123,7 +123,7 @@ def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str 
         if len({held for held in sums.values() if held}) > 1:
             differing[table] = {name: contents(held) for name, held in sums.items()}
             tied += [table] * (right is None)
-    clusters = {name: _cluster(name, names, told, voters, tables) for name in names}
+    clusters = {name: _cluster(name, names, reports, voters, tables) for name in names}
     return Findings(tables, clusters, differing, tuple(tied))
 
 
@@ -160,17 +160,17 @@ def _found(name: str, sums: Mapping[str, str], right: str | None) -> Finding:
 def _cluster(
     name: str,
     names: list[str],
-    told: Mapping[str, Checksums],
+    reports: Mapping[str, Checksums],
     voters: set[str],
     tables: Mapping[str, Mapping[str, Finding]],
 ) -> Finding:
-    if name not in told:
+    if name not in reports:
         return Finding.UNAVAILABLE
     found = {by[name] for by in tables.values()}
     for finding in (Finding.DIFFERENT, Finding.UNDECIDED):
         if finding in found:
             return finding
-    others = (voters if told[name].marked else told.keys()) - {name}
+    others = (voters if reports[name].marked else reports.keys()) - {name}
     compared = bool(others) or len(names) == 1
     return Finding.EQUAL if compared else Finding.UNDECIDED
 

@@ -22,8 +22,8 @@ from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.agree.under_way import CanTell, Interrupted, UnderWay
-from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, given_up_as, taken_back
+from haproc.replicate.agree.under_way import Interrupted, TablesShow, UnderWay
+from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, abandoned_class, taken_back
 from haproc.replicate.log_state.members import names_needed
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 REST_FACTOR: Final = 12
 """The longest pause after a failure vote, in units of `retry_max_s`. Each new attempt costs two
 records. Chosen: a minute."""
-WISH_S: Final = 30.0
+REVOKE_WAIT_S: Final = 30.0
 """The time after which a revocation is declined if not all members have voted. Chosen: longer than
 a cluster takes to stop a statement and to read the markers of its tables."""
 _MARKED: Final = frozenset(
@@ -88,11 +88,11 @@ class PoisonRejection:
         """
         core, position = self._core, self._low_at_start
         while position < end:
-            entries = await core.own_log.read(position)
+            entries = await core.own_log.read_log(position)
             if not entries:
                 break
             for entry in entries:
-                if entry.record.kind not in _HEARD:
+                if entry.record.kind not in _REPLAYED_KINDS:
                     continue
                 match from_record(entry.record):
                     case Claim() as claim:
@@ -100,7 +100,7 @@ class PoisonRejection:
                     case Roster() as roster:
                         self.members_changed(entry.offset, roster)
                     case FailureVote() | VoteWithdrawal() | Abandon() | Revoke() as word:
-                        self.read(entry.offset, word)
+                        self.handle_fate_message(entry.offset, word)
                     case _:
                         pass
             position = entries[-1].offset + 1
@@ -108,7 +108,7 @@ class PoisonRejection:
         for offset in core.log_state.failure_votes.abandoned_from(self._low_at_start):
             if offset < self._low_at_start:
                 self.done_before(offset)
-        for offset in core.log_state.failure_votes.wishes():
+        for offset in core.log_state.failure_votes.offsets_with_revoke():
             self._take_notice(offset)
 
     def members_changed(self, offset: int, roster: Roster) -> None:
@@ -116,7 +116,7 @@ class PoisonRejection:
         leaves = roster.cluster if roster.change is Change.LEAVE else ""
         self._core.log_state.failure_votes.members_changed(offset, leaves)
 
-    def read(self, at: int, word: FateMessage) -> None:
+    def handle_fate_message(self, at: int, word: FateMessage) -> None:
         """Process a record; a repeated one changes nothing."""
         core = self._core
         if isinstance(word, FailureVote) and word.cluster == core.me:
@@ -129,7 +129,7 @@ class PoisonRejection:
             return
         assert isinstance(word, Abandon)
         offset = word.offset
-        logger.warning("offset %d is given up by the ring: %s", offset, word.error)
+        logger.warning("offset %d is rejected by the ring: %s", offset, word.error)
         core.log_state.decisions.see(offset, DecisionKind.REJECT, self.rejected(offset).failure)
         if core.schedule.expects(offset):
             if core.me in word.votes:
@@ -151,7 +151,7 @@ class PoisonRejection:
     def done_before(self, offset: int) -> None:
         """Compare a finished operation with the ring's decision to give it up, if there is one."""
         core = self._core
-        word = core.log_state.failure_votes.given_up(offset)
+        word = core.log_state.failure_votes.abandoned(offset)
         if word is None:
             return
         known = core.outcomes.at(offset)
@@ -168,7 +168,7 @@ class PoisonRejection:
 
     def applied(self, offsets: Iterable[int]) -> None:
         """Mark the cluster as DIVERGED if one of these applied operations is given up."""
-        for offset in filter(self.given_up, offsets):
+        for offset in filter(self.abandoned, offsets):
             self._was_applied(offset)
 
     def _was_applied(self, offset: int) -> None:
@@ -177,28 +177,29 @@ class PoisonRejection:
         known = core.outcomes.at(offset)
         if known is not None and known.outcome and known.outcome.status is OutcomeStatus.FAILED:
             return  # it had no effect
-        logger.error("offset %d was applied here, and is given up by the ring", offset)
+        logger.error("offset %d was applied here, and is rejected by the ring", offset)
         core.diverge(Divergence(offset, Cause.GIVEN_UP, applies=True))
         core.store.soon()
 
     def rejected(self, offset: int) -> OperationOutcome:
         """Return the outcome of an operation that was given up."""
-        word = self._core.log_state.failure_votes.given_up(offset)
+        word = self._core.log_state.failure_votes.abandoned(offset)
         assert word is not None
         state = QUERY_CANCELED if word.revoked else ""
         return OperationOutcome(
-            OutcomeStatus.REJECTED, failure=ApplicationFailure(given_up_as(word), state, word.error)
+            OutcomeStatus.REJECTED,
+            failure=ApplicationFailure(abandoned_class(word), state, word.error),
         )
 
     # -- votes of this cluster -------------------------------------------------------------
 
-    def given_up(self, offset: int) -> bool:
+    def abandoned(self, offset: int) -> bool:
         """True if the ring has given the operation up, as far as the log was read."""
-        return self._core.log_state.failure_votes.given_up(offset) is not None
+        return self._core.log_state.failure_votes.abandoned(offset) is not None
 
     def has_voted(self, offset: int) -> bool:
         """True if this cluster has a valid failure vote on the operation."""
-        return self._core.me in self._core.log_state.failure_votes.standing_votes(offset)
+        return self._core.me in self._core.log_state.failure_votes.valid_votes(offset)
 
     async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
         """Vote after a failed attempt, if the operation has failed often and long enough."""
@@ -213,34 +214,34 @@ class PoisonRejection:
 
     def takes_apart(self, trouble: Trouble) -> bool:
         """True if a combined statement must be split because one of its operations is at fault."""
-        at_fault = self._due(trouble) or any(self.wish(offset) for offset in trouble.offsets)
+        at_fault = self._due(trouble) or any(self.open_revoke(offset) for offset in trouble.offsets)
         return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 
     async def ended_on(self, offset: int) -> tuple[str, OutcomeStatus] | None:
         """Return a peer with an outcome, and the outcome: the operation is not given up then."""
         core = self._core
         for peer in core.members.peers:
-            if core.peers.given_up(peer):
+            if core.peers.is_gone(peer):
                 continue
             try:
-                told = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
+                outcome = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
             except PeerUnavailableError:
                 continue
             for status in (OutcomeStatus.APPLIED, OutcomeStatus.FAILED):
-                if told.status == status:
+                if outcome.status == status:
                     return peer, status
         return None
 
-    async def vote(self, offset: int, op: Operation, error: str, wish: int = -1) -> None:
+    async def vote(self, offset: int, op: Operation, error: str, revoke_at: int = -1) -> None:
         """Append a failure vote: this cluster has not committed the operation, nor runs it now."""
         core = self._core
-        logger.warning("offset %d: this cluster says that it does not apply it", offset)
+        logger.warning("offset %d: this cluster votes that it does not apply it", offset)
         me, epoch = core.me, core.own_log.epoch
-        word = FailureVote(offset, op.id, me, epoch, error[:ERROR_CHARACTERS_MAX], wish)
-        await core.watermarks.heard(await core.own_log.append(word) + 1)
+        word = FailureVote(offset, op.id, me, epoch, error[:ERROR_CHARACTERS_MAX], revoke_at)
+        await core.watermarks.until_known(await core.own_log.append(word) + 1)
         await core.trace(Step.UNABLE_AFTER)
 
-    async def may_run(self, offset: int, op: Operation, tried: CanTell | None = None) -> bool:
+    async def may_run(self, offset: int, op: Operation, tried: TablesShow | None = None) -> bool:
         """Return True when the operation may run; False if it must not run any more.
 
         The caller has made sure that no attempt runs, and that none was committed.
@@ -252,29 +253,33 @@ class PoisonRejection:
         """
         core = self._core
         while not self._over(offset):
-            if self.wish(offset) is not None and (tried is None or await tried()):
+            if self.open_revoke(offset) is not None and (tried is None or await tried()):
                 await self._answer(offset, op)
-                await core.news.until(lambda: self.wish(offset) is None or self._over(offset))
+                await core.news.until(
+                    lambda: self.open_revoke(offset) is None or self._over(offset)
+                )
                 continue
             if not self.has_voted(offset):
                 return True
-            word = core.log_state.failure_votes.standing_votes(offset)[core.me][1]
+            word = core.log_state.failure_votes.valid_votes(offset)[core.me][1]
             if word.wish < 0:
                 trouble = core.troubles.stands(offset, word.error)
-                core.tell_stuck()
+                core.update_stuck()
                 await self._rest(offset, op, trouble)
-                if self._over(offset) or (self.wish(offset) is not None and tried is None):
+                if self._over(offset) or (self.open_revoke(offset) is not None and tried is None):
                     continue
             await core.trace(Step.ABLE_BEFORE)
             await self._withdraw_vote(offset, op.id)
         return False
 
     async def _withdraw_vote(
-        self, offset: int, operation_id: str, wish: int = -1, done: bool = False
+        self, offset: int, operation_id: str, revoke_at: int = -1, done: bool = False
     ) -> None:
         core = self._core
-        able = VoteWithdrawal(offset, operation_id, core.me, core.own_log.epoch, wish, done)
-        await core.watermarks.heard(await core.own_log.append(able) + 1)
+        withdrawal = VoteWithdrawal(
+            offset, operation_id, core.me, core.own_log.epoch, revoke_at, done
+        )
+        await core.watermarks.until_known(await core.own_log.append(withdrawal) + 1)
 
     def _over(self, offset: int) -> bool:
         return self.rejects(offset) or self._core.troubles.skip_wanted((offset,))
@@ -295,38 +300,38 @@ class PoisonRejection:
 
     # -- revocation ----------------------------------------------------------------------------
 
-    def wish(self, offset: int) -> int | None:
+    def open_revoke(self, offset: int) -> int | None:
         """Return the offset of the open ``revoke`` record on an operation."""
-        found = self._core.log_state.failure_votes.wish(offset)
+        found = self._core.log_state.failure_votes.open_revoke(offset)
         rejected = self._core.log_state.decisions.get(offset) is DecisionKind.REJECT
         return None if found is None or rejected else found[0]
 
     def rejects(self, offset: int) -> bool:
         """True if the log says that every cluster rejects the operation."""
-        return self._core.log_state.decisions.get(offset) is DecisionKind.REJECT or self.given_up(
+        return self._core.log_state.decisions.get(offset) is DecisionKind.REJECT or self.abandoned(
             offset
         )
 
     @contextlib.asynccontextmanager
     async def interruptible(
-        self, offsets: tuple[int, ...], op: Operation, can_tell: CanTell
+        self, offsets: tuple[int, ...], op: Operation, tables_show: TablesShow
     ) -> AsyncIterator[None]:
         """Stop the statement in this context when one of its operations is to be revoked.
 
-        Raises Interrupted then. A statement is stopped only if ``can_tell`` says that the tables
+        Raises Interrupted then. A statement is stopped only if ``tables_show`` says that the tables
         show what it has committed. A single operation is also revoked when its time budget is over,
         unless an earlier revocation failed.
         """
         single, core = len(offsets) == 1, self._core
-        if not single and any(self.wish(offset) is not None for offset in offsets):
+        if not single and any(self.open_revoke(offset) is not None for offset in offsets):
             raise Interrupted
         timer: asyncio.TimerHandle | None = None
-        if single and op.apply_budget_s and not core.log_state.failure_votes.was_wished(offsets[0]):
+        if single and op.apply_budget_s and not core.log_state.failure_votes.has_revoke(offsets[0]):
             timer = asyncio.get_running_loop().call_later(
                 op.apply_budget_s, lambda: core.tasks.spawn(self._time_is_over(offsets[0], op))
             )
         try:
-            async with self._under_way.runs(offsets, can_tell):
+            async with self._under_way.runs(offsets, tables_show):
                 yield
         finally:
             if timer is not None:
@@ -335,7 +340,7 @@ class PoisonRejection:
     def _take_notice(self, offset: int) -> None:
         """Begin to answer the open ``revoke`` record on an operation, if there is one."""
         core = self._core
-        if self.wish(offset) is not None:
+        if self.open_revoke(offset) is not None:
             if trouble := core.troubles.of(offset):
                 trouble.poked.set()
             if offset not in self._heeding:
@@ -343,44 +348,46 @@ class PoisonRejection:
                 core.tasks.spawn(self._heed(offset))
         core.news.changed()
 
-    async def wish_back(self, offset: int, operation_id: str, who: str) -> int:
+    async def append_revoke(self, offset: int, operation_id: str, who: str) -> int:
         """Append a ``revoke`` record on behalf of ``who``; return its offset."""
         core = self._core
-        wish = Revoke(offset, operation_id, core.me, core.own_log.epoch, who[:ERROR_CHARACTERS_MAX])
-        at = await core.own_log.append(wish)
-        await core.watermarks.heard(at + 1)
+        revoke = Revoke(
+            offset, operation_id, core.me, core.own_log.epoch, who[:ERROR_CHARACTERS_MAX]
+        )
+        at = await core.own_log.append(revoke)
+        await core.watermarks.until_known(at + 1)
         return at
 
     async def _time_is_over(self, offset: int, op: Operation) -> None:
-        wished = self._core.log_state.failure_votes.was_wished(offset)
-        if not wished and not await self.ended_on(offset):
-            await self.wish_back(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
+        requested = self._core.log_state.failure_votes.has_revoke(offset)
+        if not requested and not await self.ended_on(offset):
+            await self.append_revoke(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
     async def _heed(self, offset: int) -> None:
         """Answer a request to revoke an operation; decline it after WISH_S seconds."""
         clock = asyncio.get_running_loop().time
-        until = clock() + WISH_S
+        until = clock() + REVOKE_WAIT_S
         try:
             op = await self.operation(offset)
-            while op is not None and (wish := self.wish(offset)) is not None:
+            while op is not None and (revoke_at := self.open_revoke(offset)) is not None:
                 if self._is_done(offset):
-                    await self._withdraw_vote(offset, op.id, wish, done=True)
+                    await self._withdraw_vote(offset, op.id, revoke_at, done=True)
                 elif clock() >= until:
-                    await self._withdraw_vote(offset, op.id, wish)
+                    await self._withdraw_vote(offset, op.id, revoke_at)
                 elif self._may_speak(offset):
                     await self._answer(offset, op)
                 else:
                     await self._under_way.stop(offset)
-                await self._until_news(offset, wish)
+                await self._until_news(offset, revoke_at)
         finally:
             self._heeding.discard(offset)
 
-    async def _until_news(self, offset: int, wish: int) -> None:
+    async def _until_news(self, offset: int, revoke_at: int) -> None:
         core = self._core
 
         def news() -> bool:
             speak = not self.has_voted(offset) and self._may_speak(offset)
-            return self.wish(offset) != wish or self._is_done(offset) or speak
+            return self.open_revoke(offset) != revoke_at or self._is_done(offset) or speak
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(core.timeouts.takeover_s):
@@ -404,24 +411,24 @@ class PoisonRejection:
         """
         core = self._core
         async with self._answering:
-            found = core.log_state.failure_votes.wish(offset)
+            found = core.log_state.failure_votes.open_revoke(offset)
             if found is None or self.rejects(offset):
                 return
-            wish, word = found
+            revoke_at, revoke = found
             own = op.synchronous and op.origin == core.me
             if own and core.log_state.decisions.get(offset) is None:
-                why = ApplicationFailure(ErrorClass.REVOKED, QUERY_CANCELED, taken_back(word.who))
+                why = ApplicationFailure(ErrorClass.REVOKED, QUERY_CANCELED, taken_back(revoke.who))
                 await core.own_log.decide(offset, op.id, DecisionKind.REJECT, why)
                 await core.log_state.decisions.wait(offset)
             elif not self.has_voted(offset):
-                await self.vote(offset, op, "it is to be taken back", wish)
-        if self.wish(offset) is not None:
+                await self.vote(offset, op, "it is to be taken back", revoke_at)
+        if self.open_revoke(offset) is not None:
             await self.decide(offset, op)
 
     async def operation(self, offset: int) -> Operation | None:
         """Return the operation at an offset; None if there is none, or it is trimmed."""
         try:
-            entries = await self._core.own_log.read(offset, records_max=1)
+            entries = await self._core.own_log.read_log(offset, records_max=1)
         except TrimmedError:
             return None
         message = from_record(entries[0].record) if entries else None
@@ -437,32 +444,32 @@ class PoisonRejection:
 
         ``absent``: members that an operator vouches for, each with its newest claim.
         """
-        core, heard = self._core, self._core.log_state
+        core, log_state = self._core, self._core.log_state
         members, never = await self._members(offset)
         if members is None:
             return frozenset({core.me})  # a later record names the members
-        read_to, without = core.watermarks.heard_to, {**never, **(absent or {})}
+        read_to, without = core.watermarks.known_to, {**never, **(absent or {})}
         me = (core.me, core.own_log.epoch)
-        word = heard.failure_votes.abandon(offset, op.id, me, read_to, members, without)
-        if word is None or self.given_up(offset):
-            return heard.failure_votes.uncovered(offset, members, without)
+        word = log_state.failure_votes.abandon(offset, op.id, me, read_to, members, without)
+        if word is None or self.abandoned(offset):
+            return log_state.failure_votes.uncovered(offset, members, without)
         # Tables cannot show whether it was committed: so all clusters compare their tables.
         records: list[Message] = [word] if conclusive(op) else [word, Verify(core.me)]
         await core.trace(Step.ABANDON_BEFORE)
-        await core.watermarks.heard(await core.own_log.append(*records) + 1)
+        await core.watermarks.until_known(await core.own_log.append(*records) + 1)
         return frozenset()
 
     async def _members(self, offset: int) -> tuple[frozenset[str] | None, dict[str, int]]:
         """Return all members since an operation (None: not known), and those that never started."""
-        core, heard = self._core, self._core.log_state
+        core, log_state = self._core, self._core.log_state
         cursors = await core.own_log.reaching(core.log.cursors)
         enrolled = core.members.enrolled
         if enrolled.offset >= 0 and enrolled.names is None:
             return None, {}
         configured = [member.name for member in core.identity.founders]
-        names = names_needed(enrolled.names, configured, cursors, heard.claims.clusters)
-        members = names | heard.failure_votes.left_since(offset) | {core.me}
-        claims = dict(heard.claims.before(core.watermarks.heard_to))
+        names = names_needed(enrolled.names, configured, cursors, log_state.claims.clusters)
+        members = names | log_state.failure_votes.left_since(offset) | {core.me}
+        claims = dict(log_state.claims.before(core.watermarks.known_to))
         return members, {n: -1 for n in members if n not in claims and n not in cursors}
 
     async def silent(self, offset: int, absent: Mapping[str, int]) -> frozenset[str]:
@@ -472,8 +479,8 @@ class PoisonRejection:
         if members is None:
             return frozenset({core.me})
         missing = core.log_state.failure_votes.uncovered(offset, members, {**never, **absent})
-        heard = {name for name in core.members.peers if not core.peers.given_up(name)}
-        return missing - heard - {core.me}
+        answering = {name for name in core.members.peers if not core.peers.is_gone(name)}
+        return missing - answering - {core.me}
 
 
-_HEARD: Final = frozenset({"claim", "unable", "able", "abandon", "revoke", "members"})
+_REPLAYED_KINDS: Final = frozenset({"claim", "unable", "able", "abandon", "revoke", "members"})

@@ -110,7 +110,7 @@ class Mender:
         self._rebuilds = rebuilds
         self._on = on
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Check the state again and again, until cancelled."""
         core = self._core
         while True:
@@ -200,7 +200,7 @@ async def _donor(core: Core, wanted: str) -> str:
         raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {wanted}")
     found = []
     for name in (wanted,) if wanted else core.members.peers:
-        state = await standing_of(core, name)
+        state = await state_of_peer(core, name)
         if state == State.READY.value:
             return name
         found.append(f"{name} {state}")
@@ -214,12 +214,12 @@ async def _donor(core: Core, wanted: str) -> str:
 async def ready_peer(core: Core) -> str | None:
     """Return a peer that can be copied, the next one in ring order; None if none can."""
     for name in core.members.peers:
-        if await standing_of(core, name) == State.READY.value:
+        if await state_of_peer(core, name) == State.READY.value:
             return name
     return None
 
 
-async def standing_of(core: Core, peer: str) -> str:
+async def state_of_peer(core: Core, peer: str) -> str:
     """Return a peer's state, or that it does not answer."""
     try:
         status = await core.peers.status(peer, core.timeouts.peer_s)

@@ -9,7 +9,7 @@ from typing import Final
 
 from dmq import LogError
 from haproc.failure import ErrorClass, refused
-from haproc.replicate.agree.poison_rejection import WISH_S, PoisonRejection
+from haproc.replicate.agree.poison_rejection import REVOKE_WAIT_S, PoisonRejection
 from haproc.replicate.log_state.failure_votes import QUERY_CANCELED, taken_back
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Fate, Revoked
@@ -37,7 +37,7 @@ async def is_final(core: Core, offset: int, within_s: float) -> bool:
         async with asyncio.timeout(within_s):
             cursors = await core.own_log.once(core.log.cursors)
             end = await core.own_log.once(core.log.end)
-            await core.watermarks.heard(end)
+            await core.watermarks.until_known(end)
     except (LogError, TimeoutError):
         return False
     counting = core.log_state.cursors.counting(cursors, end)
@@ -52,7 +52,7 @@ async def is_final(core: Core, offset: int, within_s: float) -> bool:
     )
 
 
-WITHIN_S: Final = WISH_S + 5.0
+WITHIN_S: Final = REVOKE_WAIT_S + 5.0
 """The longest wait for an answer. If the log can be reached, a revocation ends before that."""
 _ENDED: Final = frozenset({OutcomeStatus.APPLIED, OutcomeStatus.FAILED})
 
@@ -93,13 +93,13 @@ class Revoking:
                 if op.computed and core.log_state.computations.found(offset) is None:
                     await self._instead_of_rows(offset, op, who)
                 if (fate := self.fate(offset)) is None:
-                    if (fate := await self._elsewhere(offset)) is not None:
+                    if (fate := await self._fate_on_peers(offset)) is not None:
                         return fate
-                    await self._wish(offset, op, who, vouched)
+                    await self._request(offset, op, who, vouched)
                     await self._until_ended(offset)
         return (
             self.fate(offset)
-            or await self._elsewhere(offset)
+            or await self._fate_on_peers(offset)
             or Revoked(offset, Fate.UNDECIDED, await self._why(offset, vouched))
         )
 
@@ -107,13 +107,13 @@ class Revoking:
         """If a cluster has an outcome of the operation, wait until that outcome is known here."""
         core = self._core
         while core.log_state.failure_votes.done(offset) and self.fate(offset) is None:
-            if await self._elsewhere(offset) is not None:
+            if await self._fate_on_peers(offset) is not None:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(core.timeouts.takeover_s):
                     await core.news.until(lambda: self.fate(offset) is not None)
 
-    async def _elsewhere(self, offset: int) -> Revoked | None:
+    async def _fate_on_peers(self, offset: int) -> Revoked | None:
         """Return the fate by a peer's outcome of the operation; None if no peer has one."""
         found = await self._poison_rejection.ended_on(offset)
         return None if found is None else Revoked(offset, *_ended(*found))
@@ -125,33 +125,35 @@ class Revoking:
         await core.own_log.append(rows)
         await core.news.until(lambda: core.log_state.computations.found(offset) is not None)
 
-    async def _wish(self, offset: int, op: Operation, who: str, absent: Mapping[str, int]) -> None:
+    async def _request(
+        self, offset: int, op: Operation, who: str, absent: Mapping[str, int]
+    ) -> None:
         core, poison_rejection = self._core, self._poison_rejection
         undecided = op.synchronous and core.log_state.decisions.get(offset) is None
-        origin_heard = op.origin == core.me or not core.peers.given_up(op.origin)
+        origin_answers = op.origin == core.me or not core.peers.is_gone(op.origin)
         silent = await poison_rejection.silent(offset, absent)
-        if silent and not (undecided and origin_heard):
+        if silent and not (undecided and origin_answers):
             names = ", ".join(sorted(silent))
             raise refused(
                 ErrorClass.NOT_NOW,
-                f"offset {offset} cannot be taken back now: {names} is not heard, and may have "
-                "applied it",
+                f"offset {offset} cannot be taken back now: {names} does not answer, and may "
+                "have applied it",
                 "ask again once it is back; an operator may vouch for it: haproc queue revoke "
                 "--without",
             )
-        if poison_rejection.wish(offset) is None:
-            await poison_rejection.wish_back(offset, op.id, who)
-        while poison_rejection.wish(offset) is not None:
+        if poison_rejection.open_revoke(offset) is None:
+            await poison_rejection.append_revoke(offset, op.id, who)
+        while poison_rejection.open_revoke(offset) is not None:
             if absent:
                 await poison_rejection.decide(offset, op, absent)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(core.timeouts.takeover_s):
-                    await core.news.until(lambda: poison_rejection.wish(offset) is None)
+                    await core.news.until(lambda: poison_rejection.open_revoke(offset) is None)
 
     def fate(self, offset: int) -> Revoked | None:
         """Return the final fate of an operation; None if none is known here."""
         core = self._core
-        if (word := core.log_state.failure_votes.given_up(offset)) is not None:
+        if (word := core.log_state.failure_votes.abandoned(offset)) is not None:
             return Revoked(offset, Fate.REVOKED if word.revoked else Fate.REJECTED, word.error)
         if core.log_state.decisions.get(offset) is DecisionKind.REJECT:
             why = core.log_state.decisions.failure(offset)
@@ -168,8 +170,8 @@ class Revoking:
         if self._core.log_state.failure_votes.done(offset):
             return "a cluster has run it to its end, so it stands; how it ended is not known here"
         missing = await self._poison_rejection.silent(offset, absent)
-        told = f"; {', '.join(sorted(missing))} is not heard" if missing else ""
-        return f"not all clusters have answered in time, and it goes on{told}"
+        why_not = f"; {', '.join(sorted(missing))} does not answer" if missing else ""
+        return f"not all clusters have answered in time, and it goes on{why_not}"
 
 
 def _ended(cluster: str, status: OutcomeStatus) -> tuple[Fate, str]:

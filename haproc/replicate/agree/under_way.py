@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-CanTell: TypeAlias = Callable[[], Awaitable[bool]]
+TablesShow: TypeAlias = Callable[[], Awaitable[bool]]
 """Returns True if the tables would show whether a stopped unit was committed."""
 
 
@@ -20,7 +20,7 @@ class Interrupted(Exception):
 class _Statement:
     offsets: tuple[int, ...]
     limit: asyncio.Timeout
-    can_tell: CanTell
+    tables_show: TablesShow
 
     def stop(self) -> None:
         if not self.limit.expired():
@@ -34,10 +34,10 @@ class UnderWay:
         self._statements: list[_Statement] = []
 
     @contextlib.asynccontextmanager
-    async def runs(self, offsets: tuple[int, ...], can_tell: CanTell) -> AsyncIterator[None]:
+    async def runs(self, offsets: tuple[int, ...], tables_show: TablesShow) -> AsyncIterator[None]:
         """Let the statement in this context be stopped; raises Interrupted if it was."""
         limit = asyncio.timeout(None)
-        mine = _Statement(offsets, limit, can_tell)
+        mine = _Statement(offsets, limit, tables_show)
         self._statements.append(mine)
         try:
             async with limit:
@@ -52,5 +52,5 @@ class UnderWay:
     async def stop(self, offset: int) -> None:
         """Stop an operation's statements if the tables then show whether they were committed."""
         for each in [each for each in self._statements if offset in each.offsets]:
-            if await each.can_tell() and each in self._statements:
+            if await each.tables_show() and each in self._statements:
                 each.stop()

@@ -80,7 +80,7 @@ class Applier:
         self._stopping = True
         await self._core.news.until(lambda: self.idle)
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Start units whenever one may start, until cancelled."""
         core = self._core
         while True:
@@ -161,12 +161,14 @@ class Applier:
             # The tables may not show a later process that it was applied. So clients are answered
             # when the progress is durable: what is in doubt after a crash was not acknowledged.
             await self._done(unit)
-            self._tell(unit, outcome, follow_up)
+            self._answer_requests(unit, outcome, follow_up)
         else:
-            self._tell(unit, outcome, follow_up)
+            self._answer_requests(unit, outcome, follow_up)
             await self._done(unit)
 
-    def _tell(self, unit: Unit, outcome: OperationOutcome, follow_up: FollowUp | None) -> None:
+    def _answer_requests(
+        self, unit: Unit, outcome: OperationOutcome, follow_up: FollowUp | None
+    ) -> None:
         """Give the outcome to the waiting requests: at once, or after the peers were asked."""
         if follow_up is not None:
             self._core.tasks.spawn(_task(follow_up))
@@ -221,7 +223,7 @@ class Applier:
     async def _execute(self, unit: Unit, lane: Lane) -> OperationOutcome | None:
         """Run the unit until it has a deterministic outcome; None: it must be split."""
         core, op = self._core, unit.operations[0]
-        doubt, can_tell = unit.in_doubt, partial(self.doubts.can_tell, unit)
+        doubt, tables_show = unit.in_doubt, partial(self.doubts.tables_show, unit)
         # Guarded: Delta itself skips a write that the table has already. Only INSERTs become
         # slower by it. So the first attempt of INSERTs is not guarded: fences and the tables'
         # transaction markers are enough.
@@ -236,17 +238,17 @@ class Applier:
             return OperationOutcome(OutcomeStatus.APPLIED, assumed=True) if committed else None
         while not self._passed_over(unit):
             await core.condition.allowed()
-            tried = can_tell if doubt else None
+            tried = tables_show if doubt else None
             may_run = await self._poison_rejection.may_run(unit.version, op, tried)
             if not may_run or not core.condition.may_apply:
                 continue
             if op.insert is None and not isinstance(op.write, ArrowRows):
-                await can_tell()  # asked early: during a long statement a cluster may not answer
+                await tables_show()  # asked early: during a long statement a cluster may not answer
             marker = TransactionMarker(
                 core.own_log.application, unit.version, guarded=doubt or not plain
             )
             try:
-                async with self._poison_rejection.interruptible(unit.offsets, op, can_tell):
+                async with self._poison_rejection.interruptible(unit.offsets, op, tables_show):
                     write = await self._computing.write(unit, lane)
                     await core.trace(Step.APPLY_BEFORE)
                     applied = await lane.apply(
@@ -287,10 +289,10 @@ class Applier:
         """Return the outcome of a unit that is not to be run any more; None: it must be split."""
         offset, op = unit.version, unit.operations[0]
         # A record on one operation says nothing about others that an earlier process ran with it.
-        single, given_up = len(unit.operations) == 1, self._poison_rejection.given_up(offset)
-        if single and given_up and self._poison_rejection.has_voted(offset):
+        single, abandoned = len(unit.operations) == 1, self._poison_rejection.abandoned(offset)
+        if single and abandoned and self._poison_rejection.has_voted(offset):
             return self._poison_rejection.rejected(offset)  # tables were checked before the vote
-        if single and self._poison_rejection.rejects(offset) and not given_up:
+        if single and self._poison_rejection.rejects(offset) and not abandoned:
             # This cluster is its origin, and checked its tables before it decided.
             return OperationOutcome(
                 OutcomeStatus.REJECTED, failure=self._core.log_state.decisions.failure(offset)
@@ -299,10 +301,10 @@ class Applier:
             return OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
         if not single:
             return None
-        if not self._poison_rejection.given_up(offset):
+        if not self._poison_rejection.abandoned(offset):
             return OperationOutcome(OutcomeStatus.SKIPPED)
         # The vote tells a later process that this one passed over the operation.
-        await self._poison_rejection.vote(offset, op, "it was given up before it was run here")
+        await self._poison_rejection.vote(offset, op, "it was rejected before it was run here")
         return self._poison_rejection.rejected(offset)
 
     def _failed(self, unit: Unit, error: EngineError, *, counts: bool = True) -> Trouble:
@@ -312,12 +314,12 @@ class Applier:
         if error.kind is ErrorKind.AVAILABILITY:
             core.health.suspect(error.message)
         trouble = core.troubles.failed(unit.offsets, error, counts=counts)
-        self._core.tell_stuck()
+        self._core.update_stuck()
         return trouble
 
     def _trouble_over(self, unit: Unit, apart: bool) -> None:
         if self._core.troubles.over(unit.offsets, apart=apart):
-            self._core.tell_stuck()
+            self._core.update_stuck()
 
     async def _judged(self, unit: Unit, error: EngineError) -> OperationOutcome | EngineError:
         """Return the outcome after an application error, or an error that makes it doubtful.

@@ -68,7 +68,7 @@ from haproc.replicate.records.rows import (
 logger = logging.getLogger(__name__)
 
 Rebuild: TypeAlias = Callable[[SessionRef], Awaitable[Session]]
-TOLD_MAX: Final = 1000
+NAMED_MAX: Final = 1000
 """The most operations named to a peer. It may take over some of the others needlessly."""
 
 
@@ -179,9 +179,9 @@ class Computing:
         )
 
     @property
-    def told(self) -> list[int]:
+    def offsets(self) -> list[int]:
         """The operations that this cluster is computing rows for, the first TOLD_MAX."""
-        return sorted(self._under_way)[:TOLD_MAX] if self._core.condition.applying else []
+        return sorted(self._under_way)[:NAMED_MAX] if self._core.condition.applying else []
 
     async def clean(self) -> None:
         """Drop the staging tables that earlier processes left."""
@@ -201,7 +201,7 @@ class Computing:
             return write
         found = core.log_state.computations.found(unit.version)
         assert found is not None
-        entries = await core.own_log.read(found.place, records_max=1)
+        entries = await core.own_log.read_log(found.place, records_max=1)
         rows = from_record(entries[0].record)
         assert isinstance(rows, Rows) and rows.offset == unit.version
         filling = rows.filling
@@ -278,7 +278,7 @@ class Computing:
         async with self._places:
             await core.condition.allowed()
             # The log may have the rows already: then the end of `_known` cancels this.
-            await core.watermarks.heard(await core.own_log.reaching(core.log.end))
+            await core.watermarks.until_known(await core.own_log.reaching(core.log.end))
             message = await self._message(offset, op)
         if core.condition.now.diverged is not None:
             return  # it became DIVERGED meanwhile: another cluster must compute the rows
@@ -293,7 +293,7 @@ class Computing:
                 )
             )
         await core.trace(Step.ROWS_AFTER)
-        await core.watermarks.heard(place + 1)
+        await core.watermarks.until_known(place + 1)
 
     async def _message(self, offset: int, op: Operation) -> Rows | Passed:
         core = self._core
@@ -310,8 +310,8 @@ class Computing:
             return self._rejected(offset, op, failure)
         except EngineError as error:
             doubt = await self._refuted(op) if error.kind is ErrorKind.APPLICATION else error
-            told = doubt or error
-            failure = ApplicationFailure.of(told)
+            cause = doubt or error
+            failure = ApplicationFailure.of(cause)
             if doubt is None:
                 return self._rejected(offset, op, failure)
             logger.warning("offset %d: its rows: %s: %s", offset, doubt.kind, doubt.message)

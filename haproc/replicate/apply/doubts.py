@@ -63,21 +63,21 @@ class Foreseen:
 
     async def _run(self, named: tuple[Named, ...], look: _Look) -> None:
         try:
-            look.found = await self._core.engine.standing(named)
+            look.found = await self._core.engine.object_fingerprint(named)
         except EngineError:
-            pass  # `standing` asks again, and raises the error
+            pass  # `object_fingerprint` asks again, and raises the error
         finally:
             look.over = True
             self._core.news.moved()
 
-    async def standing(self, named: tuple[Named, ...]) -> str:
+    async def object_fingerprint(self, named: tuple[Named, ...]) -> str:
         """Return the objects' fingerprint as of now; raises EngineError. No DDL on them runs."""
         look = self._looks.pop(named, None)
         if look is not None and self._counts(look):
             await self._core.news.until(lambda: look.over)
             if look.found and self._counts(look):
                 return look.found
-        return await self._core.engine.standing(named)
+        return await self._core.engine.object_fingerprint(named)
 
     def _counts(self, look: _Look) -> bool:
         core = self._core
@@ -179,13 +179,13 @@ class Doubts:
     async def note(self, unit: Unit) -> None:
         """Note the fingerprint before the first attempt, to be stored; raises EngineError."""
         named = about(unit.operations[0])
-        before = _short(await self._foreseen.standing(named)) if named else ""
+        before = _short(await self._foreseen.object_fingerprint(named)) if named else ""
         self._core.schedule.unmarked.stood(unit.offsets[0], before)
 
     def _before(self, unit: Unit) -> str:
         return self._core.schedule.unmarked.before(unit.offsets[0])
 
-    async def can_tell(self, unit: Unit) -> bool:
+    async def tables_show(self, unit: Unit) -> bool:
         """True if the tables show for certain whether a unit was committed.
 
         True also for a statement that changes no rows: a second run makes no difference.
@@ -220,7 +220,7 @@ class Doubts:
             return True
         op, before = unit.operations[0], self._before(unit)
         if op.kind in _CREATES_TABLE and before == ABSENT and (named := about(op)):
-            now = await self._core.engine.standing(named)
+            now = await self._core.engine.object_fingerprint(named)
             await self._take_away(named[0].name, now, unit, lane)
         return False
 
@@ -231,7 +231,7 @@ class Doubts:
         if not before or not named:
             found = await core.engine.offsets_applied(sorted(op.writes), core.own_log.application)
             return any(offset >= unit.version for offset in found.values())
-        now = await core.engine.standing(named)
+        now = await core.engine.object_fingerprint(named)
         if op.kind in _CREATES_TABLE and before == ABSENT:
             return _complete(op.kind, now)
         if _drops_one(op):

@@ -59,7 +59,7 @@ class Keeping:
         """True if there was no part so far."""
         return not self._places and self._under_way is None
 
-    async def add(self, part: bytes) -> None:
+    async def append_part(self, part: bytes) -> None:
         """Begin to append a part once the one before is durable; raises an error of that one."""
         await self._settle()
         self._under_way = asyncio.ensure_future(self._keep(len(self._places), part))
@@ -144,12 +144,12 @@ async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits)
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     async with Keeping(keep) as kept, aclosing(aiter(rows)) as chunks:
         async for chunk in chunks:
-            for part in parts.add(chunk.data):
-                await kept.add(part)
+            for part in parts.add_chunk(chunk.data):
+                await kept.append_part(part)
         count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
         if kept.empty:
             return ComputedRows(schema, count, rest, (), size_bytes)
-        await kept.add(rest)
+        await kept.append_part(rest)
         return ComputedRows(schema, count, b"", await kept.places(), size_bytes)
 
 
@@ -250,13 +250,13 @@ async def _read(
                 async for found, batch in batches:
                     parts.of(found)
                     for part in parts.take(batch) if batch is not None else ():
-                        await kept.add(part)
+                        await kept.append_part(part)
                     if parts.size_bytes > limits.staged_bytes_max:
                         raise _too_large(limits.staged_bytes_max)
         count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
         if kept.empty:
             return ComputedRows(schema, count, rest, (), size_bytes, table)
-        await kept.add(rest)
+        await kept.append_part(rest)
         return ComputedRows(schema, count, b"", await kept.places(), size_bytes, table)
 
 

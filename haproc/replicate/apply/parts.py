@@ -79,7 +79,7 @@ class Parts:
         self._bytes = self._rows = 0
         self.rows = self.size_bytes = 0
 
-    def add(self, chunk: bytes) -> Iterator[bytes]:
+    def add_chunk(self, chunk: bytes) -> Iterator[bytes]:
         """Take in an Arrow IPC stream; yield each part that becomes full."""
         with pa.ipc.open_stream(chunk) as reader:
             self.of(reader.schema)

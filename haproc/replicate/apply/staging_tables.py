@@ -146,7 +146,7 @@ class StagingTables:
                 return
 
     async def _part(self, rows: Rows, number: int, place: int) -> bytes:
-        (entry,) = await self._core.own_log.read(place, records_max=1)
+        (entry,) = await self._core.own_log.read_log(place, records_max=1)
         part = from_record(entry.record)
         wanted = (place, rows.offset, rows.by, rows.epoch, number)
         if not isinstance(part, Part) or wanted != (

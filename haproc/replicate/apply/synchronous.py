@@ -45,7 +45,7 @@ async def computing(core: Core, peer: str) -> frozenset[int]:
 
 async def _status(core: Core, peer: str) -> PeerStatus | None:
     """Return a peer's status; None if the peer is silent for too long, or does not answer."""
-    if core.peers.given_up(peer):
+    if core.peers.is_gone(peer):
         return None
     try:
         return await core.peers.status(peer, core.timeouts.peer_s)
@@ -131,7 +131,7 @@ class Synchronous:
         The peer's status is polled meanwhile: a frozen peer must not hold up the others.
         """
         core = self._core
-        if core.peers.given_up(peer):
+        if core.peers.is_gone(peer):
             return QUEUED
         call = asyncio.ensure_future(
             core.peers.apply_now(peer, offset, operation_id, core.timeouts.fanout_s)
@@ -172,11 +172,11 @@ def describe(outcome: OperationOutcome) -> PeerOutcome:
     status, failure = outcome.status.value, outcome.failure
     if failure is None:
         return PeerOutcome(status, outcome.assumed)
-    said = (failure.error_class, failure.sqlstate, failure.message)
-    return PeerOutcome(status, outcome.assumed, *said)
+    error = (failure.error_class, failure.sqlstate, failure.message)
+    return PeerOutcome(status, outcome.assumed, *error)
 
 
-def _words(told: PeerOutcome) -> str:
-    if told.status == OutcomeStatus.FAILED:
-        return f"failed: {told.error_class}: {told.message}"
-    return told.status
+def _words(outcome: PeerOutcome) -> str:
+    if outcome.status == OutcomeStatus.FAILED:
+        return f"failed: {outcome.error_class}: {outcome.message}"
+    return outcome.status

@@ -34,23 +34,23 @@ class PeerSuccessWatch:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Check again and again, until cancelled."""
         core = self._core
         while True:
             await core.news.until(lambda: core.schedule.composable and core.condition.may_apply)
             if tables := core.schedule.tables_to_describe():
-                await self._hear_the_others()
+                await self._read_to_end()
                 for at in range(0, len(tables), TABLES_AT_ONCE):
                     few = tables[at : at + TABLES_AT_ONCE]
                     await asyncio.gather(*map(self._describe, few))
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _hear_the_others(self) -> None:
+    async def _read_to_end(self) -> None:
         core = self._core
         cursors = await core.own_log.reaching(core.log.cursors)
         end = await core.own_log.reaching(core.log.end)
-        await core.watermarks.heard(end)
+        await core.watermarks.until_known(end)
         counting = core.log_state.cursors.counting(cursors, end)
         passed = [found.low for name, found in counting.items() if name != core.me]
         core.log_state.peer_success.passed(max(passed, default=0))

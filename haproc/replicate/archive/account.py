@@ -10,7 +10,7 @@ from typing import Final
 from dmq import Entry, KeyValueStore
 from haproc.failure import ErrorClass
 from haproc.replicate.log_state.definitions import Definitions, records_needed
-from haproc.replicate.log_state.failure_votes import FailureVotes, given_up_as
+from haproc.replicate.log_state.failure_votes import FailureVotes, abandoned_class
 from haproc.replicate.log_state.idempotency_window import (
     IdempotencyWindow,
     Judge,
@@ -56,14 +56,14 @@ class ArchivePosition:
     def __init__(self, store: KeyValueStore) -> None:
         self._store = store
 
-    async def read(self) -> int:
+    async def read_archived_offset(self) -> int:
         """Return the offset below which all is archived; 0 if nothing is archived."""
         kept = await self._store.get(_KEY)
         return 0 if kept is None else int(kept.value)
 
     async def move(self, below: int) -> None:
         """Store that all below an offset is archived; a lower offset changes nothing."""
-        if below > await self.read():
+        if below > await self.read_archived_offset():
             await self._store.put(_KEY, str(below).encode())
 
 
@@ -110,7 +110,7 @@ class Fates:
     clusters. A report shows an error on one cluster, a skip shows that one cluster passed over it.
     Each of these records is in the log before the cluster stores a cursor beyond the operation. So
     read the cursors first, then ask for the log's end, and pass all control records up to it to
-    `hear`: then every outcome below the cursors is known.
+    `note`: then every outcome below the cursors is known.
 
     Few operations have such records. If too many have, only the first ones are remembered, and
     nothing is known from `known_below` on: read these records again later.
@@ -127,7 +127,7 @@ class Fates:
         self.known_below: int | None = None
         """Set if operations were too many: those from this offset on are forgotten."""
 
-    def hear(self, at: int, message: Message | Filler) -> None:
+    def note(self, at: int, message: Message | Filler) -> None:
         """Note the record at offset ``at``. All control records must be noted, in order."""
         match message:
             case Claim():
@@ -138,11 +138,13 @@ class Fates:
             case FailureVote() | VoteWithdrawal() | Abandon() | Revoke():
                 if self._failure_votes.record(at, message, self._claims):
                     assert isinstance(message, Abandon)
-                    self._give_up(message.offset, given_up_as(message))
+                    self._abandon(message.offset, abandoned_class(message))
             case Decision() if not self._void(at, message.by, message.epoch):
                 rejected = message.verdict is DecisionKind.REJECT
-                told = message.failure.error_class if message.failure else ErrorClass.REJECTED
-                self._settle(message.offset, told if rejected else "")
+                error_class = (
+                    message.failure.error_class if message.failure else ErrorClass.REJECTED
+                )
+                self._settle(message.offset, error_class if rejected else "")
             case Rows() if not self._void(at, message.by, message.epoch):
                 self._computed(message)
             case FailureReport() if not self._void(at, message.cluster, message.epoch):
@@ -161,7 +163,7 @@ class Fates:
         if known is not None and not known.settled:
             known.settled, known.rejected = True, rejected
 
-    def _give_up(self, offset: int, rejected: str) -> None:
+    def _abandon(self, offset: int, rejected: str) -> None:
         """Note an ``abandon``. It counts even if a decision has let the operation run before."""
         known = self._of(offset)
         if known is not None:
@@ -226,7 +228,7 @@ def known_from(position: int, window_records: int) -> int:
 class Account:
     """Judges the operations of the log again, and knows their outcomes. Values in, values out.
 
-    It has two positions. Control records are noted ahead (`hear`), up to the log's end. Operations
+    It has two positions. Control records are noted ahead (`note`), up to the log's end. Operations
     are judged later (`take`), up to the lowest cursor. `haproc.replicate.archive.pages` reads the
     log for it.
 
@@ -239,8 +241,8 @@ class Account:
     ) -> None:
         self.begin = begin
         self.position = read_from
-        self.heard_to = read_from
-        self.last_told = begin - 1
+        self.noted_to = read_from
+        self.last_shown = begin - 1
         """The offset of the newest operation that is on a page."""
         self._definitions = Definitions(window_records)
         self._definitions.begin(read_from)
@@ -248,14 +250,14 @@ class Account:
         self._window_records = window_records
         self.fates = Fates(begin, Claims(claims))
 
-    def hear(self, entries: Iterable[Entry]) -> None:
-        """Note the control records among the entries; entries below `heard_to` are ignored."""
+    def note(self, entries: Iterable[Entry]) -> None:
+        """Note the control records among the entries; entries below `noted_to` are ignored."""
         for entry in entries:
-            if entry.offset < self.heard_to:
+            if entry.offset < self.noted_to:
                 continue
             if entry.record.kind != OPERATION:
-                self.fates.hear(entry.offset, from_record(entry.record))
-            self.heard_to = entry.offset + 1
+                self.fates.note(entry.offset, from_record(entry.record))
+            self.noted_to = entry.offset + 1
 
     def take(self, entry: Entry) -> Operation | None:
         """Judge the next entry at or after ``position``; return its operation if that counts.
@@ -278,9 +280,9 @@ class Account:
             )  # too little of the log is left to know: show it rather than lose it
         return op if judgement is RecordJudgement.NEW and entry.offset >= self.begin else None
 
-    def told(self, offset: int) -> None:
+    def shown(self, offset: int) -> None:
         """Note that an operation is on a page: so it is not shown again."""
-        self.last_told = offset
+        self.last_shown = offset
 
     def go_on_from(self, offset: int) -> None:
         """Forget everything below an offset; the next entry for `take` is the one at the offset."""
@@ -289,4 +291,4 @@ class Account:
 
     def stands_at(self, offset: int) -> bool:
         """True if reading can go on here: all before is read, and nothing from here on is shown."""
-        return self.last_told < offset <= self.position
+        return self.last_shown < offset <= self.position

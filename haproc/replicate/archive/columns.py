@@ -152,7 +152,7 @@ SCHEMA: Final[Any] = pa.schema(
     ]
 )
 _MADE_LAST: Final = frozenset({"offset", "rows", "outcomes"})
-_GATHERED: Final[Any] = pa.schema([field for field in SCHEMA if field.name not in _MADE_LAST])
+_BLOCK_SCHEMA: Final[Any] = pa.schema([field for field in SCHEMA if field.name not in _MADE_LAST])
 _BLOCK_ROWS: Final = 1024
 _ROW_BYTES: Final = 200
 """The approximate size of a row without its statement."""
@@ -176,7 +176,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, offset: int, op: Operation, shown: Shown) -> None:
+    def add_operation_row(self, offset: int, op: Operation, shown: Shown) -> None:
         """Add an operation, with rising offsets."""
         self._offsets.append(offset)
         self._counts.append(shown.rows)
@@ -200,9 +200,11 @@ class Columns:
             self._end_block()
 
     def _end_block(self) -> None:
-        columns: list[Any] = list(zip(*self._block, strict=True)) or [()] * len(_GATHERED)
-        arrays = [pa.array(each, type=f.type) for each, f in zip(columns, _GATHERED, strict=True)]
-        self._blocks.append(pa.Table.from_arrays(arrays, schema=_GATHERED))
+        columns: list[Any] = list(zip(*self._block, strict=True)) or [()] * len(_BLOCK_SCHEMA)
+        arrays = [
+            pa.array(each, type=f.type) for each, f in zip(columns, _BLOCK_SCHEMA, strict=True)
+        ]
+        self._blocks.append(pa.Table.from_arrays(arrays, schema=_BLOCK_SCHEMA))
         self._block = []
 
     def table(self, below: int, fates: Fates, latencies: Mapping[str, Mapping[int, int]]) -> Any:
@@ -217,13 +219,15 @@ class Columns:
             fates.rows(offset) if rows is None else rows
             for offset, rows in zip(offsets, self._counts[:count], strict=True)
         ]
-        gathered = pa.concat_tables(self._blocks).slice(0, count)
+        concatenated = pa.concat_tables(self._blocks).slice(0, count)
         made = {
             "offset": pa.array(offsets, pa.int64()),
             "rows": pa.array(counts, pa.int64()),
             "outcomes": self._outcomes(offsets, fates, latencies),
         }
-        columns = [made[name] if name in made else gathered.column(name) for name in SCHEMA.names]
+        columns = [
+            made[name] if name in made else concatenated.column(name) for name in SCHEMA.names
+        ]
         return pa.Table.from_arrays(columns, schema=SCHEMA)
 
     def _outcomes(

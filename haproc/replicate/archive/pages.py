@@ -31,7 +31,7 @@ SPAN_MAX: Final = 1 << 18
 _READ_RECORDS: Final = 256
 """The records of one read: they hold up the event loop for some milliseconds."""
 _READ_BYTES: Final = 4 << 20
-_HEAR_S: Final = 10.0
+_READ_S: Final = 10.0
 _NO_ROWS: Final = no_rows(SCHEMA)
 
 
@@ -44,15 +44,15 @@ class Timekeepers(Protocol):
         """Return the latencies in ms by offset; raises PeerUnavailableError."""
         ...
 
-    def given_up(self, peer: str) -> bool:
+    def is_gone(self, peer: str) -> bool:
         """True if a peer is silent for so long that a request to it is useless."""
         ...
 
 
-class Hears(Protocol):
+class ReadsLog(Protocol):
     """Waits until this HAProc has read the log far enough to know the members."""
 
-    async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
+    async def wait_read_to(self, offset: int, timeout_s: float) -> bool:
         """True if the log is read up to an offset within the time."""
         ...
 
@@ -78,7 +78,7 @@ class Pages:
     def __init__(
         self,
         core: Core,
-        admission: Hears,
+        admission: ReadsLog,
         peers: Timekeepers,
         position: ArchivePosition,
         rules: Archive,
@@ -119,7 +119,7 @@ class Pages:
         core = self._core
         end = await core.log.end()
         cursors = {name: cursor.offset for name, cursor in (await core.log.cursors()).items()}
-        if not await self._admission.heard_up_to(end, _HEAR_S):
+        if not await self._admission.wait_read_to(end, _READ_S):
             raise refused(
                 ErrorClass.NOT_NOW,
                 f"cluster {core.me} has not read the log to its end",
@@ -141,7 +141,7 @@ class Pages:
         account, columns = await self._account_at(start), Columns(clusters)
         limit = min(applied_to, start + SPAN_MAX)
         reached = await self._fill(columns, account, limit, rows_max)
-        await self._read(account.heard_to, end, account.hear)
+        await self._read(account.noted_to, end, account.note)
         known_below = account.fates.known_below
         if known_below is not None:  # too many to remember: the next page reads them again
             reached = min(reached, known_below)
@@ -158,13 +158,13 @@ class Pages:
             for at, entry in enumerate(entries):
                 full = len(columns) >= rows_max or columns.size_bytes >= BYTES_MAX
                 if full or entry.offset >= limit:
-                    account.hear(entries[:at])
+                    account.note(entries[:at])
                     return account.position if full else limit
                 op = account.take(entry)
                 if op is not None and not self._showing.own(op):
-                    columns.add(entry.offset, op, self._showing.of(op))
-                    account.told(entry.offset)
-            account.hear(entries)
+                    columns.add_operation_row(entry.offset, op, self._showing.of(op))
+                    account.shown(entry.offset)
+            account.note(entries)
             if not entries:
                 break
         return limit
@@ -181,7 +181,7 @@ class Pages:
 
         def judge(entries: list[Entry]) -> None:
             before = [entry for entry in entries if entry.offset < start]
-            account.hear(before)
+            account.note(before)
             for entry in before:
                 account.take(entry)
 
@@ -211,7 +211,7 @@ class Pages:
         async def asked(name: str) -> Mapping[int, int]:
             if name == core.me:
                 return core.outcomes.latencies(start, end)
-            if self._peers.given_up(name):
+            if self._peers.is_gone(name):
                 return {}
             try:
                 return await self._peers.latencies(name, start, end, core.timeouts.peer_s)

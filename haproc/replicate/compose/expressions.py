@@ -7,7 +7,7 @@ from typing import Final
 
 from haproc.classify.names import plain
 from haproc.classify.tokens import Token, TokenKind
-from haproc.replicate.compose.terms import Cell, Given, Own, Piece, Said, Sets, cell_of
+from haproc.replicate.compose.terms import Cell, Expression, Given, Own, Piece, Sets, cell_of
 
 _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 _BETWEEN: Final = ("+", "-", "*", "/", "%", "||")
@@ -140,12 +140,12 @@ class Expressions:
             raise Otherwise
         return tuple(sets)
 
-    def _assignment(self) -> tuple[str, Said]:
+    def _assignment(self) -> tuple[str, Expression]:
         column = self._column()
         self._needed("=", "==")
         return column, self._value()
 
-    def _value(self) -> Said:
+    def _value(self) -> Expression:
         """Read a literal, or an expression."""
         start = self._at
         try:

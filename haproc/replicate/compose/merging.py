@@ -123,16 +123,16 @@ def _entries(window: ComposedWindow) -> Iterator[tuple[_Form, list[Cell]]]:
     for row in window.rows:
         if not row.gone:
             yield _Form(_form(row.state)), _cells(row.state)
-    for standing in window.standing.values():
-        comes, state = standing.comes, standing.state or {}
-        if comes is None and standing.state == {}:
+    for effect in window.row_effects.values():
+        comes, state = effect.comes, effect.state or {}
+        if comes is None and effect.state == {}:
             continue
         given = comes or {}
         shared = frozenset(name for name in state if given.get(name) == state[name])
         own = {name: term for name, term in state.items() if name not in shared}
         values = None if comes is None else _form(comes)
-        form = _Form(values, True, standing.state is None, _form(own), shared)
-        yield form, [*standing.cells, *_cells(given), *_cells(own)]
+        form = _Form(values, True, effect.state is None, _form(own), shared)
+        yield form, [*effect.cells, *_cells(given), *_cells(own)]
 
 
 def _form(state: State) -> _Values:

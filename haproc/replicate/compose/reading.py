@@ -22,12 +22,12 @@ from haproc.replicate.compose.terms import (
     Cell,
     Change,
     Changed,
+    Expression,
     Given,
     Inserted,
     Merged,
     Own,
     Piece,
-    Said,
     Sets,
     cell_of,
     column_type,
@@ -336,7 +336,7 @@ class Upsert(Expressions):
             raise Otherwise
         return tuple(zip(columns, values, strict=True))
 
-    def _plain(self) -> Said:
+    def _plain(self) -> Expression:
         """Read a literal or a column of the source."""
         value = self._value()
         piece: Piece | Given = value[0]

@@ -43,7 +43,7 @@ class Given:
 
 Piece: TypeAlias = str | Cell | Own
 Term: TypeAlias = tuple[Piece, ...]
-Said: TypeAlias = tuple[Piece | Given, ...]
+Expression: TypeAlias = tuple[Piece | Given, ...]
 Key: TypeAlias = tuple[int | str, ...]
 
 NULL: Final = Cell("n", "NULL")
@@ -148,14 +148,14 @@ def put_into(term: Term, state: Mapping[str, Term]) -> Term:
     return tuple(pieces)
 
 
-def bound(said: Said, given: Mapping[str, Cell], types: Mapping[str, str]) -> Term:
+def bound(expression: Expression, given: Mapping[str, Cell], types: Mapping[str, str]) -> Term:
     """Return the term with a source row's literals in place of the source's columns.
 
     Each literal is cast to its column's type: for Spark it is then only a value of that type.
     Raises ValueError for a column without a type.
     """
     pieces: list[Piece] = []
-    for piece in said:
+    for piece in expression:
         if not isinstance(piece, Given):
             pieces.append(piece)
         elif not types[piece.name]:
@@ -165,23 +165,25 @@ def bound(said: Said, given: Mapping[str, Cell], types: Mapping[str, str]) -> Te
     return tuple(pieces)
 
 
-def settled(said: Said, types: Mapping[str, str], given: Mapping[str, str]) -> Said:
+def settled(
+    expression: Expression, types: Mapping[str, str], given: Mapping[str, str]
+) -> Expression:
     """Return an expression whose remaining `Cell` pieces can be replaced by columns.
 
     Some literals are more than a value of their type: beside a decimal, Spark gives a number the
     precision of its text. Such literals become text pieces. ``types``: the table's columns with
     their types; ``given``: the source's.
     """
-    columns = {types[piece.name] for piece in said if isinstance(piece, Own)}
-    columns |= {given[piece.name] for piece in said if isinstance(piece, Given)}
-    cells = [piece for piece in said if isinstance(piece, Cell)]
+    columns = {types[piece.name] for piece in expression if isinstance(piece, Own)}
+    columns |= {given[piece.name] for piece in expression if isinstance(piece, Given)}
+    cells = [piece for piece in expression if isinstance(piece, Cell)]
     whole = columns <= _INTEGERS.keys()
     whole = whole and all(c.letter == "i" and len(c.text) <= 9 for c in cells)
     text = columns <= {"string"} and all(c.letter == "s" for c in cells)
-    text = text and not any(piece in ("+", "-", "*", "/", "%") for piece in said)
+    text = text and not any(piece in ("+", "-", "*", "/", "%") for piece in expression)
     if whole or text:
-        return said
-    return tuple(piece.text if isinstance(piece, Cell) else piece for piece in said)
+        return expression
+    return tuple(piece.text if isinstance(piece, Cell) else piece for piece in expression)
 
 
 def has_keys(type_text: str) -> bool:
@@ -215,11 +217,11 @@ def key_value(cell: Cell, type_text: str) -> int | str | None:
 
 # The change that a statement by key makes, as its text states it.
 #
-# Names of columns are in lower case. A `Said` expression may contain columns of the statement's own
+# Names of columns are in lower case. An `Expression` may contain columns of the statement's own
 # source (`Given`), beside those of the table's row.
 
 
-Sets: TypeAlias = tuple[tuple[str, Said], ...]
+Sets: TypeAlias = tuple[tuple[str, Expression], ...]
 """Columns of the table, and their new values."""
 
 

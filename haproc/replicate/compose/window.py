@@ -31,12 +31,12 @@ from haproc.replicate.compose.terms import (
     Cell,
     Change,
     Changed,
+    Expression,
     Given,
     Inserted,
     Key,
     Merged,
     Own,
-    Said,
     Sets,
     Term,
     bound,
@@ -112,7 +112,7 @@ class ComposedWindow:
         self.keys: tuple[str, ...] = ()
         """The columns that all conditions fix; empty before the first condition."""
         self.rows: list[Row] = []
-        self.standing: dict[Key, RowEffect] = {}
+        self.row_effects: dict[Key, RowEffect] = {}
         self._all = tuple(self.types)
         self._ambiguous = len(self.types) < len(columns)
         self._by_key: dict[Key, list[Row]] = {}
@@ -210,12 +210,12 @@ class ComposedWindow:
         types = dict(change.source)
         if change.whole and types.keys() != self.types.keys():
             raise _Unfit
-        said = (*(change.sets or ()), *change.row)
-        pieces = sum(len(value) for _, value in said)
-        self._spend(len(change.rows) * (len(types) + len(said) + pieces // PIECES_PER_CELL))
+        pairs = (*(change.sets or ()), *change.row)
+        pieces = sum(len(value) for _, value in pairs)
+        self._spend(len(change.rows) * (len(types) + len(pairs) + pieces // PIECES_PER_CELL))
         held = {name: (Given(on),) for name, on in zip(change.columns, change.on, strict=True)}
         # Setting a key column to the column that it is compared with changes nothing.
-        sets = tuple((name, said) for name, said in change.sets or () if said != held.get(name))
+        sets = tuple((name, new) for name, new in change.sets or () if new != held.get(name))
         effects: dict[Key, _Effect] = {}
         unmatched = []
         for cells in change.rows:
@@ -245,15 +245,15 @@ class ComposedWindow:
             raise _Unfit
         by_key = self._by_key if self.keys else self._filed(columns)
         self._spend(sum(1 + len(by_key.get(key, ())) for key in effects))
-        standing = {k: self.standing.get(k) or RowEffect(e.cells) for k, e in effects.items()}
-        there = {k: _there(standing[k], by_key.get(k, ())) for k, e in effects.items() if e.row}
+        row_effects = {k: self.row_effects.get(k) or RowEffect(e.cells) for k, e in effects.items()}
+        there = {k: _there(row_effects[k], by_key.get(k, ())) for k, e in effects.items() if e.row}
         news = [
             each
             for key, effect in effects.items()
-            for each in self._news(effect.sets or {}, standing[key], by_key.get(key, ()))
+            for each in self._news(effect.sets or {}, row_effects[key], by_key.get(key, ()))
         ]
         self.keys, self._by_key = columns, by_key
-        self.standing |= standing
+        self.row_effects |= row_effects
         for state, new in news:
             state.update(new)
         for key, effect in effects.items():
@@ -267,7 +267,7 @@ class ComposedWindow:
         if surely:
             self._add(row, key)
         else:
-            self.standing[key].otherwise = row
+            self.row_effects[key].otherwise = row
             self._by_key.setdefault(key, []).append(row)
 
     def _filed(self, columns: tuple[str, ...]) -> dict[Key, list[Row]]:
@@ -290,31 +290,31 @@ class ComposedWindow:
         """
         if any(name in keys for name, _ in sets):
             raise _Unfit
-        return {name: self._value(name, said, given, types) for name, said in sets}
+        return {name: self._value(name, expression, given, types) for name, expression in sets}
 
     def _value(
-        self, name: str, said: Said, given: Mapping[str, Cell], types: Mapping[str, str]
+        self, name: str, expression: Expression, given: Mapping[str, Cell], types: Mapping[str, str]
     ) -> Term:
         type_text = self._plain(name)
-        alone = said[0] if len(said) == 1 else None
+        alone = expression[0] if len(expression) == 1 else None
         if isinstance(alone, Given):
             alone = given[alone.name]
         if isinstance(alone, Cell):
             return self._constant(name, alone)
-        for piece in said:
+        for piece in expression:
             if isinstance(piece, Own):
                 self._plain(piece.name)
-        return stored(bound(settled(said, self.types, types), given, types), type_text)
+        return stored(bound(settled(expression, self.types, types), given, types), type_text)
 
     def _news(
-        self, sets: State, standing: RowEffect, rows: Sequence[Row]
+        self, sets: State, effect: RowEffect, rows: Sequence[Row]
     ) -> list[tuple[State, State]]:
         """Return the states of a key that an UPDATE changes, each with its new values."""
         if not sets:
             return []
         found = [(row.state, self._whole(row.state, sets)) for row in rows]
-        if standing.state is not None:
-            found.append((standing.state, standing.state))
+        if effect.state is not None:
+            found.append((effect.state, effect.state))
         return [(state, self._put(sets, seen)) for state, seen in found]
 
     def _put(self, sets: State, seen: State) -> State:
@@ -332,22 +332,22 @@ class ComposedWindow:
         return absent | state
 
     def _delete(self, key: Key) -> None:
-        self.standing[key].state = None
+        self.row_effects[key].state = None
         for row in self._by_key.pop(key, ()):
             row.gone = True
 
 
-def _there(standing: RowEffect, rows: Sequence[Row]) -> bool | None:
+def _there(effect: RowEffect, rows: Sequence[Row]) -> bool | None:
     """True if a key has a row now, in the window or the table; None if that depends on the table.
 
     ``rows``: the window's rows of the key. Raises _Unfit if the table's rows are deleted and
     ``otherwise`` is the only row: then the key has a row only if the table had none.
     """
-    if any(row is not standing.otherwise for row in rows):
+    if any(row is not effect.otherwise for row in rows):
         return True
     if not rows:
-        return None if standing.state is not None else False
-    if standing.state is None:
+        return None if effect.state is not None else False
+    if effect.state is None:
         raise _Unfit
     return True
 

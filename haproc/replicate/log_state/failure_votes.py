@@ -58,7 +58,7 @@ QUERY_CANCELED: Final = "57014"
 """The SQLSTATE of a revoked operation: that of a cancelled statement."""
 
 
-def given_up_as(word: Abandon) -> ErrorClass:
+def abandoned_class(word: Abandon) -> ErrorClass:
     """Return the class of the error that clients receive for an abandoned operation."""
     return ErrorClass.REVOKED if word.revoked else ErrorClass.GIVEN_UP
 
@@ -74,7 +74,7 @@ class FailureVotes:
     def __init__(self) -> None:
         self._votes: dict[int, dict[int, FailureVote | VoteWithdrawal]] = {}
         self._abandoned: dict[int, tuple[int, Abandon]] = {}
-        self._wishes: dict[int, dict[int, Revoke]] = {}
+        self._revokes: dict[int, dict[int, Revoke]] = {}
         self._changes: dict[int, str] = {}
         self._known_from = 0
 
@@ -99,7 +99,7 @@ class FailureVotes:
         if word.offset < self._known_from or claims.void(at, by, word.epoch):
             return False
         if isinstance(word, Revoke):
-            self._wishes.setdefault(word.offset, {})[at] = word
+            self._revokes.setdefault(word.offset, {})[at] = word
             return False
         if not isinstance(word, Abandon):
             self._votes.setdefault(word.offset, {})[at] = word
@@ -114,9 +114,9 @@ class FailureVotes:
             return False
         if any(word.read_to <= changed < at for changed in self._changes):
             return False
-        standing = self.standing_votes(word.offset, at)
+        votes = self.valid_votes(word.offset, at)
         if any(
-            cluster not in standing or standing[cluster][0] != offset or offset >= word.read_to
+            cluster not in votes or votes[cluster][0] != offset or offset >= word.read_to
             for cluster, offset in word.votes.items()
         ):
             return False
@@ -126,7 +126,7 @@ class FailureVotes:
         named = word.votes.keys() | word.absent.keys()
         return all(claim < word.read_to or name in named for name, claim in newest.items())
 
-    def standing_votes(
+    def valid_votes(
         self, offset: int, before: int | None = None
     ) -> dict[str, tuple[int, FailureVote]]:
         """Return by cluster its valid failure vote on an operation, with the vote's offset.
@@ -145,32 +145,32 @@ class FailureVotes:
                 found[word.cluster] = at, word
         return found
 
-    def wish(self, offset: int) -> tuple[int, Revoke] | None:
+    def open_revoke(self, offset: int) -> tuple[int, Revoke] | None:
         """Return the first ``revoke`` of an operation that is still open, with its offset."""
-        wishes = self._wishes.get(offset)
-        if not wishes or offset in self._abandoned:
+        revokes = self._revokes.get(offset)
+        if not revokes or offset in self._abandoned:
             return None
         votes = self._votes.get(offset, {}).items()
         void = max(
             (at for at, word in votes if isinstance(word, VoteWithdrawal) and word.wish >= 0),
             default=-1,
         )
-        return min((each for each in wishes.items() if each[0] > void), default=None)
+        return min((each for each in revokes.items() if each[0] > void), default=None)
 
-    def wishes(self) -> list[int]:
+    def offsets_with_revoke(self) -> list[int]:
         """Return the offsets of all operations with a ``revoke``, open or not."""
-        return sorted(self._wishes)
+        return sorted(self._revokes)
 
-    def was_wished(self, offset: int) -> bool:
+    def has_revoke(self, offset: int) -> bool:
         """True if the operation has a ``revoke``, open or not."""
-        return offset in self._wishes
+        return offset in self._revokes
 
     def done(self, offset: int) -> bool:
         """True if a cluster answered a ``revoke`` with its outcome: it cannot be revoked."""
         votes = self._votes.get(offset, {}).values()
         return any(isinstance(word, VoteWithdrawal) and word.done for word in votes)
 
-    def given_up(self, offset: int) -> Abandon | None:
+    def abandoned(self, offset: int) -> Abandon | None:
         """Return the valid ``abandon`` record of an operation, if there is one."""
         found = self._abandoned.get(offset)
         return None if found is None else found[1]
@@ -183,7 +183,7 @@ class FailureVotes:
         self, offset: int, members: Iterable[str], absent: Mapping[str, int]
     ) -> frozenset[str]:
         """Return the members that may have committed the operation, or may still do so."""
-        return frozenset(members) - self.standing_votes(offset).keys() - absent.keys()
+        return frozenset(members) - self.valid_votes(offset).keys() - absent.keys()
 
     def abandon(
         self,
@@ -202,20 +202,22 @@ class FailureVotes:
         names = frozenset(members)
         if self.uncovered(offset, names, absent):
             return None
-        standing = self.standing_votes(offset)
-        words = {name: standing[name][0] for name in sorted(names & standing.keys())}
-        without = {name: absent[name] for name in sorted(names - standing.keys())}
-        wish = self.wish(offset)
-        if wish is not None:
-            error = taken_back(wish[1].who)
+        votes = self.valid_votes(offset)
+        words = {name: votes[name][0] for name in sorted(names & votes.keys())}
+        without = {name: absent[name] for name in sorted(names - votes.keys())}
+        revoke = self.open_revoke(offset)
+        if revoke is not None:
+            error = taken_back(revoke[1].who)
         else:
-            errors = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
-            error = f"no cluster of the ring could apply it, and it was given up: {errors}"
-        return Abandon(offset, operation_id, *by, read_to, words, without, error, wish is not None)
+            errors = "; ".join(f"{name}: {votes[name][1].error}" for name in words)
+            error = f"no cluster of the ring could apply it, and it was rejected: {errors}"
+        return Abandon(
+            offset, operation_id, *by, read_to, words, without, error, revoke is not None
+        )
 
     def forget(self, below: int) -> None:
         """Forget operations below an offset: they are not asked about any more."""
-        if self._votes or self._abandoned or self._wishes:
-            self._wishes = {o: found for o, found in self._wishes.items() if o >= below}
+        if self._votes or self._abandoned or self._revokes:
+            self._revokes = {o: found for o, found in self._revokes.items() if o >= below}
             self._votes = {o: votes for o, votes in self._votes.items() if o >= below}
             self._abandoned = {o: found for o, found in self._abandoned.items() if o >= below}

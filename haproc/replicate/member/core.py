@@ -65,7 +65,7 @@ class Watermarks:
         return min(unread + self._schedule.pending, self.log_end - self._schedule.low)
 
     @property
-    def heard_to(self) -> int:
+    def known_to(self) -> int:
         """The offset up to which all control records are known."""
         return max(self._schedule.read_to, self._looked_ahead_to)
 
@@ -73,9 +73,9 @@ class Watermarks:
         """Note how far `replicate.reader` has read the log for its control records alone."""
         self._looked_ahead_to = to
 
-    async def heard(self, to: int) -> None:
+    async def until_known(self, to: int) -> None:
         """Wait until all control records below an offset are known."""
-        await self._news.until(lambda: self.heard_to >= to)
+        await self._news.until(lambda: self.known_to >= to)
 
     @property
     def verified_below(self) -> int:
@@ -132,7 +132,7 @@ class Committer:
         """Ask for a commit without waiting for it."""
         self._wanted.set()
 
-    async def run(self) -> None:
+    async def run_forever(self) -> None:
         """Commit until cancelled."""
         while True:
             await self._wanted.wait()
@@ -206,11 +206,11 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The callbacks of a member. ``tell``: sends its progress to the peers at once."""
+    """The callbacks of a member. ``send_progress``: sends its progress to the peers at once."""
 
     on_state: Callable[[State, str], None] = lambda state, reason: None
     on_applied: Callable[[str, int], None] = lambda outcome, operations: None
-    tell: Callable[[], None] = lambda: None
+    send_progress: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,7 +231,7 @@ class Core:
     peers: Peers
     trace: Trace
     storage: Mapping[str, Prefixes]
-    tell: Callable[[], None]
+    send_progress: Callable[[], None]
     """Sends this cluster's progress to the peers at once."""
     on_applied: Callable[[str, int], None]
     unix_ms: Callable[[], int]
@@ -299,7 +299,7 @@ class Core:
             peers=reached.peers,
             trace=reached.trace,
             storage=reached.storage,
-            tell=listeners.tell,
+            send_progress=listeners.send_progress,
             on_applied=listeners.on_applied,
             unix_ms=reached.unix_ms,
             news=news,
@@ -347,7 +347,7 @@ class Core:
 
     # -- several parts at once ---------------------------------------------------------------
 
-    def tell_stuck(self) -> None:
+    def update_stuck(self) -> None:
         """Note the operation at which this cluster is stuck, if there is one, for the state."""
         stuck = self.troubles.stuck()
         if stuck is None:

@@ -88,7 +88,7 @@ class OwnLog:
             except LogUnavailableError:
                 await asyncio.sleep(pauses.pause_s())
 
-    async def read(self, start: int, records_max: int = PAGE_RECORDS) -> list[Entry]:
+    async def read_log(self, start: int, records_max: int = PAGE_RECORDS) -> list[Entry]:
         """Return the entries from an offset on.
 
         Raises TrimmedError if they are gone. If this process was replaced long ago, the call never
@@ -101,8 +101,8 @@ class OwnLog:
             raise
 
     async def operation(self, offset: int) -> Operation:
-        """Read the operation at an offset; raises TrimmedError, as `read` does."""
-        (entry,) = await self.read(offset, records_max=1)
+        """Read the operation at an offset; raises TrimmedError, as `read_log` does."""
+        (entry,) = await self.read_log(offset, records_max=1)
         message = from_record(entry.record)
         assert isinstance(message, Operation)
         return message
@@ -161,7 +161,7 @@ class OwnLog:
         """
         end = await self.reaching(self._log.end)
         position = max(self._epoch + 1, self._schedule.read_to, self._claims_read_to)
-        while position < end and (entries := await self.read(position)):
+        while position < end and (entries := await self.read_log(position)):
             for entry in entries:
                 message = from_record(entry.record) if entry.record.kind == "claim" else None
                 if isinstance(message, Claim):

@@ -80,12 +80,12 @@ class CatchUpEstimate:
 
     def __str__(self) -> str:
         replay = "never ends" if self.replay_s is None else f"takes {self.replay_s:.0f} s"
-        told = f"the replay {replay} at {self.rate_per_s:.1f} operations/s"
+        estimate = f"the replay {replay} at {self.rate_per_s:.1f} operations/s"
         if self.copy_s is None:
-            return told
+            return estimate
         size = f"{self.tables} tables, {self.bytes / 2**20:.1f} MiB"
         rate = f"{COPY_BYTES_PER_S >> 20} MiB/s and {COPY_TABLE_S:g} s each"
-        return f"{told}, a copy {self.copy_s:.0f} s ({size}, at {rate})"
+        return f"{estimate}, a copy {self.copy_s:.0f} s ({size}, at {rate})"
 
 
 def replay_s(earlier: Sample, now: Sample) -> float | None:
@@ -178,7 +178,7 @@ class Backlog:
         self.attempts = 0
         """The number of copies that were begun for this backlog."""
 
-    def read(self, offset: int, message: Message | Filler) -> None:
+    def note_record(self, offset: int, message: Message | Filler) -> None:
         """Take in the next record."""
         in_front = self._marker is None or offset < self._marker
         match message:

@@ -155,7 +155,7 @@ other one has to be at DEBUG."""
 RESULTS_BYTES_MAX: Final = 16 << 20
 """The most bytes of all outcomes' results and messages. Beyond it the oldest keep only their status
 and number of rows. Chosen: 256 bytes for each request of the window."""
-_NO_ROOM: Final = "what it said is not remembered any more"
+_NO_ROOM: Final = "its message is not remembered any more"
 DONE_BEFORE = OperationOutcome(OutcomeStatus.APPLIED, assumed=True)
 """The outcome of an operation that an earlier incarnation finished."""
 EXPIRED = OperationOutcome(OutcomeStatus.EXPIRED, assumed=True)

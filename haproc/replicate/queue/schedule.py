@@ -91,7 +91,7 @@ class Schedule:
 
     # -- entering --------------------------------------------------------------------------
 
-    def add(self, offset: int, op: Operation) -> bool:
+    def enter_operation(self, offset: int, op: Operation) -> bool:
         """Enter an operation; False if it needs no running: done before, rejected, or copied."""
         assert offset >= self._read_to
         self._read_to = offset + 1
@@ -102,7 +102,7 @@ class Schedule:
         before = self._tasks.get(self._turns.newest(op.writes))
         task = Task.of(offset, op, before, single=offset in self._singles)
         self._tasks[offset] = task
-        self._turns.add(offset, op)
+        self._turns.queue_operation(offset, op)
         self.sharing.came(op.user, offset)
         self._bytes += op.size_bytes
         self._uncomputed += op.computed

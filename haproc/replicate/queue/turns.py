@@ -228,7 +228,7 @@ class Turns:
         self._free: dict[str, list[int]] = {}
         """By user, in log order: operations that are conflict-free but for exclusive ones."""
 
-    def add(self, offset: int, op: Operation) -> None:
+    def queue_operation(self, offset: int, op: Operation) -> None:
         """Add an operation."""
         if op.exclusive:
             self._exclusive[offset] = op

@@ -68,12 +68,12 @@ def extent(source: Readable, batch_bytes_max: int) -> Extent:
 
 def _extent(source: Readable, batch_bytes_max: int) -> Extent:
     position = rows = size = 0
-    standing: dict[int, int] = {}
+    dictionary_bytes: dict[int, int] = {}
     while True:
         source.seek(position)
         length, metadata_at = _length(source.read(8), position)
         if not length:
-            return Extent(rows, size + sum(standing.values()))
+            return Extent(rows, size + sum(dictionary_bytes.values()))
         source.seek(metadata_at)
         message = _Table.root(source.read(length))
         kind, body, position = message.byte(1), metadata_at + length, metadata_at + length
@@ -83,15 +83,15 @@ def _extent(source: Readable, batch_bytes_max: int) -> Extent:
         header = message.table(2)
         if kind == _DICTIONARY and header is not None and (batch := header.table(1)) is not None:
             number = header.long(0)
-            before = standing.get(number, 0) if header.byte(2) else 0  # else it is replaced
-            standing[number] = before + _unpacked(source, batch, body, position)
+            before = dictionary_bytes.get(number, 0) if header.byte(2) else 0  # else it is replaced
+            dictionary_bytes[number] = before + _unpacked(source, batch, body, position)
         elif kind == _RECORDS and header is not None:
             rows += header.long(0)
             here = _unpacked(source, header, body, position)
             size += here
-            if here + sum(standing.values()) > AS_STREAM * batch_bytes_max:
+            if here + sum(dictionary_bytes.values()) > AS_STREAM * batch_bytes_max:
                 break
-        if sum(standing.values()) > AS_STREAM * batch_bytes_max:
+        if sum(dictionary_bytes.values()) > AS_STREAM * batch_bytes_max:
             break
     raise RowsError([f"a record batch has more than {batch_bytes_max} bytes unpacked: cut it"])
 

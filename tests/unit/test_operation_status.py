@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.standing import (
+from haproc.replicate.queue.operation_status import (
     SKIPPABLE_AFTER_ATTEMPTS,
     OperationStatus,
     Position,
@@ -13,6 +12,7 @@ from haproc.replicate.queue.standing import (
     retry_advice,
     skip_advice,
 )
+from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import MARKER, BatchLimits
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
@@ -22,14 +22,14 @@ ENOUGH, FEW = SKIPPABLE_AFTER_ATTEMPTS, SKIPPABLE_AFTER_ATTEMPTS - 1
 
 
 @pytest.mark.parametrize(
-    ("standing", "retry", "skip"),
+    ("status", "retry", "skip"),
     [
         (OperationStatus(Position.STUCK, attempts=8), True, True),
         (OperationStatus(Position.FAILING, attempts=ENOUGH, head=True), True, True),
         (OperationStatus(Position.FAILING, attempts=FEW, head=True), True, False),
         (OperationStatus(Position.FAILING, attempts=ENOUGH), True, False),
         (OperationStatus(Position.STUCK, together=(5, 9), attempts=8, head=True), True, False),
-        (OperationStatus(Position.ODD), False, True),
+        (OperationStatus(Position.DIFFERENT), False, True),
         (OperationStatus(Position.QUEUED, head=True), False, False),
         (OperationStatus(Position.RUNNING, head=True), False, False),
         (OperationStatus(Position.BLOCKED, 4), False, False),
@@ -39,9 +39,9 @@ ENOUGH, FEW = SKIPPABLE_AFTER_ATTEMPTS, SKIPPABLE_AFTER_ATTEMPTS - 1
     ],
 )
 def test_advice_allows_only_what_helps_and_always_says_why(
-    standing: OperationStatus, retry: bool, skip: bool
+    status: OperationStatus, retry: bool, skip: bool
 ) -> None:
-    for advice, allowed in ((retry_advice(standing), retry), (skip_advice(standing), skip)):
+    for advice, allowed in ((retry_advice(status), retry), (skip_advice(status), skip)):
         assert advice.allowed is allowed
         assert len(advice.text) > 10
 
@@ -61,5 +61,5 @@ def test_blockers_name_the_first_operation_that_is_waited_for(
 ) -> None:
     schedule = Schedule("a", Progress(), 0, BatchLimits())
     for offset, op in enumerate(operations):
-        schedule.add(offset, op)
+        schedule.enter_operation(offset, op)
     assert [by for _, by in blockers(schedule.unfinished())] == blocked_by

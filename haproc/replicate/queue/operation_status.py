@@ -31,7 +31,7 @@ class Position(StrEnum):
     """It failed and is tried again."""
     STUCK = "stuck"
     """It failed so often that the cluster counts as stuck at it."""
-    ODD = "another outcome"
+    DIFFERENT = "another outcome"
     """It ended differently here than on the others; nothing after it is applied."""
     DONE = "done"
 
@@ -71,14 +71,14 @@ _PATIENCE: Final = {
 }
 
 
-def retry_advice(standing: OperationStatus) -> Advice:
+def retry_advice(status: OperationStatus) -> Advice:
     """Describe the effect of a retry."""
-    if standing.position in _PATIENCE:
-        return Advice(False, f"nothing to retry: {_PATIENCE[standing.position]}")
-    if standing.position is Position.ODD:
+    if status.position in _PATIENCE:
+        return Advice(False, f"nothing to retry: {_PATIENCE[status.position]}")
+    if status.position is Position.DIFFERENT:
         return Advice(False, "nothing to retry: it has an outcome; a skip lets the cluster go on")
-    if standing.together is not None:
-        first, last = standing.together
+    if status.together is not None:
+        first, last = status.together
         return Advice(
             True,
             f"it is part of one statement with offsets {first} to {last}: they are taken apart and "
@@ -87,24 +87,24 @@ def retry_advice(standing: OperationStatus) -> Advice:
     return Advice(True, "it is tried at once instead of after a pause; its failures count anew")
 
 
-def skip_advice(standing: OperationStatus) -> Advice:
+def skip_advice(status: OperationStatus) -> Advice:
     """Describe the effect of a skip."""
-    position = standing.position
+    position = status.position
     if position in _PATIENCE:
         return Advice(False, f"it cannot be skipped: {_PATIENCE[position]}")
-    if position is Position.ODD:
+    if position is Position.DIFFERENT:
         return Advice(
             True,
             "its outcome here stays, and the cluster goes on with its queue. It is DIVERGED and "
             "serves nobody until a verification finds its tables equal to the others'",
         )
-    if standing.together is not None:
+    if status.together is not None:
         return Advice(False, "it runs as one statement with others: retry takes them apart first")
-    tried = standing.head and standing.attempts >= SKIPPABLE_AFTER_ATTEMPTS
+    tried = status.head and status.attempts >= SKIPPABLE_AFTER_ATTEMPTS
     if position is not Position.STUCK and not tried:
         return Advice(
             False,
-            f"it cannot be skipped yet: it failed {standing.attempts} times and is tried again",
+            f"it cannot be skipped yet: it failed {status.attempts} times and is tried again",
         )
     return Advice(
         True,
@@ -114,17 +114,17 @@ def skip_advice(standing: OperationStatus) -> Advice:
     )
 
 
-def revoke_advice(standing: OperationStatus) -> Advice:
+def revoke_advice(status: OperationStatus) -> Advice:
     """Describe the effect of revoking it."""
-    if standing.position in (Position.ODD, Position.DONE):
+    if status.position in (Position.DIFFERENT, Position.DONE):
         return Advice(False, "it cannot be taken back: it has an outcome here")
-    if standing.position is Position.UNCOMPUTED:
+    if status.position is Position.UNCOMPUTED:
         return Advice(
             True, "it is rejected everywhere at once, unless its rows get into the log before that"
         )
     return Advice(
         True,
-        "every member stops it, if it runs there, and says in the log that it has not committed "
+        "every member stops it, if it runs there, and reports in the log that it has not committed "
         "it. Then it is rejected everywhere, and nobody is DIVERGED. If one has committed it, it "
         "stands, and those that stopped it run it again",
     )
