@@ -36,8 +36,8 @@ async def test_moved_jobs_keep_their_ids_and_do_not_run_again(tmp_path: Path) ->
     late = await book.submit(replace(ASKED, request_id="z"))
     early = await book.submit(replace(ASKED, request_id="b"))  # the first one by its key
     for job in (late, early):
-        await book.submit(job.id, attempt("1"))
-        await book.submit(job.id, Ending("1", Outcome.SUCCESS, 0, "", 3_000))
+        await book.store_event(job.id, attempt("1"))
+        await book.store_event(job.id, Ending("1", Outcome.SUCCESS, 0, "", 3_000))
     jobs = (await book.look()).jobs
     assert {job.state for job in jobs.values()} == {BatchState.SUCCESS}
 
