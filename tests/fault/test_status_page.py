@@ -56,7 +56,7 @@ async def test_kill_and_recovery_are_seen_on_the_page(rig: Rig, tmp_path: Path) 
             rig.ring.kill("b", "haproc")
             await page.until(shows("b", ""))
             took_s.append(time.monotonic() - began)
-            await page.until("document.title.includes('b NOT HEARD')", SEEN_S)
+            await page.until("document.title.includes('b NO HEARTBEAT')", SEEN_S)
             await asyncio.to_thread(rig.start, "b")  # returns when it serves
             began = time.monotonic()
             await page.until(shows("b", "READY"))
@@ -64,7 +64,7 @@ async def test_kill_and_recovery_are_seen_on_the_page(rig: Rig, tmp_path: Path) 
             if max(took_s[-2:]) < SEEN_S:
                 break
         text = await page.run("document.getElementById('changes').innerText")
-        assert "b: READY → ▲ NOT HEARD" in text
+        assert "b: READY → ▲ NO HEARTBEAT" in text
         assert page.complaints == []
     print("seen after", took_s)
     assert max(took_s[-2:]) < SEEN_S, took_s

@@ -72,7 +72,7 @@ const time = (at) => (at ? new Date(at).toLocaleTimeString("en-GB") : "");
 const day = (at) => (Date.now() - new Date(at) > 43_200_000 ? `${new Date(at).toLocaleDateString("en-CA")} ${time(at)}` : time(at));
 const seconds = (s) => (s == null ? "–" : s < 1 ? `${Math.round(s * 1000)} ms` : `${number(s)} s`);
 const mood = (state) => (GOOD.includes(state) ? "good" : BUSY.includes(state) ? "busy" : "bad");
-const signed = (state) => `${SIGNS[mood(state)]} ${state || "NOT HEARD"}`;
+const signed = (state) => `${SIGNS[mood(state)]} ${state || "NO HEARTBEAT"}`;
 
 // -- the parts of the page ------------------------------------------------------------------------
 
@@ -165,16 +165,16 @@ function showChanges({ changes }) {
   refill($("#changes"), changes, () =>
     changes.slice(-CHANGES_MAX).reverse().map(({ at, cluster, before, after }) => {
       const now = make("span", { className: mood(after) }, signed(after));
-      return make("li", {}, make("time", { dateTime: at }, day(at)), ` ${cluster}: ${before || "NOT HEARD"} → `, now);
+      return make("li", {}, make("time", { dateTime: at }, day(at)), ` ${cluster}: ${before || "NO HEARTBEAT"} → `, now);
     }));
   const last = changes.at(-1);
-  const said = last ? `${last.cluster} is ${last.after || "not heard"}` : "";
-  if (said !== announced) put($("#said"), (announced = said));
+  const news = last ? `${last.cluster} is ${last.after || "without a heartbeat"}` : "";
+  if (news !== announced) put($("#news"), (announced = news));
 }
 
 function show(ring) {
   if (ring.sample && ring.sample.at > (samples.at(-1)?.at ?? 0)) samples = [...samples, ring.sample].slice(-SAMPLES_MAX);
-  document.title = `${ring.ring}: ${ring.clusters.map((each) => `${each.name} ${each.state || "NOT HEARD"}`).join(", ")}`;
+  document.title = `${ring.ring}: ${ring.clusters.map((each) => `${each.name} ${each.state || "NO HEARTBEAT"}`).join(", ")}`;
   put($("#ring"), ring.ring);
   put($("#cluster"), ring.cluster);
   put($("#version"), ring.version);
@@ -285,12 +285,12 @@ async function follow() {
   const token = sessionStorage.getItem(TOKEN);
   stop = new AbortController();
   let patience;
-  const heard = () => {
+  const alive = () => {
     clearTimeout(patience);
-    patience = setTimeout(() => stop.abort(new Error("nothing was heard")), SILENT_MS);
+    patience = setTimeout(() => stop.abort(new Error("no event arrived")), SILENT_MS);
   };
   try {
-    heard();
+    alive();
     const headers = token ? { Authorization: `Bearer ${token}` } : {};
     const response = await fetch("/ui/events", { headers, cache: "no-store", signal: stop.signal });
     if (!response.ok) {
@@ -306,7 +306,7 @@ async function follow() {
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
-      heard();
+      alive();
       const events = (rest + part.value).split("\n\n");
       rest = events.pop();
       for (const event of events) {
