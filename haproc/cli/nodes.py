@@ -328,13 +328,13 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
             answer["state"],
             answer.get("cursor", ""),
             answer.get("lag", ""),
-            _heard_by(name, answers),
+            _received_by(name, answers),
             _recovery(answer),
             answer.get("error") or _reason(answer),
         )
         for name, answer in answers.items()
     ]
-    output.table(("CLUSTER", "STATE", "CURSOR", "LAG", "HEARD BY", "RECOVERY", "REASON"), rows)
+    output.table(("CLUSTER", "STATE", "CURSOR", "LAG", "RECEIVED BY", "RECOVERY", "REASON"), rows)
     for name, answer in answers.items():
         if "in_sync" in answer:
             clusters = " ".join(answer["in_sync"]) or "none"
@@ -447,7 +447,7 @@ def _reason(answer: dict[str, Any]) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def _heard_by(name: str, answers: dict[str, dict[str, Any]]) -> str:
+def _received_by(name: str, answers: dict[str, dict[str, Any]]) -> str:
     """Return the other HAProcs that receive this one's heartbeats, by their own reports."""
     return " ".join(
         other

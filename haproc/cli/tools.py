@@ -121,13 +121,13 @@ async def shown(
     headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     connector = aiohttp.TCPConnector(ssl=access.tls)
-    places = asyncio.Semaphore(_AT_ONCE)
+    permits = asyncio.Semaphore(_AT_ONCE)
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout
     ) as session:
 
         async def one(statement: str) -> dict[str, Any]:
-            async with places:
+            async with permits:
                 return await _ask(session, servers, {"statement": statement, **about})
 
         return list(await asyncio.gather(*map(one, statements)))

@@ -17,8 +17,8 @@ class WaitQueue:
     single one. If the next request needs more permits than are free, they are kept for it.
     """
 
-    def __init__(self, places: Shares) -> None:
-        self._places = places
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
         """Waiting requests by user, with their numbers of permits; the least recently served user
         first."""
@@ -47,7 +47,7 @@ class WaitQueue:
     def _give_back(self, user: str, turn: asyncio.Future[None], amount: int) -> None:
         if turn.done():
             if turn.exception() is None:
-                self._places.give_back(user, amount)
+                self._shares.give_back(user, amount)
         else:
             self.step_out(user, turn)
             turn.cancel()
@@ -80,19 +80,19 @@ class WaitQueue:
             waiting = self._waiting.pop(user)
             turn, amount = waiting.popleft()
             self._waiting[user] = waiting  # after all others with as few
-            self._places.count(user, amount)
+            self._shares.count(user, amount)
             self._left(user)
             turn.set_result(None)
 
     def _next(self) -> str | None:
         why = {user: self._denied(user) for user in self._waiting}
         may = [user for user, denied in why.items() if denied is not Denied.SHARE_TAKEN]
-        first = min(may, key=self._places.of_user, default=None)
+        first = min(may, key=self._shares.of_user, default=None)
         return first if first is not None and why[first] is None else None
 
     def _denied(self, user: str) -> Denied | None:
         _, amount = self._waiting[user][0]
-        return self._places.denied(user, amount)
+        return self._shares.denied(user, amount)
 
     def _left(self, user: str) -> None:
         self.length -= 1

@@ -203,10 +203,10 @@ class SparkConnectEngine:
         self, tables: Sequence[str], read: Callable[[RemoteSession, str], Awaitable[_Result]]
     ) -> Mapping[str, _Result]:
         """Ask the same about several tables, ``tables_at_once`` at a time."""
-        places = asyncio.Semaphore(self._limits.tables_at_once)
+        permits = asyncio.Semaphore(self._limits.tables_at_once)
 
         async def one(table: str) -> _Result:
-            async with places:
+            async with permits:
                 return await self._in_own_session(lambda own: read(own, table))
 
         names = list(dict.fromkeys(tables))

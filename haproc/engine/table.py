@@ -121,10 +121,10 @@ def catalogs(confs: Iterable[str]) -> list[str]:
 async def survey(session: Session, names: Sequence[str], at_once: int) -> list[TableState]:
     """Return the states of all objects in these catalogs now; raises EngineError."""
     await session.configure(SETTINGS)
-    places = asyncio.Semaphore(at_once)
+    permits = asyncio.Semaphore(at_once)
 
     async def state(name: str, view: bool) -> TableState:
-        async with places:
+        async with permits:
             if view:
                 return TableState(name, checksum=await _definition(session, name))
             version = await _version(session, name)

@@ -50,7 +50,7 @@ def end_of_log(log_end: int, peers: Iterable[Peer]) -> int:
     return max([log_end, *ends])
 
 
-def places(
+def all_progress(
     me: str,
     own: Own,
     peers: Mapping[str, Peer],
@@ -63,7 +63,7 @@ def places(
     """
     end = end_of_log(own.log_end, peers.values())
     lag = own.lag + end - own.log_end
-    found = {me: _place(own.state, own.cursor, lag, lag_max)}
+    found = {me: _progress(own.state, own.cursor, lag, lag_max)}
     for name, peer in peers.items():
         reported = peer.beat or peer.report
         at = peer.report.cursor if peer.report is not None else None
@@ -71,13 +71,13 @@ def places(
         if reported is None:
             found[name] = ClusterProgress(name in unjudged)
         elif peer.alive or name in unjudged:
-            found[name] = _place(reported.state, at, lag, lag_max)
+            found[name] = _progress(reported.state, at, lag, lag_max)
         else:
             found[name] = ClusterProgress(False, at, reported.state not in HOPELESS)
     return found
 
 
-def _place(state: State, cursor: int | None, lag: int, lag_max: int) -> ClusterProgress:
+def _progress(state: State, cursor: int | None, lag: int, lag_max: int) -> ClusterProgress:
     return ClusterProgress(
         state in IN_SYNC_STATES and lag <= lag_max, cursor, state not in HOPELESS
     )
@@ -85,7 +85,9 @@ def _place(state: State, cursor: int | None, lag: int, lag_max: int) -> ClusterP
 
 def high_watermark(found: Iterable[ClusterProgress]) -> int:
     """Return the lowest cursor of the clusters in sync; 0 if no cluster is in sync."""
-    cursors = [place.cursor for place in found if place.in_sync and place.cursor is not None]
+    cursors = [
+        progress.cursor for progress in found if progress.in_sync and progress.cursor is not None
+    ]
     return min(cursors, default=0)
 
 
@@ -140,7 +142,7 @@ def cluster_views(
     """
     log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max
-    found = places(me, own, peers, (), limit)
+    found = all_progress(me, own, peers, (), limit)
     views = []
     for cluster in members or founders(config):
         name, url = cluster.name, urls.get(cluster.name, cluster.client_url)
@@ -158,7 +160,7 @@ def _of_peer(
     url: str,
     peer: Peer,
     log_end: int,
-    place: ClusterProgress,
+    progress: ClusterProgress,
     text_of: Callable[[float], str],
 ) -> ClusterView:
     beat, report = peer.beat, peer.report
@@ -175,7 +177,7 @@ def _of_peer(
         cursor=report.cursor if report is not None else None,
         log_end=report.log_end if report is not None else None,
         lag=lag,
-        in_sync=place.in_sync and lag is not None,
+        in_sync=progress.in_sync and lag is not None,
         since=since,
         last_update=text_of(peer.updated_at) if peer.updated_at is not None else None,
     )

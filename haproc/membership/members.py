@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from haproc.config.model import Membership
-from haproc.membership.clusters import ClusterProgress, places
+from haproc.membership.clusters import ClusterProgress, all_progress
 from haproc.membership.peers import Neighbour
 from haproc.membership.state import Beat, ClusterReport, Own, PeerMessage, State, time_text
 from haproc.membership.view import Peer, RingView, isolated
@@ -89,11 +89,11 @@ class Members:
         """Return this HAProc's report."""
         return self._subject.own() if self._subject else Own(State.STARTING, self.since)
 
-    def places(self) -> dict[str, ClusterProgress]:
+    def all_progress(self) -> dict[str, ClusterProgress]:
         """Return the progress of every cluster, for writes that may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
         judged, unjudged = self.judged(), self.unjudged()
-        return places(self.cluster, own, judged, unjudged, limit)
+        return all_progress(self.cluster, own, judged, unjudged, limit)
 
     def peers(self) -> Mapping[str, Peer]:
         """Return the known facts about the peers at this moment."""

@@ -123,7 +123,9 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
     member = LocalMember(
         members,
         replica,
-        Assurance(core, config.writes, config.membership, members.places, callbacks.on_waited),
+        Assurance(
+            core, config.writes, config.membership, members.all_progress, callbacks.on_waited
+        ),
         Trimmer(
             core,
             replica.admission,

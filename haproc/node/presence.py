@@ -85,7 +85,7 @@ class Presence:
 
     def status(self) -> dict[str, Json]:
         """Return the ring's part of ``GET /clusterStatus``."""
-        found = self.members.places()
+        found = self.members.all_progress()
         return {
             "in_sync": [name for name in sorted(found) if found[name].in_sync],
             "high_watermark": high_watermark(found.values()),
@@ -151,8 +151,8 @@ class Presence:
         lags = {view.name: view.lag for view in views}
         unix_s = datetime.now(UTC).timestamp()
         self.history.sample(lags, self._metrics.totals(), time.monotonic(), unix_s)
-        found = self.members.places().values()
-        self._metrics.in_sync(sum(place.in_sync for place in found), high_watermark(found))
+        found = self.members.all_progress().values()
+        self._metrics.in_sync(sum(each.in_sync for each in found), high_watermark(found))
         redis = self._redis
         # No series for Redis without one: a 0 means that it is away.
         ways = list(StateWay) if redis else [StateWay.MESH]

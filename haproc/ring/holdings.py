@@ -56,14 +56,14 @@ async def _of(engine: SparkConnectEngine, show: Callable[[str], None]) -> Holdin
     copies = engine.copies()
     inventory = await copies.inventory()
     show(f"reads {len(inventory.tables)} tables")
-    places = asyncio.Semaphore(TABLES_AT_ONCE)
+    permits = asyncio.Semaphore(TABLES_AT_ONCE)
 
     async def table(each: CopyTable) -> tuple[Held, str]:
-        async with places:
+        async with permits:
             return await _table(engine, copies, each)
 
     async def other(schema: str, name: str) -> Held:
-        async with places:
+        async with permits:
             rows, content, columns = await _content(engine, TableState(_name(schema, name)))
             return Held(Sort.TABLE, f"{schema}.{name}", "not Delta", columns, rows, content)
 

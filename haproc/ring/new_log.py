@@ -51,10 +51,10 @@ async def marks(
             histories = engine.histories()
             tables = sorted(await histories.newest())
             show(name, f"reads the histories of {len(tables)} tables")
-            places = asyncio.Semaphore(TABLES_AT_ONCE)
+            permits = asyncio.Semaphore(TABLES_AT_ONCE)
 
             async def history(table: str) -> Sequence[Mark]:
-                async with places:
+                async with permits:
                     return marks_of(config.ring, await histories.commits(table, COMMITS_MAX))
 
             found = await asyncio.gather(*map(history, tables))

@@ -278,7 +278,7 @@ class Request:
     """None: the client's admission does not end."""
     cache: bool | None = None
     """True if a kept answer will do, and this one may be kept; None: not stated."""
-    place: RunPermit | None = field(default=None, compare=False, repr=False)
+    permit: RunPermit | None = field(default=None, compare=False, repr=False)
     """The permit that the request returns while it only waits; None: it has none to return."""
 
     @property

@@ -47,8 +47,8 @@ LARGE: Final = 32_768
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    place: Callable[[], None]
-    """Gives the place back; a second call does nothing."""
+    permit: Callable[[], None]
+    """Gives the permit back; a second call does nothing."""
     room: Callable[[], None]
     """Gives the room in the driver's memory back; a second call does nothing."""
     timer: asyncio.TimerHandle
@@ -60,7 +60,7 @@ class Planning:
 
     def __init__(
         self,
-        places: Shares,
+        shares: Shares,
         characters: Shares,
         *,
         wait_s: float = math.inf,
@@ -72,20 +72,20 @@ class Planning:
         ``departures`` returns how often the cluster left service. ``unavailable`` returns the error
         for requests that waited then.
         """
-        self._places = WaitQueue(places)
+        self._permits = WaitQueue(shares)
         self._room = WaitQueue(characters)
         self._characters_max = characters.user_max
         self._wait_s = wait_s
         self.departures = departures
         self._unavailable = unavailable
         self._late: dict[_Turn, None] = {}
-        """Turns that hold a place for very long, or were abandoned with one, oldest first."""
+        """Turns that hold a permit for very long, or were abandoned with one, oldest first."""
         self._abandoned: set[_Turn] = set()
 
     @property
     def waiting(self) -> int:
         """The number of statements in the queue."""
-        return self._places.length + self._room.length
+        return self._permits.length + self._room.length
 
     @asynccontextmanager
     async def turn(
@@ -115,7 +115,7 @@ class Planning:
 
     def probed(self, seconds: float) -> None:
         """Let one more statement be planned if the driver answered a probe quickly."""
-        if self._late and self._places.length and seconds <= QUICK_S:
+        if self._late and self._permits.length and seconds <= QUICK_S:
             self._planned(next(iter(self._late)))
 
     def driver_is_gone(self) -> None:
@@ -125,7 +125,7 @@ class Planning:
 
     def cluster_left(self) -> None:
         """Send waiting requests to another cluster: this one has left service."""
-        self._places.send_away(self._unavailable)
+        self._permits.send_away(self._unavailable)
         self._room.send_away(self._unavailable)
 
     async def _come(self, user: str, within_s: float, size: int) -> _Turn:
@@ -137,14 +137,14 @@ class Planning:
             if size > LARGE:  # a statement larger than a user's share takes the whole share
                 room = await self._room.take(user, within_s, min(size, self._characters_max))
             limit = "planned_max"
-            place = await self._places.take(user, ends_at - loop.time())
+            permit = await self._permits.take(user, ends_at - loop.time())
         except BaseException as error:
             room()
             if isinstance(error, TimeoutError):
                 raise busy(f"{user} had no turn in {within_s:g} s (limits.{limit})") from error
             raise
         turn: _Turn = _Turn(
-            place, room, loop.call_later(PLANNED_S_MAX, lambda: self._is_late(turn))
+            permit, room, loop.call_later(PLANNED_S_MAX, lambda: self._is_late(turn))
         )
         return turn
 
@@ -170,7 +170,7 @@ class Planning:
     def _planned(self, turn: _Turn) -> None:
         turn.planned = True
         self._late.pop(turn, None)
-        turn.place()
+        turn.permit()
 
     def _end(self, turn: _Turn) -> None:
         self._planned(turn)

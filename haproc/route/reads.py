@@ -202,13 +202,13 @@ class Reads:
             )
             match decision:
                 case Serve():
-                    if request.place is not None:
-                        await request.place.resume(came_at + request.timeout_s - clock())
+                    if request.permit is not None:
+                        await request.permit.resume(came_at + request.timeout_s - clock())
                     self._check_serving()
                     return None
                 case Wait():
-                    if request.place is not None:
-                        request.place.rest()
+                    if request.permit is not None:
+                        request.permit.rest()
                     needed, low = need(wanted, self._core.me, log_end), self._low()
                     until = min(clock() + self._rules.wait_s, ends_at)
                     waited = not await self._wait(wanted, needed, until, applied)

@@ -113,8 +113,8 @@ class RingService:
         key = request.key
         if (found := self._attempts.newest(*key)) is not None:
             self._only_reads[key] = False
-            if request.place is not None:
-                request.place.rest()
+            if request.permit is not None:
+                request.permit.rest()
             if found.outcome is None and found.facts.of_session:
                 await self._attach_session(request, found.facts)
         known = await self._attempts.known(request)
@@ -468,7 +468,7 @@ def _body(request: Request) -> ManyRows | None:
 
 def _logged(request: Request, body: ManyRows | None) -> None:
     """Release the request's permit and rows: the log has the write."""
-    if request.place is not None:
-        request.place.rest()
+    if request.permit is not None:
+        request.permit.rest()
     if body is not None:
         body.passed()

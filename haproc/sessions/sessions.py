@@ -183,7 +183,7 @@ class Sessions:
 
     def _arrived(self, key: Key, stored: StoredSession, *, waits: bool) -> ClientSession:
         """Return the session that this HAProc owns now; Spark restores it at its first use."""
-        self._make_place()
+        self._make_room()
 
         async def restored(fresh: Fresh) -> None:
             session.handles.clear()
@@ -430,7 +430,7 @@ class Sessions:
                 hint="close sessions that are not needed, or raise limits.sessions_max, user_share",
             )
 
-    def _make_place(self) -> None:
+    def _make_room(self) -> None:
         """Forget the least recently used session here, if there are too many."""
         if len(self._here) < self._around.limits.sessions_max:
             return

@@ -93,10 +93,10 @@ class Registry:
                 return known
         if known is not None:
             self._forget(known)
-        place = self.request_admission.enter(request.user)
+        permit = self.request_admission.enter(request.user)
         keeps = held.handed_over() if held is not None else None
         execution = Execution(request, understood.delivery, time.monotonic(), held=keeps)
-        self._start(execution, place, self._service.execute)
+        self._start(execution, permit, self._service.execute)
         return execution
 
     def stream(
@@ -118,9 +118,9 @@ class Registry:
         label, outcome = "unknown", "ok"
         try:
             await self._wait_for_running(request)
-            place = self.request_admission.enter(request.user)
+            permit = self.request_admission.enter(request.user)
             try:
-                execution, answer = await self._open(request, place, ask)
+                execution, answer = await self._open(request, permit, ask)
                 label = execution.class_label
                 execution.reader = asyncio.current_task()  # now `cancel` means this task
                 try:
@@ -134,7 +134,7 @@ class Registry:
                     self._sent(execution)
                     await answer.aclose()
             finally:
-                place.leave()
+                permit.leave()
         except (RequestError, EngineError) as error:  # an EngineError has Spark's own message
             outcome = error.kind.value
             raise
@@ -145,11 +145,11 @@ class Registry:
             self._metrics.request(label, outcome, time.monotonic() - started_s)
 
     async def _open(
-        self, request: Request, place: Permit, ask: _Ask[_Found]
+        self, request: Request, permit: Permit, ask: _Ask[_Found]
     ) -> tuple[Execution, _Found]:
         execution = Execution(request, None, time.monotonic())
         self._running[request.key] = execution
-        execution.task = task = asyncio.create_task(self._asked(execution, place, ask))
+        execution.task = task = asyncio.create_task(self._asked(execution, permit, ask))
         task.add_done_callback(_look_at)
         try:
             await self.wait(execution, None)
@@ -159,7 +159,7 @@ class Registry:
         except BaseException:
             self._sent(execution)
             if not task.done():
-                place.keep_until(task)
+                permit.keep_until(task)
             elif not task.cancelled() and task.exception() is None:
                 await task.result().aclose()
             raise
@@ -240,13 +240,13 @@ class Registry:
     def _recall(self, statement_id: str, user: str) -> Execution | None:
         """Return a new execution of a write in the log, of any door; None: not in the log."""
         try:
-            place = self.request_admission.enter(user)
+            permit = self.request_admission.enter(user)
         except RequestError as error:
             error.outcome = WriteOutcome.UNKNOWN  # nothing was looked up
             raise
         answer = self._service.find_write(statement_id, user)
         if answer is None:
-            place.leave()
+            permit.leave()
             return None
         request = Request(
             statement_id, _FORGOTTEN, "", user, operation_class=OperationClass.ASYNCHRONOUS
@@ -254,14 +254,14 @@ class Registry:
         execution = Execution(request, Delivery(), time.monotonic(), recalled=True)
         if known := self._finished.get(execution.key):
             self._forget(known)
-        self._start(execution, place, lambda _: answer())
+        self._start(execution, permit, lambda _: answer())
         return execution
 
     def _start(
-        self, execution: Execution, place: Permit, answer: Callable[[Request], Awaitable[Answer]]
+        self, execution: Execution, permit: Permit, answer: Callable[[Request], Awaitable[Answer]]
     ) -> None:
         self._running[execution.key] = execution
-        execution.task = asyncio.create_task(self._run(execution, place, answer))
+        execution.task = asyncio.create_task(self._run(execution, permit, answer))
 
     def find_link(self, secret: str) -> Execution:
         """Return the statement with this secret in its result links; raises RequestError."""
@@ -346,10 +346,10 @@ class Registry:
             return query
         return self._service.only_reads(execution.request) is not False
 
-    async def _asked(self, execution: Execution, place: Permit, ask: _Ask[_Found]) -> _Found:
+    async def _asked(self, execution: Execution, permit: Permit, ask: _Ask[_Found]) -> _Found:
         """Return the answer to a streamed statement."""
         try:
-            answer = await ask(await self._in_turn(execution, place))
+            answer = await ask(await self._in_turn(execution, permit))
             execution.take(answer)
             if execution.waiters == 0:  # a write whose client went away
                 await answer.aclose()
@@ -364,19 +364,19 @@ class Registry:
             if execution.waiters:  # it can be found until it was sent
                 self._streams[execution.key] = execution
 
-    async def _in_turn(self, execution: Execution, place: Permit) -> Request:
+    async def _in_turn(self, execution: Execution, permit: Permit) -> Request:
         """Wait for the request's turn; return the request with its remaining time."""
         request = execution.request
-        waited_s = await place.reached(request.timeout_s)
+        waited_s = await permit.reached(request.timeout_s)
         execution.state = StatementState.RUNNING
         timeout_s = request.timeout_s - waited_s
-        return dataclasses.replace(request, timeout_s=timeout_s, place=place)
+        return dataclasses.replace(request, timeout_s=timeout_s, permit=permit)
 
     async def _run(
-        self, execution: Execution, place: Permit, begin: Callable[[Request], Awaitable[Answer]]
+        self, execution: Execution, permit: Permit, begin: Callable[[Request], Awaitable[Answer]]
     ) -> None:
         try:
-            answer = await begin(await self._in_turn(execution, place))
+            answer = await begin(await self._in_turn(execution, permit))
             execution.take(answer)
             await self._collect(execution, answer)
             execution.state = StatementState.SUCCEEDED
@@ -388,7 +388,7 @@ class Registry:
             let_go(error)
             execution.state = StatementState.FAILED
         finally:
-            place.leave()
+            permit.leave()
             self._finish(execution)
 
     async def _collect(self, execution: Execution, answer: Answer) -> None:

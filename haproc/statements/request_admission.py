@@ -87,7 +87,7 @@ class Permit:
         began, within_s = time.monotonic(), min(within_s, self._request_admission.wait_s)
         if not await self._request_admission.turn_came(self._turn, within_s):
             raise busy(
-                f"no place for {self._user} became free in {within_s:g} s "
+                f"no permit for {self._user} became free in {within_s:g} s "
                 "(limits.statements_max, limits.statement_queue_s)"
             )
         return time.monotonic() - began
@@ -134,12 +134,12 @@ class RequestAdmission:
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         limits = config.limits
-        self._places = Shares.of(limits.statements_max, config)
+        self._permits = Shares.of(limits.statements_max, config)
         self._at_rest = Shares.of(limits.writes_waiting_max, config)
         self._waiting = Shares.of(limits.connections_max, config)
         self._bytes = Shares.of(limits.requests_bytes_max, config)
         self.wait_s = limits.statement_queue_s
-        self._wait_queue = WaitQueue(self._places)
+        self._wait_queue = WaitQueue(self._permits)
         self._idle = asyncio.Event()
         self._idle.set()
         self._ending = False
@@ -149,7 +149,7 @@ class RequestAdmission:
     @property
     def inside(self) -> int:
         """The number of requests under way."""
-        return self._places.taken + self._at_rest.taken
+        return self._permits.taken + self._at_rest.taken
 
     @property
     def at_rest(self) -> int:
@@ -168,9 +168,9 @@ class RequestAdmission:
 
     def _take(self, user: str, *, waits: bool) -> asyncio.Future[None] | None:
         """Take a permit (None), or a position in the wait queue."""
-        why = self._places.denied(user)
+        why = self._permits.denied(user)
         if why is None and not self._wait_queue.waits(user):
-            self._places.count(user, 1)
+            self._permits.count(user, 1)
             return None
         return self._join(user, why or Denied.ALL_TAKEN, waits=waits)
 
@@ -187,7 +187,7 @@ class RequestAdmission:
         """Take a permit back for a while; False if too many requests rest; see `Permit.rest`."""
         if self._at_rest.take(user):
             return False
-        self._places.give_back(user)
+        self._permits.give_back(user)
         self._wait_queue.serve()
         self._changed()
         return True
@@ -203,7 +203,7 @@ class RequestAdmission:
         if rests:
             self._at_rest.give_back(user)
         elif turn is None or turn.done():
-            self._places.give_back(user)
+            self._permits.give_back(user)
             self._wait_queue.serve()
         else:
             self._wait_queue.step_out(user, turn)
@@ -213,12 +213,12 @@ class RequestAdmission:
     @asynccontextmanager
     async def permit(self, user: str, *, waits: bool = True) -> AsyncIterator[None]:
         """Hold a permit in the context, once there is one; see `enter`."""
-        place = self.enter(user, waits=waits)
+        permit = self.enter(user, waits=waits)
         try:
-            await place.reached()
+            await permit.reached()
             yield
         finally:
-            place.leave()
+            permit.leave()
 
     @contextmanager
     def answering(self, user: str) -> Iterator[Held]:

@@ -47,7 +47,7 @@ def life_of(stage: Stage, name: str) -> Life:
 
 
 def in_sync(stage: Stage, by: str = "a") -> str:
-    found = life_of(stage, by).member.members.places()
+    found = life_of(stage, by).member.members.all_progress()
     return "".join(sorted(name for name, place in found.items() if place.in_sync))
 
 

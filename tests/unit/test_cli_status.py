@@ -31,7 +31,7 @@ def test_status_shows_who_hears_a_haproc(capsys: pytest.CaptureFixture[str]) -> 
         }
     )
     head, a, b, c, sync = capsys.readouterr().out.splitlines()
-    at = head.index("HEARD BY")
+    at = head.index("RECEIVED BY")
     assert [line[at : at + 8].strip() for line in (a, b, c)] == ["b", "a", ""]
     assert "no answer" in c
     assert sync == "in sync, as a sees it: a b; high watermark 7"

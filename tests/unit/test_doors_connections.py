@@ -156,7 +156,7 @@ async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
             await stack.enter_async_context(connection(rig, b"GET /he"))
         assert await rest_of(oldest) == b""
         assert (await rig.get("/healthz")) == {"status": "ok"}
-        assert len(rig.listener._places) <= 5
+        assert len(rig.listener._permits) <= 5
 
 
 @pytest.mark.parametrize("crowd", [b"GET /he", HEALTH.replace(b"ann", b"bob") + b"\r\n"])
@@ -175,7 +175,7 @@ async def test_crowd_does_not_push_out_the_connections_of_others(
                 assert b"200" in await asyncio.wait_for(other.readuntil(b"}"), WAIT_S)
         writer.write(HEALTH + b"\r\n")
         assert b"200" in await asyncio.wait_for(mine.readuntil(b"}"), WAIT_S)
-        assert len(rig.listener._places) <= 6
+        assert len(rig.listener._permits) <= 6
 
 
 async def test_connections_with_requests_keep_their_places(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_client_that_takes_nothing_of_its_answer_is_cut_off(
         async with connection(rig, answers) as (_, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             async with asyncio.timeout(WAIT_S):
-                while len(rig.listener._places):  # noqa: ASYNC110
+                while len(rig.listener._permits):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
 

@@ -53,7 +53,7 @@ async def test_client_that_sends_no_more_is_answered(tmp_path: Path) -> None:
         assert answer.count(b"HTTP/1.1 200") == answer.count(b'"SUCCEEDED"') == 2, answer
         assert len(rig.service.requests) == 2
         writer.close()
-        await until(lambda: not len(rig.listener._places))
+        await until(lambda: not len(rig.listener._permits))
 
 
 async def test_request_that_did_not_come_in_full_is_not_begun(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_request_that_did_not_come_in_full_is_not_begun(tmp_path: Path) ->
             told, writer = await half_closed_at(rig, data)
             assert b"200" not in await asyncio.wait_for(told, WAIT_S)
             writer.close()
-        await until(lambda: not len(rig.listener._places))
+        await until(lambda: not len(rig.listener._permits))
         assert not rig.service.requests
 
 
@@ -74,7 +74,7 @@ async def test_client_that_is_gone_is_noticed(
         held(rig, "SELECT 1")
         async with connection(rig, asking("SELECT 1")):
             await until(lambda: bool(rig.service.requests))
-        await until(lambda: not len(rig.listener._places))
+        await until(lambda: not len(rig.listener._permits))
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])

@@ -388,7 +388,7 @@ async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         async with asyncio.timeout(WAIT_S):
-            while rig.listener._places:  # noqa: ASYNC110
+            while rig.listener._permits:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         hold.set()
         assert await gate.wait_idle(WAIT_S)

@@ -62,7 +62,7 @@ def test_door_with_tls_answers_and_keeps_its_connections(tmp_path: Path, run: Lo
             assert rig.url.startswith("https://")
             for _ in range(3):
                 await rig.post(statement="SELECT 1")
-            assert len(rig.listener._places) == 1
+            assert len(rig.listener._permits) == 1
 
     run(asked())
 
@@ -92,7 +92,7 @@ def test_plain_http_at_a_door_with_tls_is_ended_and_told(
         async with door(tmp_path, tls=Authority(tmp_path).tls()) as rig:
             with contextlib.suppress(ConnectionError):
                 assert await answer(rig, None) == b""
-            await until(lambda: len(rig.listener._places) == 0)
+            await until(lambda: len(rig.listener._permits) == 0)
 
     run(asked())
     assert "no TLS with 127.0.0.1: HTTP_REQUEST" in caplog.text
@@ -187,10 +187,10 @@ def test_client_that_does_not_begin_is_cut_off(
             asyncio.timeout(10),
             connection(rig, None) as (reader, _),
         ):
-            await until(lambda: len(rig.listener._places) == 1)
+            await until(lambda: len(rig.listener._permits) == 1)
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-            await until(lambda: len(rig.listener._places) == 0)
+            await until(lambda: len(rig.listener._permits) == 0)
 
     run(silent())
 
@@ -205,9 +205,9 @@ def test_crowd_that_only_knocks_keeps_nobody_out(tmp_path: Path, run: Loop) -> N
         ):
             for _ in range(6):
                 await stack.enter_async_context(connection(rig, None))
-            await until(lambda: len(rig.listener._places) == 3)
+            await until(lambda: len(rig.listener._permits) == 3)
             await rig.post(statement="SELECT 1")
-            assert len(rig.listener._places) <= 3
+            assert len(rig.listener._permits) <= 3
 
     run(crowded())
 
@@ -224,7 +224,7 @@ def test_door_that_closes_ends_handshakes_and_idle_connections(tmp_path: Path, r
         ):
             writer.write(HEALTH)
             await idle.readline()
-            await until(lambda: len(rig.listener._places) == 2)
+            await until(lambda: len(rig.listener._permits) == 2)
             await rig.listener.close()
             for reader in (knocking, idle):
                 with contextlib.suppress(ConnectionError, ssl.SSLError):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.model import Membership
-from haproc.membership.clusters import IN_SYNC_STATES, ClusterProgress, high_watermark, places
+from haproc.membership.clusters import IN_SYNC_STATES, ClusterProgress, all_progress, high_watermark
 from haproc.membership.state import HOPELESS, SERVING, Beat, ClusterReport, Own, State
 from haproc.membership.view import Detector, Peer, PeerStatus
 
@@ -32,7 +32,7 @@ def peer(
 def place(
     of: Peer, own_state: State = State.READY, own_cursor: int = 100, log_end: int = 100
 ) -> ClusterProgress:
-    return places("a", says(own_state, own_cursor, log_end), {"b": of}, (), LAG_MAX)["b"]
+    return all_progress("a", says(own_state, own_cursor, log_end), {"b": of}, (), LAG_MAX)["b"]
 
 
 def says(state: State, cursor: int, log_end: int, lag: int | None = None) -> Own:
@@ -42,7 +42,7 @@ def says(state: State, cursor: int, log_end: int, lag: int | None = None) -> Own
 
 def own(state: State, cursor: int, log_end: int, of: Peer | None = None) -> ClusterProgress:
     peers = {"b": of} if of is not None else {}
-    return places("a", says(state, cursor, log_end), peers, (), LAG_MAX)["a"]
+    return all_progress("a", says(state, cursor, log_end), peers, (), LAG_MAX)["a"]
 
 
 @pytest.mark.parametrize("state", State)
@@ -72,7 +72,7 @@ def test_what_is_applied_behind_a_record_that_takes_long_is_no_lag() -> None:
     assert not place(far).in_sync
     assert place(behind) == ClusterProgress(True, 0)
     assert not place(behind, log_end=102).in_sync  # it has told nothing of those two
-    mine = places("a", says(State.READY, 0, 100, lag=9), {}, (), LAG_MAX)["a"]
+    mine = all_progress("a", says(State.READY, 0, 100, lag=9), {}, (), LAG_MAX)["a"]
     assert mine == ClusterProgress(True, 0)
 
 
@@ -93,11 +93,11 @@ def test_cluster_that_is_alive_and_told_nothing_yet_is_waited_for() -> None:
 def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
     silent = Peer(Detector(Membership(), 0))
     for unheard, expected in ((("b",), True), ((), False)):
-        found = places("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
+        found = all_progress("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
         assert found["b"] == ClusterProgress(expected)
     once = peer(status=PeerStatus.DOWN)  # it told, and was not heard a second time yet
     for unheard, expected in ((("b",), True), ((), False)):
-        found = places("a", says(State.READY, 100, 100), {"b": once}, unheard, LAG_MAX)
+        found = all_progress("a", says(State.READY, 100, 100), {"b": once}, unheard, LAG_MAX)
         assert found["b"].in_sync is expected
 
 
@@ -128,7 +128,7 @@ def test_high_watermark_is_applied_by_all_in_sync_and_lags_by_the_limit_at_most(
     peers: list[Peer], cursor: int
 ) -> None:
     named = dict(zip("bcde", peers, strict=False))
-    found = places("a", says(State.READY, cursor, 100), named, (), LAG_MAX)
+    found = all_progress("a", says(State.READY, cursor, 100), named, (), LAG_MAX)
     mark = high_watermark(found.values())
     cursors = [p.cursor for p in found.values() if p.in_sync and p.cursor is not None]
     assert all(mark <= each for each in cursors)

@@ -73,7 +73,7 @@ async def test_links_heartbeats_arrive_over_one_connection(tmp_path: Path) -> No
     ):
         await until(lambda: len(rig.members.beats) >= 5, links)
         assert set(rig.members.beats) == {BEAT}
-        assert len(rig.listener._places) == 1
+        assert len(rig.listener._permits) == 1
         assert links.silent() == frozenset()
 
 
@@ -229,5 +229,5 @@ async def test_links_follow_a_peer_that_moved_and_leave_one_that_is_gone(tmp_pat
         links.follow([])
         assert links.silent() == frozenset()
         links.send(BEAT)
-        await until(lambda: len(first.listener._places) == 0)
+        await until(lambda: len(first.listener._permits) == 0)
         assert len(first.members.beats) <= count + 1

@@ -57,7 +57,7 @@ def test_heartbeats_and_requests_go_over_tls_with_certificates_of_both_sides(
             try:
                 await until(lambda: len(rig.members.beats) >= 5, links)
                 assert set(rig.members.beats) == {BEAT}
-                assert len(rig.listener._places) == 1 and links.silent() == frozenset()
+                assert len(rig.listener._permits) == 1 and links.silent() == frozenset()
                 await asked(config, certificates)
             finally:
                 await links.aclose()

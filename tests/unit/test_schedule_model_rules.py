@@ -27,7 +27,7 @@ def readers_ignored(patch: pytest.MonkeyPatch) -> None:
     """Let writers pass those that read the table."""
 
     def is_free(self: Turns, offset: int, op: Operation) -> bool:
-        writing = (self._lines[table].writing for table in op.reads | op.writes)
+        writing = (self._queues[table].writing for table in op.reads | op.writes)
         return all(next(iter(line), offset) >= offset for line in writing)
 
     patch.setattr(Turns, "_is_free", is_free)

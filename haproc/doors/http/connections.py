@@ -109,7 +109,7 @@ class Placed(Protocol):
         ...
 
 
-class Places:
+class ConnectionPermits:
     """A limited number of connections. If all are taken, one is closed for a new one, if possible.
 
     It is one of the user with the most connections, the one with the oldest last request. So many
@@ -121,14 +121,14 @@ class Places:
         self._whose: dict[Placed, str] = {}
         self._crowds: dict[str, dict[Placed, None]] = {}
         self.full = _answer(busy(f"{connections_max} connections are open here"), cluster)
-        """The answer to a client without a place."""
+        """The answer to a client without a permit."""
         self._warning = ThrottledWarning("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._whose)
 
     def take(self, connection: Placed) -> bool:
-        """Give the connection a place; False if there is none."""
+        """Give the connection a permit; False if there is none."""
         if len(self._whose) >= self._connections_max and not self._make_room():
             self._warning.warn(len(self._whose))
             return False
@@ -143,7 +143,7 @@ class Places:
             self._enter(connection, whose if user is None else user)
 
     def give_back(self, connection: Placed) -> None:
-        """Take the place back; harmless for a connection without one."""
+        """Take the permit back; harmless for a connection without one."""
         whose = self._whose.pop(connection, None)
         if whose is not None:
             crowd = self._crowds[whose]
@@ -203,10 +203,14 @@ class Connections:
     """
 
     def __init__(
-        self, server: web.Server, places: Places, cluster: str, shortcut: Shortcut = no_shortcut
+        self,
+        server: web.Server,
+        permits: ConnectionPermits,
+        cluster: str,
+        shortcut: Shortcut = no_shortcut,
     ) -> None:
         self.server = server
-        self.places = places
+        self.permits = permits
         self.cluster = cluster
         self.shortcut = shortcut
         self.unreadable = ThrottledWarning("a request from %s could not be read (%s)")
@@ -267,7 +271,7 @@ class Connection(web.RequestHandler):
 
     def is_of(self, user: str) -> None:
         """Note the user of its request."""
-        self._door.places.received(self, user)
+        self._door.permits.received(self, user)
 
     @property
     def _is_busy(self) -> bool:
@@ -279,12 +283,12 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         self._peer = str((transport.get_extra_info("peername") or ("?",))[0])
         self._await_head()
-        places = self._door.places
+        permits = self._door.permits
         if self._handshake is not None:
-            places.give_back(self._handshake)
-        if not places.take(self):
+            permits.give_back(self._handshake)
+        if not permits.take(self):
             kept = cast(asyncio.Transport, transport)
-            kept.write(places.full)
+            kept.write(permits.full)
             kept.close()
 
     def data_received(self, data: bytes) -> None:
@@ -295,7 +299,7 @@ class Connection(web.RequestHandler):
             self._last = self._messages[-1][1]
         if self._messages or self._request_in_progress:
             self._stop_head()
-            self._door.places.received(self)
+            self._door.permits.received(self)
         else:
             self._await_head()
 
@@ -345,7 +349,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._half_closed is not None:
             self._half_closed.end()
-        self._door.places.give_back(self)
+        self._door.permits.give_back(self)
         self._stop_head()
         self._stop_stall()
         super().connection_lost(exc)

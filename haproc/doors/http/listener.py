@@ -26,8 +26,8 @@ from haproc.doors.http.connections import (
     CONNECTIONS_MAX,
     HEAD_S,
     Connection,
+    ConnectionPermits,
     Connections,
-    Places,
     Shortcut,
     ThrottledWarning,
     no_shortcut,
@@ -128,7 +128,7 @@ class Handshake:
     def begin(self) -> None:
         """Take a place and wait for the client; without a place end the connection."""
         self._socket.setblocking(False)
-        if not self._server.connections.places.take(self):
+        if not self._server.connections.permits.take(self):
             self._socket.close()
             return
         self._server.under_way.add(self)
@@ -157,7 +157,7 @@ class Handshake:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._server.under_way.discard(self)
-        self._server.connections.places.give_back(self)
+        self._server.connections.permits.give_back(self)
         if not self._begun:
             self._socket.close()
 
@@ -191,7 +191,7 @@ class Listener:
         self._app = app
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=shutdown_s)
         self._cluster = app.get(CLUSTER, "")
-        self._places = Places(connections_max, self._cluster)
+        self._permits = ConnectionPermits(connections_max, self._cluster)
         self.address = address
         """As configured."""
         self._shortcut = shortcut
@@ -233,7 +233,7 @@ class Listener:
                 return
             await self.start()
             connections = Connections(
-                self._server_of(), self._places, self._cluster, self._shortcut
+                self._server_of(), self._permits, self._cluster, self._shortcut
             )
             self._server = await self._listen(connections)
             # Set before it serves, which takes a turn of the loop: a cancelled start can close it.

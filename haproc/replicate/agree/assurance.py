@@ -77,7 +77,7 @@ class Requirement:
 
 _UNFINISHED_MAX: Final = 1000
 """The most operations named in one answer; those after them count as not applied yet."""
-_PLACES_S: Final = 0.01
+_ALL_PROGRESS_S: Final = 0.01
 """The age up to which one view of the ring is used again: many writes are judged at once."""
 
 
@@ -113,10 +113,10 @@ class Assurance:
     """Waits until the clusters that a write concern asks for have applied a write.
 
     While writes wait, each peer is asked for its progress by one long poll at a time: `progress`
-    answers as soon as the peer has finished an operation. The progress in ``places`` counts, too:
-    a lost poll holds no write up.
+    answers as soon as the peer has finished an operation. The progress in ``all_progress`` counts,
+    too: a lost poll holds no write up.
 
-    ``places`` returns the progress of every cluster.
+    ``all_progress`` returns the progress of every cluster.
 
     ``on_waited`` is called after each wait: the concern, True if it was met, and the seconds.
     """
@@ -126,7 +126,7 @@ class Assurance:
         core: Core,
         writes: Writes,
         membership: Membership,
-        places: Callable[[], Mapping[str, ClusterProgress]],
+        all_progress: Callable[[], Mapping[str, ClusterProgress]],
         on_waited: Callable[[WriteConcern, bool, float], None] = lambda concern, met, seconds: None,
     ) -> None:
         self._core = core
@@ -134,11 +134,11 @@ class Assurance:
         self._min_insync = writes.min_insync_clusters
         self._interval_s = membership.check_interval_s
         self._patience_s = membership.window_s
-        self._ask_places = places
+        self._read_all_progress = all_progress
         self._on_waited = on_waited
         self._clock = asyncio.get_running_loop().time
-        self._places: Mapping[str, ClusterProgress] = {}
-        self._places_at = float("-inf")
+        self._all_progress: Mapping[str, ClusterProgress] = {}
+        self._all_progress_at = float("-inf")
         self._reported: dict[str, PeerProgress] = {}
         self._waits: set[_Wait] = set()
         self._asking: set[str] = set()
@@ -248,20 +248,20 @@ class Assurance:
 
     def _look(self) -> Mapping[str, ClusterProgress]:
         now = self._clock()
-        if now - self._places_at > _PLACES_S:
-            self._places, self._places_at = self._ask_places(), now
-        return self._places
+        if now - self._all_progress_at > _ALL_PROGRESS_S:
+            self._all_progress, self._all_progress_at = self._read_all_progress(), now
+        return self._all_progress
 
     def _in_sync(self) -> frozenset[str]:
-        return frozenset(name for name, place in self._look().items() if place.in_sync)
+        return frozenset(name for name, each in self._look().items() if each.in_sync)
 
     def _applied(self, offset: int) -> frozenset[str]:
         """Return the clusters that are known to have applied it, this one included."""
         applied = {self._core.me}
-        for name, place in self._look().items():
+        for name, each in self._look().items():
             reported = self._reported.get(name)
-            below = place.cursor is not None and offset < place.cursor
-            sound = place.sound and (reported is None or reported.sound)
+            below = each.cursor is not None and offset < each.cursor
+            sound = each.sound and (reported is None or reported.sound)
             if sound and (below or (reported is not None and reported.applied(offset))):
                 applied.add(name)
         return frozenset(applied)

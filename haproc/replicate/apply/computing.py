@@ -98,7 +98,7 @@ class Computing:
         self._core = core
         self._staging_tables = StagingTables(core)
         self._under_way: set[int] = set()
-        self._places = asyncio.Semaphore(core.limits.lanes)
+        self._permits = asyncio.Semaphore(core.limits.lanes)
         self._sessions: OrderedDict[tuple[str, str], _AttachedSession] = OrderedDict()
         self._attached_rows: dict[tuple[str, str], RowsSource] = {}
         self._observed: dict[int, tuple[bytes, ...]] = {}
@@ -275,7 +275,7 @@ class Computing:
         core = self._core
         passes = core.log_state.computations.passes(offset).get(core.me, 0)
         await asyncio.sleep(self._pause_s(passes))
-        async with self._places:
+        async with self._permits:
             await core.condition.allowed()
             # The log may have the rows already: then the end of `_known` cancels this.
             await core.watermarks.until_known(await core.own_log.reaching(core.log.end))

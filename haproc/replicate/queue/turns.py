@@ -196,7 +196,7 @@ _COMPUTATIONS_MAX: Final = 16
 
 
 @dataclass(slots=True)
-class _Line:
+class _TableQueue:
     """The unfinished operations on one table, and those that write it; in log order.
 
     Most are removed at the front, where a plain dict would become slow: it keeps gaps.
@@ -218,7 +218,7 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self._queues: dict[str, _TableQueue] = {}
         self._exclusive: OrderedDict[int, Operation] = OrderedDict()
         self._beside: OrderedDict[int, None] = OrderedDict()
         self._plain: OrderedDict[int, None] = OrderedDict()
@@ -239,10 +239,10 @@ class Turns:
             if len(self.computations) > _COMPUTATIONS_MAX:
                 self.computations.popitem(last=False)
         for table in op.reads | op.writes:
-            line = self._lines.setdefault(table, _Line())
-            line.touching[offset] = op
+            queue = self._queues.setdefault(table, _TableQueue())
+            queue.touching[offset] = op
             if table in op.writes:
-                line.writing[offset] = None
+                queue.writing[offset] = None
         if self._is_free(offset, op):
             self._free.setdefault(op.user, []).append(offset)
 
@@ -257,43 +257,43 @@ class Turns:
             del free[at]
             if not free:
                 del self._free[op.user]
-        moved: list[tuple[_Line, bool]] = []
+        moved: list[tuple[_TableQueue, bool]] = []
         for table in op.reads | op.writes:
-            line = self._lines[table]
-            del line.touching[offset]
-            line.writing.pop(offset, None)
-            if line.touching:
-                moved.append((line, table in op.writes))
+            queue = self._queues[table]
+            del queue.touching[offset]
+            queue.writing.pop(offset, None)
+            if queue.touching:
+                moved.append((queue, table in op.writes))
             else:
-                del self._lines[table]
-        for line, wrote in moved:
-            self._move_up(line, wrote)
+                del self._queues[table]
+        for queue, wrote in moved:
+            self._move_up(queue, wrote)
 
-    def _move_up(self, line: _Line, wrote: bool) -> None:
+    def _move_up(self, queue: _TableQueue, wrote: bool) -> None:
         """Free the first operation; if the removed one ``wrote``, all readers up to a writer."""
-        for offset, op in line.touching.items():
+        for offset, op in queue.touching.items():
             free = self._free.get(op.user, [])
             at = bisect_left(free, offset)
             if not _stands_in(free, at, offset) and self._is_free(offset, op):
                 self._free.setdefault(op.user, free).insert(at, offset)
-            if offset in line.writing or not wrote:
+            if offset in queue.writing or not wrote:
                 return
 
     def _is_free(self, offset: int, op: Operation) -> bool:
         """True if nothing before it writes what it touches, or reads what it writes."""
         return all(
-            next(iter(self._lines[table].touching)) == offset for table in op.writes
-        ) and all(next(iter(self._lines[table].writing), offset) >= offset for table in op.reads)
+            next(iter(self._queues[table].touching)) == offset for table in op.writes
+        ) and all(next(iter(self._queues[table].writing), offset) >= offset for table in op.reads)
 
     def newest(self, tables: Collection[str]) -> int:
         """Return the newest operation that writes a single table; -1: none, or more tables."""
-        line = self._lines.get(next(iter(tables))) if len(tables) == 1 else None
-        return -1 if line is None else next(reversed(line.writing), -1)
+        queue = self._queues.get(next(iter(tables))) if len(tables) == 1 else None
+        return -1 if queue is None else next(reversed(queue.writing), -1)
 
     def first_change(self, tables: Collection[str], none: int) -> int:
         """Return the first unfinished operation that may change the tables, or ``none``."""
-        lines = (self._lines[table] for table in tables if table in self._lines)
-        firsts = [next(iter(line.writing), none) for line in lines]
+        queues = (self._queues[table] for table in tables if table in self._queues)
+        firsts = [next(iter(queue.writing), none) for queue in queues]
         return min([next(iter(self._exclusive), none), *firsts])
 
     def in_turn(self, below: int) -> Iterator[int]:
@@ -324,9 +324,9 @@ class Turns:
 
     def _stands_before(self, offset: int, op: Operation, table: str) -> bool:
         """True if an operation that is not exclusive conflicts with an exclusive one at a table."""
-        if (line := self._lines.get(table)) is None:
+        if (queue := self._queues.get(table)) is None:
             return False
-        others = line.touching if table in op.writes else line.writing
+        others = queue.touching if table in op.writes else queue.writing
         return next(iter(others), offset) < offset
 
     def behind(self, table: str, offset: int, below: int) -> Iterator[int]:
@@ -335,7 +335,7 @@ class Turns:
         It ends before the next exclusive operation.
         """
         below = self._as_far_as(below)
-        for each in self._lines[table].touching:
+        for each in self._queues[table].touching:
             if each >= below:
                 return
             if each >= offset:
