@@ -171,7 +171,7 @@ async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
         behind: Any = SimpleNamespace(sessions=None)
         registry: Any = None
         service = ConnectService(config, behind, registry, Inline(), deliveries)
-        service._executing = SimpleNamespace(run=run)  # type: ignore[assignment]
+        service._executing = SimpleNamespace(execute_plan=run)  # type: ignore[assignment]
         call: Any = SimpleNamespace(user="alice", names=Names("s", "i"), metadata=metadata)
         if looked_for:
             asked = base.ReattachExecuteRequest(session_id="s", operation_id=_ID)
