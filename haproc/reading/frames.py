@@ -23,12 +23,14 @@ SHOWN: Final = USER_CODE | members(
     """
     read sql project filter join set_op sort aggregate local_relation range subquery_alias
     repartition repartition_by_expression to_df with_columns_renamed drop with_columns hint
-    unpivot to_schema collect_metrics parse with_watermark deduplicate lateral_join
+    unpivot to_schema collect_metrics with_watermark deduplicate lateral_join
     with_relations fill_na drop_na replace crosstab unresolved_table_valued_function extension
     limit offset tail sample as_of_join nearest_by_join relation_changes
     """
 )
 """Relations that are operators in the analyzed tree; relations in no list count as hidden."""
+_RUN_FIRST: Final = members("crosstab")
+_PIVOT: Final = protos.relations.Aggregate.GROUP_TYPE_PIVOT
 _COMPUTED: Final = "{} is computed while Spark reads it, so that nobody sees from what"
 _SESSION: Final = "{} is known to the client's session alone"
 _VERSIONS: Final = "each cluster numbers and dates its versions itself"
@@ -36,6 +38,7 @@ _WORDS: Final[dict[str, str]] = {
     "show_string": _COMPUTED.format("show()"),
     "html_string": _COMPUTED.format("a table in HTML"),
     "sample_by": _COMPUTED.format("sampleBy()"),
+    "parse": _COMPUTED.format("CSV or JSON of a DataFrame's texts"),
     COMPUTED_RANGE: _COMPUTED.format(f"a {COMPUTED_RANGE}"),
     "approx_quantile": _COMPUTED.format("approxQuantile()"),
     "freq_items": _COMPUTED.format("freqItems()"),
@@ -46,6 +49,18 @@ _WORDS: Final[dict[str, str]] = {
     "cached_remote_relation": _SESSION.format("a checkpoint"),
     "ml_relation": _SESSION.format("a model"),
 }
+
+
+def runs_its_input(relation: Any) -> bool:
+    """True if Spark runs the relation's input while it reads the relation.
+
+    What it finds there can be in its errors: a value that is no number, or the columns of a pivot.
+    """
+    kind = relation.WhichOneof("rel_type")
+    if kind == "aggregate":
+        aggregate = relation.aggregate
+        return bool(aggregate.group_type == _PIVOT and not aggregate.pivot.values)
+    return kind not in SHOWN or kind in _RUN_FIRST
 
 
 def hidden_in(root: Any) -> tuple[str, ...]:

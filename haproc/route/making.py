@@ -272,6 +272,7 @@ class Making:
             write = SparkPlan(taken.plan.SerializeToString())
             return self._plain(understood, write, evolves=evolves)
         ground = await self._ground(understood.statement.writes)
+        await self._ruling.check_frames(understood)
         statement, columns = await self._plans.target(understood, taken)
         self._foresee(self._made(understood, statement, SparkPlan(data)))
         found = await self._plans.examined(understood, taken, statement, columns)
@@ -285,6 +286,7 @@ class Making:
     async def _of_text_with_frames(self, understood: Understood, data: bytes) -> Made:
         """Return the operation of a SQL text that comes with DataFrames."""
         ground = await self._ground(understood.statement.writes)
+        await self._ruling.check_frames(understood)
         self._foresee(self._made(understood, understood.statement, SparkPlan(data)))
         return await self._judged(understood, ground, await self._plans.with_frames(understood))
 

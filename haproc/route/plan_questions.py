@@ -19,7 +19,7 @@ from haproc.classify.plans.parsing import PlanFindings
 from haproc.classify.plans.relations import inside
 from haproc.pin.plan_parts import input_of
 from haproc.pin.sqltypes import quote_name
-from haproc.reading.frames import SHOWN
+from haproc.reading.frames import SHOWN, runs_its_input
 
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 """Names and Spark's type texts."""
@@ -61,21 +61,58 @@ def table_questions(plan: Any) -> tuple[bytes, ...]:
     Spark computes some relations while it reads them. Instead of such a relation, its input is
     read, and its own expressions over that input. A SQL text that comes with DataFrames is left
     out: `text_question` reads it together with them.
+
+    A query comes before all those in which Spark runs it. So a sender whose rights are compared
+    after each answer gets no error with values of a table that he may not read.
     """
     given = plan.command.sql_command.input.with_relations.references
-    found, stack = [], [(each, True) for each in given] or [(plan, False)]
+    found: list[Any] = []
+    stack: list[tuple[Any, bool, Any]] = [(each, True, ()) for each in given]
+    stack = stack or [(plan, False, ())]
     while stack:
-        message, is_shown = stack.pop()
+        message, is_shown, frames = stack.pop()
         if message.DESCRIPTOR is _Relation.DESCRIPTOR:
-            shows = message.WhichOneof("rel_type") in SHOWN
-            if shows and not is_shown:
+            if message.WhichOneof("rel_type") in SHOWN and not is_shown:
                 found.append(message)
-            if not shows and (values := list(_own_expressions(message))):
+            is_shown = not runs_its_input(message)
+            if not is_shown and (values := _computed_first(message)):
                 hidden = getattr(message, message.WhichOneof("rel_type"))
-                found.append(_projected(hidden.input, values))
-            is_shown = shows
-        stack += [(each, is_shown) for each in inside(message)]
-    return tuple(_root(each) for each in found)
+                found.append(_beside(_projected(hidden.input, values), frames))
+            if message.HasField("with_relations"):
+                own = message.with_relations
+                stack.append((own.root, is_shown, own.references))
+                stack += [(each, is_shown, ()) for each in own.references]
+                continue
+        stack += [(each, is_shown, ()) for each in inside(message)]
+    return tuple(_root(each) for each in reversed(found))
+
+
+def input_questions(plan: Any) -> tuple[bytes, ...]:
+    """Return queries as `table_questions` does, of the DataFrames alone that a write takes."""
+    if plan.command.HasField("sql_command"):
+        return table_questions(plan)
+    source, whole = input_of(plan), protos.base.Plan()
+    if source is None:
+        return ()
+    whole.root.CopyFrom(source)
+    return table_questions(whole)
+
+
+def _computed_first(relation: Any) -> list[Any]:
+    """Return the expressions that Spark computes while it reads the relation."""
+    if relation.HasField("aggregate"):
+        return [relation.aggregate.pivot.col]
+    return list(_own_expressions(relation))
+
+
+def _beside(relation: Any, frames: Any) -> Any:
+    """Return a relation with the DataFrames that its subqueries name by their numbers."""
+    if not frames:
+        return relation
+    whole = _Relation()
+    whole.with_relations.root.CopyFrom(relation)
+    whole.with_relations.references.extend(frames)
+    return whole
 
 
 def _own_expressions(message: Any) -> Iterator[Any]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import takewhile
+from typing import Any, Final
 
 from haproc.classify.classifier import ruled
 from haproc.classify.model import Classified, Kind, RefusedError, Touched
@@ -30,7 +31,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.reading.frames import SHOWN
 from haproc.reading.judge import JudgedQuery
-from haproc.reading.summary import Touches, explained
+from haproc.reading.summary import NOTHING, Touches, explained
 from haproc.replicate.log_state.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
@@ -38,7 +39,7 @@ from haproc.route.answering import failed
 from haproc.route.classifying import Asker, Understood, only_selects, read_of
 from haproc.route.model import ReadPlan, SentPlan
 from haproc.route.offload import Texts, plan_work
-from haproc.route.plan_questions import table_questions, text_question
+from haproc.route.plan_questions import input_questions, table_questions, text_question
 from haproc.route.readings import Readings
 from haproc.route.streams import Running, refused
 from haproc.sessions.client import ClientSession
@@ -148,6 +149,15 @@ class Ruling:
         still = self._ground(found, epoch, since)
         return ruled(statement, found.touched), lambda: unchanged() and still()
 
+    async def check_frames(self, understood: Understood) -> None:
+        """Raise RefusedError for a write whose sender may not read a part of its DataFrames.
+
+        Spark runs some parts while it reads the whole. Raises EngineError, too.
+        """
+        sent = understood.request.statement
+        if understood.statement.rules and isinstance(sent, SentPlan):
+            await self._of_parts(understood, sent, input_questions, NOTHING)
+
     async def written(
         self, understood: Understood, statement: Classified, seen: Touched
     ) -> Classified:
@@ -200,13 +210,26 @@ class Ruling:
 
     async def _of_plan(self, understood: Understood, sent: SentPlan) -> Touches:
         """Return the names that the DataFrames of a plan touch, whatever it does with them."""
-        read, settings = read_of(sent), understood.settings
-        questions = await plan_work(self._texts, len(sent.plan), table_questions, read.message)
+        found = _of_reading(read_of(sent), understood.settings)
+        return await self._of_parts(understood, sent, table_questions, found)
+
+    async def _of_parts(
+        self,
+        understood: Understood,
+        sent: SentPlan,
+        questions: Callable[[Any], tuple[bytes, ...]],
+        found: Touches,
+    ) -> Touches:
+        """Return the names that parts of a plan touch, with those already ``found``.
+
+        Nothing further is read once the names that are found are enough for a refusal.
+        """
+        read = read_of(sent)
         only_there = bool(read.reading.blobs or read.reading.handles)
-        found = _of_reading(read, settings)
-        for each in questions:
+        for each in await plan_work(self._texts, len(sent.plan), questions, read.message):
             part = await self._readings.frame(each, understood.asker, only_there=only_there)
             found |= _read(part)
+            _check_refusals(understood.statement, found.touched)
         return found
 
     def _ground(self, found: Touches, epoch: int, since: int) -> Callable[[], bool]:
@@ -226,6 +249,15 @@ class Ruling:
         """True if an operation that may redefine one of these names is running here."""
         unfinished = self._core.schedule.unfinished()
         return any(each.running and _defines(each.op, names) for each in unfinished)
+
+
+def _check_refusals(statement: Classified, touched: Touched) -> None:
+    """Raise RefusedError if a part of what a statement touches is enough to refuse it.
+
+    More names never take such a refusal back: each rule before it only refuses, too.
+    """
+    refusing = takewhile(lambda rule: rule.rights is not None or rule.refuse, statement.rules)
+    ruled(replace(statement, rules=tuple(refusing)), touched)
 
 
 def _defines(op: Operation, names: frozenset[str]) -> bool:
