@@ -332,11 +332,17 @@ class Oidc:
     at once (every 30 seconds at most). While the provider is away, the present keys stay in use."""
 
 
+OWN_NAMES: Final = frozenset({"anonymous", "haproc.optimize"})
+"""Names for requests that no user's token shows. Users with them would share their request ids."""
+
+
 def check_users(users: Sequence[User], secret: str) -> Iterator[tuple[str, str]]:
     """Yield (path, message) for each problem of the users' tokens and rights."""
     taken: dict[str, str] = {digest_of(secret): "secret"}
     for index, user in enumerate(users):
         path = f"users[{index}]"
+        if user.name in OWN_NAMES:
+            yield f"{path}.name", f"{user.name!r} is a name that HAProc itself uses"
         if bool(user.token) == bool(user.token_hash):
             yield path, f"{user.name}: give either token or token_hash"
             continue

@@ -22,10 +22,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from haproc.classify.rights import Rights, Role
 from haproc.config.load import load
-from haproc.config.sections import Grant, Oidc, User, check_oidc
-from haproc.doors.http.access import Access, Admitted
+from haproc.config.sections import OWN_NAMES, Grant, Oidc, User, check_oidc, check_users
+from haproc.doors.http.access import ANONYMOUS, Access, Admitted
 from haproc.doors.http.oidc import AGAIN_S, FetchError, OidcUsers, fetch_json, values_in
 from haproc.failure import RequestError
+from haproc.route.optimizing import USER
 from tests.unit.door_rig import STATEMENTS, door, make_config
 from tests.unit.test_users import ANN, write
 
@@ -345,7 +346,16 @@ async def test_provider_can_name_no_user_of_the_configuration(tmp_path: Path) ->
     users = (User("ann@example.com", "token-of-ann"), User("bob", "token-of-bob"))
     config = make_config(tmp_path, users=users)
     admission = Access(config, Provider().users).clients()
-    for sub, refused in (("ann@example.com", True), ("eve", False)):
+    own = {ANONYMOUS, USER}
+    assert own == OWN_NAMES
+    assert [list(check_users([User(each, "t")], "s")) for each in own] == [
+        [("users[0].name", f"{each!r} is a name that HAProc itself uses")] for each in own
+    ]
+    for sub, refused in (
+        ("ann@example.com", True),
+        *((each, True) for each in own),
+        ("eve", False),
+    ):
         headers = {"Authorization": f"Bearer {signed(sub=sub)}"}
         if refused:
             with pytest.raises(RequestError, match="has the name of a user"):

@@ -17,7 +17,7 @@ from multidict import CIMultiDictProxy
 
 from haproc.classify.rights import NOTHING, UNBOUNDED, Rights, Role
 from haproc.config.model import Config
-from haproc.config.sections import User, digest_of
+from haproc.config.sections import OWN_NAMES, User, digest_of
 from haproc.failure import ErrorClass, refused
 from haproc.jobs.book import PREFIX
 from haproc.route.model import Authorization
@@ -164,10 +164,11 @@ class Admission:
     def _issued(
         self, name: str, rights: Rights, authorization: Authorization | None = None
     ) -> Admitted:
-        if self.users.named(name) is not None:
+        if name in OWN_NAMES or self.users.named(name) is not None:
             raise refused(
                 ErrorClass.UNAUTHENTICATED,
-                f"the provider's user {name!r} has the name of a user of the configuration",
+                f"the provider's user {name!r} has the name of a user of the configuration, or "
+                "one that HAProc itself uses",
                 "name the user of the configuration otherwise, or use that user's token",
             )
         return Admitted(name, rights, authorization, issued=True)
