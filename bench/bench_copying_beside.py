@@ -45,7 +45,7 @@ def copied(ring: LocalRing, mebibytes: int) -> list[Row]:
     donor, beside, receiver = ring.names
     _fill(ring, mebibytes)
     asked = {
-        f"{what} on {who}": (ring.urls[ring.names.index(name)], sql)
+        f"{what} on {who}": (ring.config.client_url(name), sql)
         for who, name in (("the donor", donor), ("another cluster", beside))
         for what, sql in (("SELECT 1", "SELECT 1"), ("INSERT", "INSERT INTO small VALUES ({n})"))
     }
@@ -59,11 +59,11 @@ def copied(ring: LocalRing, mebibytes: int) -> list[Row]:
         words = ("cluster", "rebuild", receiver, "--from", donor, "--yes", "--wait")
         assert haproc([*words, "--folder", str(ring.folder)]) == 0
         took_s = time.perf_counter() - began
-    told = f"usually; at most {TIMES_MAX:g} times is the bar"
+    bar = f"usually; at most {TIMES_MAX:g} times is the bar"
     rows = [Row(f"copy of {mebibytes} MiB", "MiB/s", mebibytes / took_s)]
     for what, taken in meanwhile.items():
         usual_ms, now_ms = _p99(usual[what]) * 1e3, _p99(taken) * 1e3
-        rows.append(Row(f"{what}, p99 while it is copied", "ms", now_ms, told, usual_ms))
+        rows.append(Row(f"{what}, p99 while it is copied", "ms", now_ms, bar, usual_ms))
         rows.append(Row(f"{what}, longest", "ms", max(taken) * 1e3, "usual p99", usual_ms))
     for who, pid in zip(("donor", "other", "receiver"), pids, strict=True):
         rows.append(Row(f"memory of the {who}'s HAProc", "MiB", peak(pid), "bar", MEMORY_BAR_MIB))
