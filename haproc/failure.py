@@ -30,7 +30,8 @@ class ErrorClass(StrEnum):
     STATEMENT_TOO_COMPLEX = "HAPROC_STATEMENT_TOO_COMPLEX"
     """The statement is too large or too deeply nested for Spark to read it surely on every cluster
     (``limits.statement_bytes_max``, ``statement_tokens_max``, ``statement_depth_max``; 10,000
-    columns of a SELECT; for a plan, its limits): write it flatter, or send its values as rows."""
+    columns of a SELECT; for a plan, its limits; 500,000 columns of all its parts, where a view or
+    WITH counts at each use): write it flatter, or send its values as rows."""
     REFUSED_BY_RULE = "HAPROC_REFUSED_BY_RULE"
     """An operator's rule forbids it; the message is the rule's."""
     OVERRIDE_REFUSED = "HAPROC_OVERRIDE_REFUSED"

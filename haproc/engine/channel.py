@@ -49,7 +49,7 @@ _MESSAGE_CUT_AT = 2000
 _DETAILS = "grpc-status-details-bin"
 _REFUSALS = (
     *(ErrorClass.NO_QUERY, ErrorClass.PATH, ErrorClass.OPTION, ErrorClass.TABLE_NAME),
-    ErrorClass.NONDETERMINISTIC,
+    *(ErrorClass.NONDETERMINISTIC, ErrorClass.STATEMENT_TOO_COMPLEX),
 )
 """The error classes with which the plugin's messages begin (haproc/spark)."""
 _OF_PLUGIN = ("java.lang.IllegalArgumentException",)

@@ -30,6 +30,8 @@ public final class Extension extends AbstractFunction1<SparkSessionExtensions, B
         extensions.injectPlanNormalizationRule(CacheIdentity::new);
         extensions.injectHintResolutionRule(Files::new);
         extensions.injectHintResolutionRule(session -> new Marks((SparkSession) session));
+        extensions.injectResolutionRule(session -> new Bounds());
+        extensions.injectOptimizerRule(session -> new Bounds());
         extensions.injectCheckRule(Guard::new);
         Function1<Seq<Expression>, Expression> tell = none -> Literal$.MODULE$.apply(version);
         ExpressionInfo info = new ExpressionInfo(Extension.class.getName(), FUNCTION);

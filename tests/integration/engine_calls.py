@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Applied, Queries, Settings, TransactionMarker
 from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.ring.spark import LocalSpark
 
 TIMEOUT_S = 60.0
 SLOW = """SELECT id FROM range(0, 200, 1, 100)
@@ -69,3 +72,9 @@ def arrow_stream(data: pa.Table, rows_per_batch: int | None = None) -> bytes:
     with pa.ipc.new_stream(sink, data.schema) as writer:
         writer.write_table(data, max_chunksize=rows_per_batch)
     return bytes(sink.getvalue())
+
+
+def processor_s(spark: LocalSpark) -> float:
+    """Return the processor time that a Spark server has taken, in seconds."""
+    fields = Path(f"/proc/{spark.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

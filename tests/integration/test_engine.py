@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import datetime as dt
 import decimal
-import os
 import resource
 import time
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,7 @@ from haproc.membership.drift import Findings, as_reported, compare, to_look_up
 from haproc.ring.settings import EXTENSIONS
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
-from tests.integration.engine_calls import SLOW, apply, error, rows, table
+from tests.integration.engine_calls import SLOW, apply, error, processor_s, rows, table
 
 pytestmark = pytest.mark.spark
 APPLICATION, AVAILABILITY = ErrorKind.APPLICATION, ErrorKind.AVAILABILITY
@@ -173,14 +171,9 @@ async def test_queries_given_up_before_their_tasks_run_have_none_later(
     for after_ms in (0, 10, 20, 200):
         await give_up(after_ms)
     await asyncio.sleep(4)  # Spark has reported their tasks
-    before = _processor_s(spark)
+    before = processor_s(spark)
     await asyncio.sleep(1)
-    assert _processor_s(spark) - before < 0.5
-
-
-def _processor_s(spark: LocalSpark) -> float:
-    fields = Path(f"/proc/{spark.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    assert processor_s(spark) - before < 0.5
 
 
 @pytest.mark.thorough

@@ -1,0 +1,115 @@
+"""Short statements that stand for huge plans: Spark ends them before they take its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from haproc import protos
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Settings
+from haproc.engine.session import SparkSession
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.failure import ErrorClass
+from haproc.ring.spark import LocalSpark
+from haproc.route.shared_sessions import ReadingSessions
+from tests.integration.engine_calls import processor_s, rows
+
+pytestmark = pytest.mark.spark
+LEVELS = 16
+"""Each takes the one before it twice: 65,536 columns, or leaves, in the end."""
+SOON_S = 20.0
+CANCELLED_S = 90.0
+IDLE_S = 0.5
+"""Of a second: a busy thread takes all of it."""
+
+
+def chain(columns: str = "*") -> str:
+    """Return a query whose common table expressions double the size of the plan."""
+    pairs = (f"c{i} AS (SELECT {columns} FROM c{i - 1} a, c{i - 1} b)" for i in range(1, LEVELS))
+    return f"WITH c0 AS (SELECT 1 AS x), {', '.join(pairs)} SELECT count(*) FROM c{LEVELS - 1}"
+
+
+def doubled() -> SparkPlan:
+    """Return a DataFrame that is joined with itself again and again."""
+    relation = protos.relations.Relation()
+    relation.sql.query = "SELECT " + ", ".join(f"{i} AS x{i}" for i in range(80))
+    for _ in range(10):
+        joined = protos.relations.Relation()
+        joined.join.left.CopyFrom(relation)
+        joined.join.right.CopyFrom(relation)
+        joined.join.join_type = protos.relations.Join.JOIN_TYPE_CROSS
+        relation = joined
+    plan = protos.base.Plan()
+    plan.root.CopyFrom(relation)
+    return SparkPlan(plan.SerializeToString())
+
+
+@pytest.fixture
+async def users(engine: SparkConnectEngine, schema: str) -> SparkSession:
+    """A session like those in which a user's queries run."""
+    session = engine.session("users")
+    await session.configure(Settings(schema=schema))
+    return session
+
+
+async def refused(session: SparkSession, asked: SqlText | SparkPlan) -> None:
+    """Assert that a statement is refused soon, for its size."""
+    began = time.monotonic()
+    with pytest.raises(EngineError) as caught:
+        async for _ in await session.query(asked, timeout_s=120):
+            pass
+    assert caught.value.error_class == ErrorClass.STATEMENT_TOO_COMPLEX
+    assert time.monotonic() - began < SOON_S
+
+
+@pytest.mark.parametrize("columns", ["*", "a.x"])
+async def test_common_table_expressions_that_double(users: SparkSession, columns: str) -> None:
+    await refused(users, SqlText(chain(columns)))
+    assert len(await rows(users, "SELECT 1")) == 1
+
+
+@pytest.mark.thorough
+async def test_analysis_of_many_views_ends_with_its_statement(
+    users: SparkSession, spark: LocalSpark
+) -> None:
+    """Spark reads each use of a view anew. Uncancelled, this would take it minutes.
+
+    The interrupt comes a minute after the statement's end (`SparkAnswer.follow`).
+    """
+    await rows(users, "CREATE TEMPORARY VIEW v0 AS SELECT 1 AS x")
+    levels, took_s = 0, 0.0
+    while took_s < 1:
+        levels, began = levels + 1, time.monotonic()
+        sql = f"CREATE TEMPORARY VIEW v{levels} AS SELECT a.x FROM v{levels - 1} a, v{levels - 1} b"
+        await rows(users, sql)
+        took_s = time.monotonic() - began
+    uses = ", ".join(f"v{levels} u{i}" for i in range(256))
+    with pytest.raises(EngineError) as caught:
+        async for _ in await users.query(SqlText(f"SELECT 1 FROM {uses}"), timeout_s=2):
+            pass
+    assert caught.value.error_class == "DEADLINE_EXCEEDED"
+    end = time.monotonic() + CANCELLED_S
+    while await busy_s(spark) > IDLE_S:
+        assert time.monotonic() < end, "Spark goes on with a cancelled statement"
+
+
+async def busy_s(spark: LocalSpark) -> float:
+    """Return how much processor time Spark takes within a second."""
+    before = processor_s(spark)
+    await asyncio.sleep(1)
+    return processor_s(spark) - before
+
+
+async def test_dataframe_that_doubles(users: SparkSession) -> None:
+    await refused(users, doubled())
+
+
+async def test_reading_of_a_statement_that_doubles(engine: SparkConnectEngine) -> None:
+    session = await ReadingSessions(engine, lambda: 0, time.monotonic).shared(Settings())
+    with pytest.raises(EngineError) as caught:
+        await session.reading(SqlText(chain()), timeout_s=120)
+    assert caught.value.error_class == ErrorClass.STATEMENT_TOO_COMPLEX
