@@ -14,6 +14,7 @@ from haproc import protos
 from haproc.config.sections import User
 from haproc.doors.connect.calls import CONTROL_BYTES_MAX, Boundary, Call
 from haproc.doors.http.access import Access
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.metrics import Metrics
 from haproc.statements.request_admission import RequestAdmission
 from tests.unit.door_rig import make_config
@@ -22,9 +23,10 @@ SESSION = "00000000-0000-0000-0000-00000000000a"
 
 
 class Context:
-    """What a handler sees of a call; ``told`` is how it was ended."""
+    """What a handler sees of a call; ``told`` and ``code`` are how it was ended."""
 
     told = ""
+    code = grpc.StatusCode.OK
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:5000"
@@ -33,7 +35,7 @@ class Context:
         return [("authorization", "Bearer t")]
 
     async def abort(self, code: grpc.StatusCode, message: str, metadata: object) -> None:
-        self.told = message
+        self.told, self.code = message, code
         raise grpc.aio.AbortError
 
 
@@ -90,3 +92,26 @@ async def test_client_that_left_is_one_line_of_the_log_and_no_error(
     assert (line.levelname, line.exc_info) == ("INFO", None)
     assert "ExecutePlan: its client left" in line.getMessage()
     assert context.told == ""
+
+
+@pytest.mark.parametrize("operation_id", ["", SESSION])
+async def test_client_repeats_a_write_of_unknown_outcome_only_under_its_own_id(
+    tmp_path: Path, operation_id: str
+) -> None:
+    """Without an id of its own the repetition would be another write: gRPC must not repeat it."""
+
+    async def handle(call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
+        raise RequestError(
+            FailureKind.AVAILABILITY,
+            "gone",
+            error_class=ErrorClass.STOPPED,
+            outcome=WriteOutcome.UNKNOWN,
+        )
+        yield b""
+
+    request = protos.base.ExecutePlanRequest(session_id=SESSION, operation_id=operation_id)
+    handler, context = boundary_of(tmp_path).streaming("ExecutePlan", handle), Context()
+    with pytest.raises(grpc.aio.AbortError):
+        await handler.unary_stream(request.SerializeToString(), context)
+    expected = grpc.StatusCode.UNAVAILABLE if operation_id else grpc.StatusCode.ABORTED
+    assert context.code is expected

@@ -41,6 +41,8 @@ from haproc.statements.request_admission import Held, RequestAdmission
 
 _LOG = logging.getLogger(__name__)
 _SESSION = 1
+EXECUTE_OPERATION: Final = 6
+"""The number of ExecutePlanRequest's field with the operation's id."""
 CONTROL_BYTES_MAX: Final = 1 << 20
 """The limit of a call without a plan or file: the names in it are read in the event loop, some
 microseconds each. Chosen: 25,000 operations' ids."""
@@ -142,7 +144,7 @@ class Boundary:
                         async for response in responses:
                             await context.write(response)
             except Exception as error:
-                await self._fail(rpc, error, context)
+                await self._fail(rpc, error, context, own_id=_has_own_id(rpc, request))
 
         return grpc.unary_stream_rpc_method_handler(answer)
 
@@ -193,7 +195,9 @@ class Boundary:
             of_user = (by.rights, by.authorization)
             yield Call(shown.rpc, user, names, shown.metadata, held, shown.arrived_s, *of_user)
 
-    async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:
+    async def _fail(
+        self, rpc: str, error: Exception, context: Any, *, own_id: bool = True
+    ) -> bytes:
         """End the call with the client's error; raises gRPC's own exception."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
@@ -209,7 +213,7 @@ class Boundary:
             to_java = _JAVA in _metadata(context).get("user-agent", "")
             failure = to_request_error(error, rpc, only_reads=only_reads)
             note_if_refusal(failure)
-            ending = call_end(failure, error_id=error_id, to_java=to_java)
+            ending = call_end(failure, own_id=own_id, error_id=error_id, to_java=to_java)
             if ending.enriched:
                 self.enriched.keep(error_id, ending.enriched)
         await abort(context, ending)
@@ -247,6 +251,17 @@ def _named(rpc: str, request: bytes) -> tuple[str, str]:
         raise refused(ErrorClass.BAD_REQUEST, f"the request cannot be read: {error}") from None
     check_id(session_id, "the session's")
     return session_id, seen
+
+
+def _has_own_id(rpc: str, request: bytes) -> bool:
+    """Return False if the client left the operation's id to the server.
+
+    If it sends such a request again, it gets another id, and a write would be applied twice.
+    """
+    try:
+        return rpc != "ExecutePlan" or bool(text_of(request, EXECUTE_OPERATION))
+    except ValueError:  # it was refused as unreadable
+        return True
 
 
 def check_id(given: str, whose: str) -> str:

@@ -20,7 +20,7 @@ from haproc import protos, wire
 from haproc.classify.plans.parsing import parse
 from haproc.config.model import Config
 from haproc.doors.connect import messages, options
-from haproc.doors.connect.calls import Boundary, Call, check_id, text_of
+from haproc.doors.connect.calls import EXECUTE_OPERATION, Boundary, Call, check_id, text_of
 from haproc.doors.connect.delivery import Deliveries, Source
 from haproc.doors.connect.errors import Enriched, Key, OperationState
 from haproc.doors.connect.execute import Behind, Executing, check_still
@@ -46,7 +46,7 @@ SETTINGS_KEPT_MAX: Final = 32
 SETTINGS_BYTES_MAX: Final = 4 << 10
 """Answers about settings that are kept for each session, and the size limit of one with its
 question. Chosen: PySpark asks for two or three settings at once, in half a kilobyte."""
-_EXECUTE_OPERATION, _REATTACH_OPERATION, _REATTACH_LAST = 6, 3, 5
+_REATTACH_OPERATION, _REATTACH_LAST = 3, 5
 
 
 class ConnectService:
@@ -95,7 +95,7 @@ class ConnectService:
 
     async def execute(self, call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
         """Run a plan."""
-        operation_id = text_of(request, _EXECUTE_OPERATION)
+        operation_id = text_of(request, EXECUTE_OPERATION)
         if not operation_id:
             operation_id = str(uuid.uuid4())
             request = with_operation(request, operation_id)
