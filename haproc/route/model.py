@@ -44,7 +44,7 @@ def retry_ids(request_id: str) -> Iterator[str]:
 
 
 def may_be_made_again(rejection: ApplicationFailure | None) -> bool:
-    """True if the same request may succeed, given the reason for which its write was rejected."""
+    """True if a write with this rejection may be made again, under its request's next retry id."""
     return rejection is not None and rejection.error_class in _AGAIN
 
 

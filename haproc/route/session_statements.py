@@ -192,10 +192,10 @@ class SessionStatements:
     async def owned(
         self, statement: Classified, session: ClientSession | None, request_id: str = ""
     ) -> Classified:
-        """Return the statement as the session's own if it changes a temporary view of the session.
+        """Return the statement, with class SESSION if it changes a temporary view of the session.
 
-        Also if it has done so before: a repeated DROP of a view must not drop another one of its
-        name.
+        A request that the session has recorded gets this class again: a repeated DROP must not drop
+        a permanent view of the same name.
         """
         if session is not None and session.has_recorded(request_id):
             return replace(statement, operation_class=OperationClass.SESSION)

@@ -142,7 +142,7 @@ def source_query(cut: Cut) -> str:
 
 
 def merge_over(cut: Cut, relation: Any) -> tuple[str, SparkPlan]:
-    """Return a MERGE over a relation in place of its source: the text, and a plan to be read."""
+    """Return the MERGE ``cut`` with ``relation`` as its source: its text, and a plan to analyze."""
     plan = protos.base.Plan()
     merge = wire.parsed(protos.base.Plan, _merge(cut, relation))
     plan.root.CopyFrom(merge.command.sql_command.input)

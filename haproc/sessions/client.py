@@ -173,9 +173,10 @@ class BeginningIds:
 
 @dataclass(frozen=True, slots=True)
 class KnownSettings:
-    """Spark's answer to a question about settings, and the session's epoch when it came.
+    """Spark's answer to a question about settings.
 
-    ``still`` returns True if no statement has begun to change the session since the question.
+    ``epoch``: the `Session.epoch` when the question was sent. ``still`` returns True if since then
+    no statement has begun to change the session.
     """
 
     response: bytes

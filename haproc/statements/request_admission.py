@@ -105,7 +105,10 @@ class Permit:
             await self.reached(within_s)
 
     def keep_until(self, task: asyncio.Task[Any]) -> None:
-        """Leave at the end of ``task``, which goes on without its request, and not before."""
+        """Keep the permit until ``task`` ends, although its request has gone.
+
+        Until then, `leave` does nothing.
+        """
 
         def ended(task: asyncio.Task[Any]) -> None:
             if not task.cancelled():

@@ -62,7 +62,7 @@ def _check_operator(operator: Any) -> None:
 
 
 def read_command(message: Any, found: PlanFindings) -> PlanReading:
-    """Return the reading of a command for models; ``found`` has what its inputs read."""
+    """Return the reading of a ``pyspark.ml`` command; ``found``: the findings in its inputs."""
     kind = message.WhichOneof("command")
     if kind in FILES:
         raise RefusedError(

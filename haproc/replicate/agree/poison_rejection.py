@@ -318,9 +318,9 @@ class PoisonRejection:
     ) -> AsyncIterator[None]:
         """Stop the statement in this context when one of its operations is to be revoked.
 
-        Raises Interrupted then. A statement is stopped only if ``tables_show`` says that the tables
-        show what it has committed. A single operation is also revoked when its time budget is over,
-        unless an earlier revocation failed.
+        Raises Interrupted then. ``tables_show`` returns False if the tables might not show whether
+        the statement was committed; then it is not stopped. If there is only one operation, it is
+        also revoked when its time budget is over, unless it has a ``revoke`` record already.
         """
         single, core = len(offsets) == 1, self._core
         if not single and any(self.open_revoke(offset) is not None for offset in offsets):
