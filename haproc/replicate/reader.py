@@ -284,7 +284,7 @@ class Reader:
                 if message.offset < core.schedule.read_to:
                     core.outcomes.resolve(message.offset, outcome)
                 else:  # the queue has no room for its operation yet
-                    core.outcomes.foretell(message.offset, outcome)
+                    core.outcomes.note_early(message.offset, outcome)
             case FailureReport():
                 self._on_failure(message)
             case Claim():

@@ -192,8 +192,8 @@ class Outcomes:
         self._arrivals: dict[tuple[str, str] | int, asyncio.Event] = {}
         self._weights: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
-        self._foretold: dict[int, OperationOutcome] = {}
-        """Outcomes that the log told before their operations were read."""
+        self._early: dict[int, OperationOutcome] = {}
+        """Outcomes of operations whose reports were read before them."""
         self._presumed: list[int] | None = []
         """Operations of earlier processes without a known outcome; None once all are known."""
 
@@ -202,17 +202,17 @@ class Outcomes:
         known = Known(offset, Facts.of(operation), newest=offset)
         self._by_key[operation.key] = known
         self._note(known)
-        if (foretold := self._foretold.pop(offset, None)) is not None:
-            self.resolve(offset, foretold)
+        if (early := self._early.pop(offset, None)) is not None:
+            self.resolve(offset, early)
         return known
 
     def pass_over(self, offset: int, operation: Operation, outcome: OperationOutcome) -> None:
         """Note a record that is no attempt of its request: it is known only by its offset."""
         self._note(Known(offset, Facts.of(operation), outcome, newest=offset))
 
-    def foretell(self, offset: int, outcome: OperationOutcome) -> None:
+    def note_early(self, offset: int, outcome: OperationOutcome) -> None:
         """Note the outcome of an operation that is read later; it is known from then on."""
-        self._foretold[offset] = outcome
+        self._early[offset] = outcome
 
     def _note(self, known: Known) -> None:
         self._by_offset[known.offset] = known
