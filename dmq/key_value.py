@@ -38,6 +38,9 @@ from dmq.log import LogCorruptError, LogError, MovableLog, ValueTooLargeError
 
 KEY_BYTES_MAX: Final = 1024
 VALUE_BYTES_MAX: Final = 64 << 20
+FIRST_REVISION: Final = 2
+"""The lowest revision of a value. Revision 1 is left to the entry with which an import begins:
+in a topic that entry needs a revision of its own, and every value keeps its revision."""
 
 
 @dataclass(frozen=True, slots=True)

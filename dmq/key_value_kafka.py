@@ -21,7 +21,15 @@ from dmq.kafka_clients import deliver
 from dmq.kafka_handle import READ_TIMEOUT_S, TopicHandle
 from dmq.kafka_reader import Tail
 from dmq.kafka_topic import STORE, KafkaOptions, KafkaUrl, value_bytes_max
-from dmq.key_value import KEY_BYTES_MAX, Kept, Placed, check_key, check_value
+from dmq.key_value import (
+    FIRST_REVISION,
+    KEY_BYTES_MAX,
+    KEY_PREFIX,
+    Kept,
+    Placed,
+    check_key,
+    check_value,
+)
 from dmq.key_value_index import (
     ID_BYTES,
     KEYS_PARTITION,
@@ -163,8 +171,8 @@ class KafkaKeyValueStore:
             for each in values:
                 if each.revision <= at:
                     raise LogError(
-                        f"the key {each.key!r} has the first revision of its store, and a topic "
-                        "begins with the note about this import: import into a file instead"
+                        f"the key {each.key!r} has revision {each.revision}, and the topic's next "
+                        f"one is {at + 1}: import into a file instead"
                     )
                 message = small_message(each.value)
                 if len(each.value) > self._small_max:
@@ -206,7 +214,10 @@ class KafkaKeyValueStore:
 
     async def _change(self, key: str, message: bytes) -> int:
         known_end = self._changes.revision
-        (offset,) = await self._handle.appender.append([message], [key.encode()], KEYS_PARTITION)
+        messages, keys = [message], [key.encode()]
+        if known_end + 1 < FIRST_REVISION and not key.startswith(KEY_PREFIX):
+            messages, keys = [b"", message], [_FILLER_KEY, *keys]
+        offset = (await self._handle.appender.append(messages, keys, KEYS_PARTITION))[-1]
         self._handle.check_appended(offset, known_end)
         return offset + 1
 

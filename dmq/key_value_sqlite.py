@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from dmq.key_value import Kept, Placed, check_key, check_value
+from dmq.key_value import FIRST_REVISION, Kept, Placed, check_key, check_value
 from dmq.log import LogRegressedError
 from dmq.sqlite_file import FileReader, FileWriter, Format, Outcome, translated
 from dmq.sqlite_handle import CHECK_S, FileHandle
@@ -108,7 +108,7 @@ class StoreWriter(FileWriter[Change]):
                 outcomes.append([change.revision])
                 continue
             if isinstance(change, Put):
-                revision += 1
+                revision = max(revision + 1, FIRST_REVISION)
                 self._db.execute(
                     "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)",
                     (change.key, revision, change.value),
@@ -343,7 +343,7 @@ class SqliteKeyValueStore:
         oldest, found = await self._file.run_on_reading_thread(
             lambda: self._file.reader.changes(known)
         )
-        if oldest > self._changes.revision + 1:
+        if oldest > max(self._changes.revision + 1, FIRST_REVISION):
             self._changes.begin(oldest - 1)
         for revision, key in found:
             self._changes.note(revision, key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from dmq.key_value import Kept, Placed, check_key, check_value
+from dmq.key_value import FIRST_REVISION, Kept, Placed, check_key, check_value
 from dmq.log import (
     RECORD_BYTES_MAX,
     Batches,
@@ -41,7 +41,7 @@ class MemoryKeys:
 
     def change(self, key: str, value: bytes | None) -> int:
         """Store a value under the key, or delete the key for None; return the revision."""
-        self.revision += 1
+        self.revision = max(self.revision + 1, FIRST_REVISION)
         if value is None:
             self.kept.pop(key, None)
         else:
