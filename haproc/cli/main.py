@@ -314,10 +314,10 @@ def _ring_commands(
     ring = commands.add_parser("ring", help="a local ring: clusters and HAProcs on this machine")
     actions = ring.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="start it; made first if its folder is empty")
-    up.add_argument("--clusters", type=int, default=3, help="how many (3)")
+    up.add_argument("--clusters", type=int, help="how many (3)")
     up.add_argument("--base-port", type=int, help="first of the ports; free ones otherwise")
-    up.add_argument("--memory", default="1g", help="of each Spark server (1g)")
-    up.add_argument("--cores", type=int, default=2, help="of each Spark server (2)")
+    up.add_argument("--memory", help="of each Spark server (1g)")
+    up.add_argument("--cores", type=int, help="of each Spark server (2)")
     up.add_argument(
         "--conf",
         type=_setting,

@@ -51,14 +51,16 @@ class LocalRing:
             raise RingError(f"there is no usable ring in {self.folder}: {error}") from error
         self.spark_settings = {k: str(v) for k, v in (settings.get("settings") or {}).items()}
         check_chosen(self.spark_settings)
+        self.memory: str = settings["memory"]
+        self.cores: int = settings["cores"]
         self.sparks = {
             cluster.name: LocalSpark(
                 cluster.name,
                 self.folder / "clusters" / cluster.name,
                 cluster.spark.port,
                 cluster.spark.token,
-                memory=settings["memory"],
-                cores=settings["cores"],
+                memory=self.memory,
+                cores=self.cores,
                 settings=self.spark_settings,
                 progress=lambda what, name=cluster.name: progress(  # type: ignore[misc]
                     name, f"Spark {what}"
@@ -83,10 +85,10 @@ class LocalRing:
         cls,
         folder: Path,
         *,
-        clusters: int = 3,
+        clusters: int | None = None,
         base_port: int | None = None,
-        memory: str = "1g",
-        cores: int = 2,
+        memory: str | None = None,
+        cores: int | None = None,
         spark_settings: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
         log: LogChoice = _ANY_LOG,
@@ -96,35 +98,71 @@ class LocalRing:
     ) -> LocalRing:
         """Return the ring of the folder; make it if there is none.
 
+        - ``clusters``: their number (3);
+        - ``memory``, ``cores``: of each Spark server (1g, 2);
         - ``settings``: further keys of the configuration file (limits, timeouts …);
         - ``spark_settings``: further settings of each Spark server;
         - ``users``: names of users; each gets a token;
         - ``jobs``: True if the ring takes jobs.
 
         Raises RingError for a log or Spark settings that can't be chosen. An existing ring is not
-        changed: RingError if it has another log or other Spark settings, or takes no jobs although
-        ``jobs`` is True; all other arguments are ignored.
+        changed: RingError if it differs from what is asked for; its ports and ``settings`` are not
+        compared.
         """
         log.check()
         check_chosen(spark_settings or {})
         if not (folder / "ring.yaml").exists():
             more = {**({"jobs": {"enabled": True}} if jobs else {}), **(settings or {})}
-            make_ring(folder.resolve(), clusters, base_port, more, log, users)
-            spark = {"memory": memory, "cores": cores, "settings": dict(spark_settings or {})}
+            number = 3 if clusters is None else clusters
+            make_ring(folder.resolve(), number, base_port, more, log, users)
+            chosen = dict(spark_settings or {})
+            spark = {"memory": memory or "1g", "cores": cores or 2, "settings": chosen}
             (folder / "spark.yaml").write_text(yaml.safe_dump(spark))
         ring = cls(folder, progress)
         log.check_fits(ring.folder, ring.config)
-        if jobs and not ring.config.jobs.enabled:
-            raise RingError(
-                f"the ring in {ring.folder} takes no jobs: set jobs.enabled in its ring.yaml, then "
-                "restart its HAProcs one after another (haproc ring roll --what haproc)"
-            )
-        if spark_settings and dict(spark_settings) != ring.spark_settings:
-            raise RingError(
-                f"the ring in {ring.folder} has other settings of Spark: change them in its "
-                "spark.yaml, then restart its clusters one after another (haproc ring roll)"
-            )
+        ring._check_fits(clusters, memory, cores, spark_settings or {}, users, jobs)
         return ring
+
+    def _check_fits(
+        self,
+        clusters: int | None,
+        memory: str | None,
+        cores: int | None,
+        spark_settings: Mapping[str, str],
+        users: Sequence[str],
+        jobs: bool,
+    ) -> None:
+        """Raise RingError if the ring differs from what is asked for."""
+        strangers = sorted({*users} - {user.name for user in self.config.users})
+        in_file = "change it in its spark.yaml, and restart its clusters (haproc ring roll)"
+        for differs, has, remedy in (
+            (
+                jobs and not self.config.jobs.enabled,
+                "takes no jobs",
+                "set jobs.enabled in its ring.yaml, and restart its HAProcs one after another "
+                "(haproc ring roll --what haproc)",
+            ),
+            (
+                strangers,
+                f"has no user {', '.join(strangers)}",
+                "haproc token makes a user's entry for its ring.yaml; only a new ring is made with "
+                "TLS on its doors",
+            ),
+            (
+                clusters not in (None, len(self.names)),
+                f"has {len(self.names)} clusters",
+                "haproc cluster add and haproc cluster remove change that",
+            ),
+            (memory not in (None, self.memory), f"has Sparks of {self.memory}", in_file),
+            (cores not in (None, self.cores), f"has Sparks of {self.cores} cores", in_file),
+            (
+                spark_settings and dict(spark_settings) != self.spark_settings,
+                "has other settings of Spark",
+                in_file,
+            ),
+        ):
+            if differs:
+                raise RingError(f"the ring in {self.folder} {has}: {remedy}")
 
     # -- running it ------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_ring_gives_its_sparks_the_chosen_settings_again(tmp_path: Path) -> None
     # As java.util.Properties reads it.
     assert "\nspark.app.comment C:\\\\new\n" in properties(spark.settings)
     LocalRing.open_or_create(tmp_path)
-    with pytest.raises(RingError, match="has other settings of Spark: change them in its"):
+    with pytest.raises(RingError, match="has other settings of Spark: change it in its"):
         LocalRing.open_or_create(tmp_path, spark_settings={"spark.sql.shuffle.partitions": "9"})
 
 
@@ -74,6 +75,24 @@ def test_ring_up_with_a_setting_without_a_value_says_so(
     with pytest.raises(SystemExit):
         main(["ring", "up", "--conf", "spark.master"])
     assert "'spark.master' is not KEY=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"clusters": 3}, "has 2 clusters: haproc cluster add"),
+        ({"memory": "2g"}, "has Sparks of 1g: change it in its spark.yaml"),
+        ({"cores": 4}, "has Sparks of 2 cores: change it in its spark.yaml"),
+        ({"users": ["bob"]}, "has no user bob: haproc token"),
+    ],
+)
+def test_ring_that_differs_from_the_wanted_one_is_refused(
+    tmp_path: Path, wanted: dict[str, Any], message: str
+) -> None:
+    LocalRing.open_or_create(tmp_path, clusters=2, base_port=7000)
+    with pytest.raises(RingError, match=message):
+        LocalRing.open_or_create(tmp_path, **wanted)
+    LocalRing.open_or_create(tmp_path, clusters=2, base_port=7001, memory="1g", cores=2)
 
 
 def test_ring_takes_jobs_where_it_was_made_so(tmp_path: Path) -> None:
