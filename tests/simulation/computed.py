@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.records.rows import Passed, QueryWrite, Rows
+from haproc.replicate.records.rows import Passed, QueryWrite, Rows, SessionRef
 from tests.simulation.violations import Problem, Violation
 
 if TYPE_CHECKING:
@@ -46,6 +49,13 @@ def gather(op_id: str, origin: str) -> Operation:
     """Return a write that copies all ids that there are."""
     query = f"SELECT '{op_id}' AS id, id AS x, chance() AS n FROM ids"
     return computed(op_id, Kind.INSERT, "INSERT INTO gathered ", query, origin, "ids", "gathered")
+
+
+def of_session(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
+    """Return a gather that rests on a session."""
+    op = gather(op_id, origin)
+    assert isinstance(op.write, QueryWrite)
+    return replace(op, write=structs.replace(op.write, of_session=True, session=ref))
 
 
 def tally(op_id: str, origin: str) -> Operation:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from haproc.classify.model import Kind, OperationClass
 from haproc.config.model import Timeouts
@@ -29,10 +31,13 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.replica import Replica
 from tests.simulation.clock import run
+from tests.simulation.life import Life
+from tests.simulation.queries import SimReading
 from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Ring
 from tests.simulation.scenario import operation
 from tests.simulation.violations import Violated, Violation, in_time
 
+T = TypeVar("T")
 CREATE = "CREATE TABLE t (x)"
 
 
@@ -86,10 +91,17 @@ class Stage:
         assert replica is not None, f"{name} is dead"
         return replica
 
+    def life(self, name: str) -> Life:
+        life = self.node(name).life
+        assert life is not None, f"{name} is dead"
+        return life
+
+    def reading(self, name: str, kind: type[SimReading] = SimReading) -> Any:
+        """Return a session for queries on a cluster, which its process has."""
+        return kind(self.node(name).spark, self.life(name).check)
+
     def state(self, name: str) -> State:
-        replica = self.node(name).replica
-        assert replica is not None, f"{name} is dead"
-        return replica.core.condition.state
+        return self.replica(name).core.condition.state
 
     def undecided(self, name: str) -> Undecided | None:
         replica = self.node(name).replica
@@ -108,9 +120,7 @@ class Stage:
         return None if replica is None else replica.core.condition.now.stuck_at
 
     def operators(self, name: str) -> Operators:
-        replica = self.node(name).replica
-        assert replica is not None, f"{name} is dead"
-        return replica.operators
+        return self.replica(name).operators
 
     async def verify(self, name: str, trusted: str = "") -> Mapping[str, Any]:
         """Verify through one node; wait until all that can have told what they hold."""
@@ -134,15 +144,18 @@ class Stage:
         """Return all that the log holds."""
         return self.ring.store.messages()
 
+    def records(self, kind: type[T]) -> list[T]:
+        """Return the records of one kind that the log holds."""
+        return [message for message in self.messages() if isinstance(message, kind)]
+
     def report_of(self, name: str) -> FailureReport | None:
         """Return a cluster's newest report of an application error."""
-        found = [m for m in self.messages() if isinstance(m, FailureReport) and m.cluster == name]
+        found = [report for report in self.records(FailureReport) if report.cluster == name]
         return found[-1] if found else None
 
     def decisions(self) -> list[tuple[str, str]]:
         """Return every decision in the log: who made it, and what it is."""
-        found = [message for message in self.messages() if isinstance(message, Decision)]
-        return [(decision.by, decision.verdict.value) for decision in found]
+        return [(decision.by, decision.verdict.value) for decision in self.records(Decision)]
 
     def order(self, sql: str = CREATE) -> list[str]:
         """Return the clusters that committed a statement, in the order of their commits."""
@@ -199,8 +212,13 @@ class Stage:
             raise Violated(Violation.UNEQUAL, str(dumps))
 
 
+P = ParamSpec("P")
+Told: TypeAlias = Coroutine[Any, Any, None]
+Tell: TypeAlias = Callable[[Stage], Told]
+
+
 def story(
-    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    tell: Tell,
     seed: int = 1,
     limits: Limits = LIMITS,
     timeouts: Timeouts = TIMEOUTS,
@@ -216,3 +234,38 @@ def story(
         await tell(stage)
 
     run(main())
+
+
+async def as_it_is(stage: Stage) -> None:
+    """Prepare nothing."""
+
+
+def as_story(
+    *,
+    prepare: Tell = as_it_is,
+    limits: Limits = LIMITS,
+    timeouts: Timeouts = TIMEOUTS,
+    size: int = 3,
+) -> Callable[[Callable[Concatenate[Stage, P], Told]], Callable[P, None]]:
+    """Return a decorator that makes a test of a story.
+
+    The story's first parameter is its stage; the others are the test's. ``prepare`` runs first.
+    """
+
+    def decorated(
+        tell: Callable[Concatenate[Stage, P], Told],
+    ) -> Callable[P, None]:
+        @functools.wraps(tell)
+        def test(*args: P.args, **kwargs: P.kwargs) -> None:
+            async def whole(stage: Stage) -> None:
+                await prepare(stage)
+                await tell(stage, *args, **kwargs)
+
+            story(whole, limits=limits, timeouts=timeouts, size=size)
+
+        signature = inspect.signature(tell)
+        _, *others = signature.parameters.values()
+        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return test
+
+    return decorated

@@ -111,8 +111,7 @@ class Life:
 
         def again() -> None:
             if self.node.life is self:
-                self.node.kill()
-                self.node.start()
+                self.node.restart()
 
         asyncio.get_running_loop().call_later(0.1, again)
 

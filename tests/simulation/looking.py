@@ -103,8 +103,7 @@ def service(
     rules: str = "[]",
 ) -> RingService:
     """Return what a node's doors would ask."""
-    life = stage.node(name).life
-    assert life is not None
+    life = stage.life(name)
     engine: Any = Looking(stage, name, meanwhile)
     reads = Doors(stage.ring, random.Random(1)).reads(life)
     parsed, member, config = parse_rules(f"rules: {rules}"), life.member, stage.ring.config

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,18 +12,13 @@ from haproc.route import caching
 from haproc.route.kept_answers import KeptAnswer, KeptAnswers, Key
 from haproc.route.model import Answer
 from haproc.route.reads import Reads
+from tests.simulation.broken import BreakRule
 from tests.simulation.cached import simulate_cached
 from tests.simulation.seeds import SEEDS
 from tests.simulation.violations import Violation, found_in
 
+pytestmark = pytest.mark.usefixtures("quiet")
 RUNS = max(4, SEEDS // 4)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_kept_answers_under_every_kind_of_fault_show_what_was_promised() -> None:
@@ -76,7 +70,7 @@ def meanwhile_ignored(patch: pytest.MonkeyPatch) -> None:
     [(writes_ignored, 0), (under_way_ignored, 0), (meanwhile_ignored, 0), (log_not_read, 52)],
 )
 def test_rule_of_keeping_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+    break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
     runs = (simulate_cached(n)[0].problems for n in range(first, first + 60))

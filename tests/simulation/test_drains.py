@@ -124,8 +124,7 @@ def test_clusters_drained_and_restarted_one_after_another_fail_no_request(
                 node.spark.kill()
                 await until(lambda core=replica.core: not core.condition.now.cluster_up)
             if part in ("haproc", "both"):
-                node.kill()
-                node.start()
+                node.restart()
             await load.goes_on()
             assert state(node) is State.DRAINING
             node.spark.restart()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -11,6 +10,7 @@ from haproc.replicate.log_state.definitions import Definitions
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.control import Fence
 from haproc.replicate.records.operation import Operation
+from tests.simulation.broken import BreakRule
 from tests.simulation.fenced import simulate_fenced
 from tests.simulation.seeds import SEEDS, judged
 from tests.simulation.violations import Violation, found_in
@@ -68,7 +68,7 @@ def fence_forgotten_at_a_start(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rule_of_the_fence_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
+    break_rule: BreakRule,
     expected: Violation,
     beside: tuple[Violation, ...],
     monkeypatch: pytest.MonkeyPatch,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
-from haproc.engine.remote import RemoteSession
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.agree.poison_rejection import PoisonRejection
@@ -19,6 +17,7 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import Abandon, FailureVote
 from haproc.replicate.records.operation import Operation
+from tests.simulation.broken import BreakRule, not_fenced
 from tests.simulation.directed import Stage, story
 from tests.simulation.poisoned import simulate_poison
 from tests.simulation.ring import TIMEOUTS, Node
@@ -141,12 +140,9 @@ def test_nothing_that_may_have_been_applied_is_given_up(
     story(tell)
 
 
+@pytest.mark.usefixtures("quiet")
 def test_writes_of_which_some_are_poison_keep_every_promise_under_every_fault() -> None:
-    logging.disable(logging.CRITICAL)
-    try:
-        runs = [simulate_poison(seed) for seed in SEEDS]
-    finally:
-        logging.disable(logging.NOTSET)
+    runs = [simulate_poison(seed) for seed in SEEDS]
     assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
     assert sum(abandoned for _, abandoned in runs) > 1
 
@@ -161,15 +157,6 @@ def not_looked_at(patch: pytest.MonkeyPatch) -> None:
         return {}
 
     patch.setattr(SimEngine, "offsets_applied", never)
-
-
-def not_fenced(patch: pytest.MonkeyPatch) -> None:
-    """Say the word while an attempt may be running."""
-
-    async def nothing(self: RemoteSession, ids: int = 1) -> None:
-        self._new_epoch()
-
-    patch.setattr(RemoteSession, "move_on", nothing)
 
 
 def not_withdrawn(patch: pytest.MonkeyPatch) -> None:
@@ -212,7 +199,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_rule_of_giving_up_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
+    break_rule: BreakRule,
     tell: Callable[[Stage], Coroutine[Any, Any, None]],
     expected: Violation,
     monkeypatch: pytest.MonkeyPatch,

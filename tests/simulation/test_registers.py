@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-
 import pytest
 
+from tests.simulation.broken import BreakRule
 from tests.simulation.registers import longest, simulate_registers
 from tests.simulation.seeds import SEEDS
 from tests.simulation.test_reads import end_known_before, nothing_waited_for
 from tests.simulation.violations import Violation, found_in
 
+pytestmark = pytest.mark.usefixtures("quiet")
 RUNS = SEEDS // 2
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_registers_under_every_kind_of_fault_are_linearizable() -> None:
@@ -34,7 +26,7 @@ def test_registers_under_every_kind_of_fault_are_linearizable() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(("break_rule", "first"), [(nothing_waited_for, 0), (end_known_before, 16)])
 def test_register_read_that_breaks_a_rule_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+    break_rule: BreakRule, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
     problems = (simulate_registers(n)[0].problems for n in range(first, first + 100))
