@@ -14,9 +14,7 @@ from haclient.settings import SeenOffsets
 from haproc.classify.model import Classified, Kind, OperationClass
 from haproc.config.model import Consistency
 from haproc.config.sections import Cache
-from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk, Settings
-from haproc.failure import FailureKind, RequestError
 from haproc.replicate.log_state.definitions import defines
 from haproc.replicate.member.core import Core
 from haproc.replicate.replica import Replica
@@ -27,7 +25,6 @@ from haproc.route.ruling import always
 from haproc.route.streams import Replayed
 from tests.simulation.clock import run
 from tests.simulation.life import Life
-from tests.simulation.network import Refused
 from tests.simulation.reads import TABLES, Counted, Doors, ReadScenario
 from tests.simulation.ring import Ring
 from tests.simulation.scenario import Report
@@ -80,9 +77,7 @@ class CachedDoors(Doors):
 
     async def ask(self, name: str, request: Request) -> tuple[frozenset[str], HaReport]:
         """A client's query to one node; raises Refused and RequestError."""
-        life = self.ring.nodes[name].life
-        if life is None:
-            raise Refused
+        life = self.ring.nodes[name].running()
         asked, caching = Understood(request, None, Settings(), QUERY), self.caching(life)
 
         async def work(replica: Replica) -> tuple[frozenset[str], HaReport]:
@@ -101,25 +96,13 @@ class CachedDoors(Doors):
 
     async def look(self, life: Life) -> Answer:
         """Run the query on the process's own cluster: table by table."""
-        spark, rng = life.node.spark, self.rng
         chunks = []
         for table in TABLES:
-            try:
-                await life.check()
-                await asyncio.sleep(rng.expovariate(20))
-                spark._check()
-                found = spark.dump()
-                await asyncio.sleep(rng.expovariate(20))
-                spark._check()
-            except EngineError as error:
-                failed = FailureKind.AVAILABILITY
-                raise RequestError(failed, str(error), error_class="SIM") from error
+            found = await self.tables(life)
             ids = sorted(str(row[0]) for row in found.get(table, []))
             chunks.append(Chunk(" ".join(ids).encode(), len(ids)))
         await life.check()
-        after = life.member.core.schedule.high
-        report = HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
-        return Answer(report, Replayed(chunks))
+        return Answer(self.report(life), Replayed(chunks))
 
 
 class CachedScenario(ReadScenario):

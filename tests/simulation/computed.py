@@ -8,15 +8,14 @@ clusters that did not all take the same rows differ by it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.operation import Filler, Message, Operation
 from haproc.replicate.records.rows import Passed, QueryWrite, Rows, SessionRef
 from tests.simulation.violations import Problem, Violation
 
@@ -71,21 +70,20 @@ def make(op_id: str, origin: str, table: str) -> Operation:
     return computed(op_id, Kind.CREATE_TABLE_AS, head, query, origin, "ids", table)
 
 
-def first_offsets(log: Iterable[bytes]) -> dict[str, int]:
+def first_offsets(log: Sequence[Message | Filler]) -> dict[str, int]:
     """Return where each operation stands first."""
     offsets: dict[str, int] = {}
-    for offset, data in enumerate(log):
-        message = from_record(decode(data))
+    for offset, message in enumerate(log):
         if isinstance(message, Operation):
             offsets.setdefault(message.id, offset)
     return offsets
 
 
-def check_log(log: Iterable[bytes]) -> Iterator[Problem]:
+def check_log(log: Sequence[Message | Filler]) -> Iterator[Problem]:
     """Yield what the log says of the rows of operations that have none to be computed."""
     plain: dict[int, str] = {}
-    for offset, data in enumerate(log):
-        match from_record(decode(data)):
+    for offset, message in enumerate(log):
+        match message:
             case Operation(computed=False, id=op_id):
                 plain[offset] = op_id
             case Rows(offset=at, by=by) | Passed(offset=at, by=by) if at in plain:

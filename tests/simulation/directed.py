@@ -21,7 +21,7 @@ from haproc.failure import RequestError
 from haproc.membership.state import State, Undecided
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
-from haproc.replicate.queue.outcomes import OperationOutcome
+from haproc.replicate.queue.outcomes import OperationOutcome, OutcomeStatus
 from haproc.replicate.records.operation import (
     Decision,
     FailureReport,
@@ -140,6 +140,14 @@ class Stage:
         _, outcome = await self.ring.submit(name, op, timeout_s, age_s)
         return outcome
 
+    async def apply(
+        self, name: str, op: Operation, timeout_s: float = 30, age_s: float = 0
+    ) -> OperationOutcome:
+        """Submit an operation, which must be applied."""
+        outcome = await self.submit(name, op, timeout_s, age_s)
+        assert outcome.status is OutcomeStatus.APPLIED
+        return outcome
+
     def messages(self) -> list[Message | Filler]:
         """Return all that the log holds."""
         return self.ring.store.messages()
@@ -183,6 +191,11 @@ class Stage:
             async with asyncio.timeout(60):
                 while not all_there():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+
+    async def equal(self, *names: str) -> None:
+        """Wait until these nodes are READY; they hold the same."""
+        await self.ready(*names)
+        self.check_equal(*names)
 
     def not_ready(self) -> Violated:
         """Return what it means that not all are READY, with every node's state."""
@@ -228,9 +241,7 @@ def story(
 
     async def main() -> None:
         stage = Stage(seed, limits, timeouts, size)
-        for node in stage.ring.nodes.values():
-            node.start()
-        await stage.ring.settled()
+        await stage.ring.begin()
         await tell(stage)
 
     run(main())

@@ -66,12 +66,10 @@ class FencedScenario(RestsScenario):
             self.current += 1
             while True:
                 for name in order:
-                    life = self.ring.nodes[name].life
+                    node = self.ring.nodes[name]
                     try:
                         async with asyncio.timeout(8):
-                            if life is None:
-                                raise Refused
-                            await life.call(lambda replica: replica.writes.fence(JOB))
+                            await node.call(lambda replica: replica.writes.fence(JOB))
                     except (Refused, TimeoutError, RequestError):
                         await asyncio.sleep(self.rng.uniform(0.1, 1))
                         continue
@@ -115,8 +113,4 @@ class FencedScenario(RestsScenario):
 
 def simulate_fenced(seed: int, **options: int) -> Report:
     """Run one seed and return what it came to."""
-
-    async def main() -> Report:
-        return await FencedScenario(seed, **options).main()
-
-    return run(main())
+    return run(FencedScenario(seed, **options).main())

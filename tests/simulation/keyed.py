@@ -9,17 +9,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
-from dmq import decode
 from haproc.classify.model import InsertShape, Kind
 from haproc.engine.statement import SqlText
 from haproc.replicate.archive.account import ArchivedStatus, Fates
 from haproc.replicate.log_state.members import Claims
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.operation import Operation
 from tests.simulation.clock import run
 from tests.simulation.merging import executed
-from tests.simulation.ring import LIMITS, Ring
+from tests.simulation.ring import Ring
 from tests.simulation.scenario import SETUP as PLAIN
 from tests.simulation.scenario import Report, Scenario, operation
 from tests.simulation.scenario import build as plain_build
@@ -72,7 +70,7 @@ class Keyed(Scenario):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.ring = Ring(seed, limits=replace(LIMITS, window_records=5000))
+        self.ring = Ring(seed)
 
     def check(self, report: Report) -> None:
         """Hold every cluster against the log's statements, one after another."""
@@ -87,7 +85,7 @@ class Keyed(Scenario):
 
 def told(ring: Ring) -> tuple[list[tuple[object, ...]], set[str]]:
     """Return what the accounts come to by the log, and which operations stand in it."""
-    messages = [from_record(decode(data)) for data in ring.store.everything]
+    messages = ring.store.all_messages()
     fates = Fates(0, Claims())
     for at, message in enumerate(messages):
         fates.note(at, message)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from dmq import decode
 from haproc.engine.statement import SqlText
 from haproc.replicate.records.control import Abandon
-from haproc.replicate.records.operation import from_record
 from tests.simulation.clock import run
 from tests.simulation.scenario import Attempted, Report, Scenario, build
 
@@ -65,7 +63,7 @@ class PoisonScenario(Scenario):
     def check(self, report: Report) -> None:
         """Count what was given up, too."""
         super().check(report)
-        messages = [from_record(decode(data)) for data in self.ring.store.everything]
+        messages = self.ring.store.all_messages()
         self.given_up = len({m.offset for m in messages if isinstance(m, Abandon)})
 
 

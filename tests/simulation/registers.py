@@ -13,15 +13,13 @@ import random
 from collections.abc import Mapping, Sequence
 
 from haproc.config.model import Consistency
-from haproc.failure import RequestError
 from haproc.route.model import Freshness, Request, SentSql
 from tests.fault.torture.contradiction import contradiction
 from tests.fault.torture.history import Verb
 from tests.fault.torture.linearizability import Call, search
 from tests.simulation.clock import run
-from tests.simulation.network import Refused
 from tests.simulation.reads import Doors
-from tests.simulation.scenario import KEYS, Attempted, Report, Scenario
+from tests.simulation.scenario import KEYS, Report, Scenario
 from tests.simulation.violations import Violation
 
 
@@ -51,8 +49,7 @@ class RegisterScenario(Scenario):
 
     async def client(self, number: int) -> None:
         """Write and read in turn."""
-        order = list(self.ring.names)
-        order = order[number % len(order) :] + order[: number % len(order)]
+        order = self.ring.order(number)
         for n in range(self.writes_per_client):
             await asyncio.sleep(self.read_rng.expovariate(4))
             if self.read_rng.random() < 0.3:
@@ -62,11 +59,8 @@ class RegisterScenario(Scenario):
 
     async def append(self, op_id: str, order: list[str]) -> None:
         """Write once."""
-        attempt = Attempted(op_id, "register", started_at=self.now())
-        self.attempts.append(attempt)
         key = self.read_rng.randrange(KEYS)
-        attempt.acknowledged = await self.write(attempt, order, key)
-        attempt.ended_at = self.now()
+        attempt = await self.attempt(op_id, "register", order, key)
         if attempt.acknowledged is False:
             return
         made = Call(Verb.APPEND, (self.number(op_id),), attempt.started_at, told=op_id)
@@ -79,30 +73,21 @@ class RegisterScenario(Scenario):
         wanted = Freshness(Consistency.LINEARIZABLE)
         request = Request("r", SentSql("SELECT"), "", freshness=wanted, timeout_s=6)
         began, first = self.now(), order[0]
-        for _ in range(2 * len(order)):
-            try:
-                async with asyncio.timeout(8):
-                    texts, report = await self.doors.ask(order[0], request)
-            except (Refused, TimeoutError, RequestError):
-                order.append(order.pop(0))
-                await asyncio.sleep(self.read_rng.uniform(0.01, 0.5))
-                continue
-            self.reads += 1
-            self.failovers += order[0] != first
-            for text in texts:
-                key, *ids = text.split(",")
-                held = tuple(map(self.number, ids))
-                told = f"client {number}'s read of {text} on {report.cluster}"
-                self.calls[int(key)].append(Call(None, held, began, self.now(), told))
+        answer = await self.doors.ask_in_turn(order, request)
+        if answer is None:
             return
+        texts, report = answer
+        self.reads += 1
+        self.failovers += order[0] != first
+        for text in texts:
+            key, *ids = text.split(",")
+            held = tuple(map(self.number, ids))
+            told = f"client {number}'s read of {text} on {report.cluster}"
+            self.calls[int(key)].append(Call(None, held, began, self.now(), told))
 
     def number(self, op_id: str) -> int:
         """Return what stands for a write."""
         return self.numbers.setdefault(op_id, len(self.numbers))
-
-    def now(self) -> float:
-        """Return the virtual time."""
-        return asyncio.get_running_loop().time()
 
     def check(self, report: Report) -> None:
         """Look for an order."""

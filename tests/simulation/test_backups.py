@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dmq import decode
 from haproc.classify.model import Kind
 from haproc.engine.backups import Manifest, TableBackup, manifest_offsets
 from haproc.engine.errors import EngineError, ErrorKind
@@ -18,7 +17,7 @@ from haproc.membership.state import State
 from haproc.replicate.agree import donating
 from haproc.replicate.backing_up import BackupState
 from haproc.replicate.member.steps import Step
-from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.restoring import RestoreState
 from tests.simulation.copies import SimCopies, checksum
 from tests.simulation.directed import Stage, as_story, story
@@ -83,9 +82,7 @@ async def fresh(stage: Stage) -> Stage:
     """Return a new ring, with a log and clusters of its own, that reaches the same place."""
     other = Stage(7)
     other.ring.places.files = stage.ring.places.files
-    for node in other.ring.nodes.values():
-        node.start()
-    await other.ring.settled()
+    await other.ring.begin()
     return other
 
 
@@ -144,8 +141,7 @@ async def test_backup_under_load_is_one_place_in_the_order_and_makes_a_new_ring(
     check_manifest(stage, manifest)
     # All that is below the marker, and nothing that is behind it.
     below = {"t": 0, "u": 0}
-    for data in stage.ring.store.everything[: manifest.offset]:
-        message = from_record(decode(data))
+    for message in stage.ring.store.all_messages()[: manifest.offset]:
         if isinstance(message, Operation) and message.kind is Kind.INSERT:
             below[next(iter(message.writes))] += 1
     assert {table.name: table.rows for table in manifest.tables} == below

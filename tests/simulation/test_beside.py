@@ -58,14 +58,10 @@ async def others_go_on(stage: Stage, names: str = "abc") -> None:
     """Write, and make and drop another table, on these clusters, which takes moments."""
     began = stage.now
     for n, name in enumerate(names):
-        assert (
-            await stage.submit(name, insert(f"i{n}", "ids", name))
-        ).status is OutcomeStatus.APPLIED
+        await stage.apply(name, insert(f"i{n}", "ids", name))
     other = replace(table("other", "other", "CREATE TABLE other (id)"), origin=names[0])
-    assert (await stage.submit(names[0], other)).status is OutcomeStatus.APPLIED
-    assert (
-        await stage.submit(names[0], insert("o", "other", names[0]))
-    ).status is OutcomeStatus.APPLIED
+    await stage.apply(names[0], other)
+    await stage.apply(names[0], insert("o", "other", names[0]))
     assert stage.now - began < 15
 
 
@@ -115,7 +111,7 @@ async def test_what_touches_more_than_it_names_waits_outside_and_holds_up_nobody
     assert (await made).status is OutcomeStatus.APPLIED
     await asyncio.sleep(5)
     assert not any(each.done() for each in waiting), "b and c are not done with it"
-    assert (await stage.submit("a", insert("on", "ids", "a"))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", insert("on", "ids", "a"))
     let(stage)
     assert [(await each).status for each in waiting] == 2 * [OutcomeStatus.APPLIED]
     logged = {each.id for each in stage.messages() if isinstance(each, Operation)}

@@ -55,9 +55,7 @@ async def test_computed_write_on_a_lagging_cluster_sees_what_was_acknowledged_el
     await tables(stage)
     stage.node("a").spark.held.add("ids")
     for n in range(3):
-        assert (
-            await stage.submit("b", insert(f"b{n}", "ids", "b"))
-        ).status is OutcomeStatus.APPLIED
+        await stage.apply("b", insert(f"b{n}", "ids", "b"))
     write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
     await asyncio.sleep(TIMEOUTS.takeover_s / 2)
     assert rows_records(stage) == []
@@ -75,8 +73,7 @@ async def test_origin_that_lags_long_holds_up_nobody_else(stage: Stage) -> None:
     await stage.submit("b", insert("two", "ids", "b"))
     write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
     await asyncio.sleep(1)
-    outcome = await stage.submit("b", insert("three", "ids", "b"))
-    assert outcome.status is OutcomeStatus.APPLIED
+    await stage.apply("b", insert("three", "ids", "b"))
     assert "a" not in {rows.by for rows in rows_records(stage)}
     stage.node("a").spark.held.clear()
     assert (await write).status is OutcomeStatus.APPLIED
@@ -188,7 +185,7 @@ async def test_rejection_is_known_after_a_restart(stage: Stage) -> None:
 async def test_cluster_that_cannot_passes_and_the_next_one_computes(stage: Stage) -> None:
     await tables(stage)
     stage.node("a").spark.poison_word = "'g' AS id"
-    assert (await stage.submit("a", gather("g", "a"))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", gather("g", "a"))
     await stage.settle()
     passed = [message.by for message in stage.records(Passed)]
     assert (passed, [rows.by for rows in rows_records(stage)]) == (["a"], ["b"])
@@ -262,7 +259,7 @@ async def test_queries_of_sessions_run_in_them_though_as_many_writes_wait_as_may
     computing.attach_session(op.key, reading)
     for number in range(1, limits.statements_max + limits.writes_waiting_max):
         computing.attach_session((op.key[0], f"later {number}"), reading)
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+    await stage.apply("a", op)
     await stage.settle()
 
 

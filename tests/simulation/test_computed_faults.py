@@ -58,7 +58,7 @@ def test_origin_killed_at_any_step_the_others_finish_it(step: Step, kind: str) -
         with contextlib.suppress(Refused):  # at the last step the answer has left
             await stage.submit("a", op)
         await stage.until(lambda: ("a", step) in stage.struck)
-        assert (await stage.submit("b", op)).status is OutcomeStatus.APPLIED
+        await stage.apply("b", op)
         await stage.settle()
         if kind == "gather":
             assert seen(stage, "a", "g") == ["one"]
@@ -77,7 +77,7 @@ async def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(
     stage.at("a", step, Node.freeze)
     write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
     await asyncio.sleep(20)
-    assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
+    await stage.apply("b", gather("g", "b"))
     stage.node("a").thaw()
     assert (await write).status is OutcomeStatus.APPLIED
     await stage.settle()
@@ -111,7 +111,7 @@ async def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes
     await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
     await asyncio.sleep(1)
     stage.node("a").spark.kill()
-    assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
+    await stage.apply("b", gather("g", "b"))
     await stage.settle()
     assert "a" not in {rows.by for rows in rows_records(stage)}
     await asyncio.gather(write, return_exceptions=True)
@@ -144,7 +144,7 @@ async def test_cluster_that_differs_from_the_others_computes_nothing_for_them(st
     at = stage.replica("a").core.schedule.low
     stage.replica("a").core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
     stage.node("a").spark.held.clear()
-    assert (await stage.submit("b", gather("g", "b"))).status is OutcomeStatus.APPLIED
+    await stage.apply("b", gather("g", "b"))
     assert "a" not in {rows.by for rows in rows_records(stage)}
     await stage.until(lambda: seen(stage, "a", "g") == ["one", "two"])
     assert stage.state("a") is State.DIVERGED

@@ -90,7 +90,7 @@ async def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(
     stage.at("a", Step.ROWS_BEFORE, Node.kill)
     with pytest.raises(Refused):
         await stage.submit("a", form("g", "a", REF))
-    assert (await stage.submit("b", form("g", "b", REF))).status is OutcomeStatus.APPLIED
+    await stage.apply("b", form("g", "b", REF))
     assert (rows_records(stage)[0].by, REF) in built
     await gathered(stage)
 
@@ -114,7 +114,7 @@ def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(for
 
         stage.replica("a").computing.rebuild = rebuild
         op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
-        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+        await stage.apply("a", op)
         assert found == [op.settings]
 
     story(tell)
@@ -171,7 +171,7 @@ async def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_i
         as_it_was[:] = [what != "changed by its client"]
 
     stage.at("a", Step.ROWS_BEFORE, happens)
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+    await stage.apply("a", op)
     assert built == [("a", REF)]
     await gathered(stage)
 
@@ -200,7 +200,7 @@ def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed
         built = with_sessions(stage)
         op, reading = form("g", "a", REF), stage.reading("a", Reading)
         stage.replica("a").computing.attach_session(op.key, reading, lambda: as_it_was[0])
-        assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+        await stage.apply("a", op)
         assert built == [("a", REF)]
         await gathered(stage)
 
@@ -250,7 +250,7 @@ async def test_write_whose_session_cannot_be_made_now_is_computed_by_the_next_cl
 ) -> None:
     await ids(stage)
     built = with_sessions(stage, error)
-    assert (await stage.submit("a", form("g", "a", REF))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", form("g", "a", REF))
     assert [name for name, _ in built] == ["a", "b"]
     assert [m.by for m in stage.records(Passed)] == ["a"]
     await gathered(stage)

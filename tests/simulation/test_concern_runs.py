@@ -132,10 +132,8 @@ class Run:
             self.verdict.kills += 1
 
     async def main(self) -> Verdict:
-        for node in self.ring.nodes.values():
-            node.start()
-        await self.ring.settled()
-        await self.ring.submit("a", replace(ddl("a")), 60)
+        await self.ring.begin()
+        await self.ring.submit("a", ddl("a"), 60)
         watch = asyncio.ensure_future(self.watch.run())
         await asyncio.sleep(2 * SERVED_S)
         nemesis = asyncio.ensure_future(self.nemesis())

@@ -75,8 +75,7 @@ async def test_new_cluster_copies_what_the_trimmed_log_lacks(stage: Stage) -> No
     assert {each["finding"] for each in found["clusters"].values()} == {"equal"}
     stage.check_equal(*"abcd")
     await writes(stage, 3, by="d")
-    await stage.ready(*"abcd")
-    stage.check_equal(*"abcd")
+    await stage.equal(*"abcd")
 
 
 def test_log_that_is_trimmed_while_a_process_begins_does_not_stop_it(
@@ -117,8 +116,7 @@ async def test_new_cluster_with_tables_of_its_own_is_left_alone(stage: Stage) ->
     assert "haproc cluster rebuild d" in stage.reason("d")
     assert stage.tables("d") == {"mine"}
     await rebuild(stage, "d")
-    await stage.ready(*"abcd")
-    stage.check_equal(*"abcd")
+    await stage.equal(*"abcd")
 
 
 @as_story()
@@ -133,8 +131,7 @@ async def test_diverged_cluster_is_rebuilt_under_load(stage: Stage) -> None:
     assert "copies b" in stage.reason("c") or "begins to copy" in stage.reason("c")
     await stage.ready(*"abc")
     await loading
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     found = await stage.verify("a")
     assert {each["finding"] for each in found["clusters"].values()} == {"equal"}
 
@@ -148,8 +145,7 @@ async def test_copy_goes_on_where_a_killed_process_was(stage: Stage, step: Step)
     await stage.until(lambda: ("c", step) in stage.struck)
     await writes(stage, 5, table="u")
     stage.node("c").start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     # What was done is not done again: the donor knows the marker still.
     assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
     assert copies(stage) == 1
@@ -170,8 +166,7 @@ async def test_donor_that_dies_is_replaced_by_another_one(stage: Stage) -> None:
     await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
     for name in "ab":
         stage.node(name).start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     # The other one has noted the same: what was finished is not copied again.
     assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
     assert copies(stage) == 1
@@ -212,8 +207,7 @@ def test_table_that_is_gone_at_the_donor_begins_the_copy_anew(
         stage.node("c").thaw()
         await stage.ready(*"abc")
         await stage.until(lambda: "v" not in stage.tables("c"))
-        await stage.ready(*"abc")
-        stage.check_equal(*"abc")
+        await stage.equal(*"abc")
         assert copies(stage) == 2
         assert sorted(stage.node("c").spark.shelf.copied) == ["t", "u"]
 
@@ -237,8 +231,7 @@ async def test_two_copies_at_once(stage: Stage) -> None:
     await stage.ready(*"abc")
     await asyncio.gather(rebuild(stage, "b", "a"), rebuild(stage, "c", "a"))
     await writes(stage, 5)
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -258,8 +251,7 @@ async def test_one_table_is_repaired_under_load(stage: Stage, killed: bool) -> N
     await loading
     await stage.until(lambda: stage.node("c").spark.shelf.copied == ["t"])
     await stage.verify("a")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert stage.node("c").spark.shelf.copied == ["t"]
 
 
@@ -274,8 +266,7 @@ async def test_repair_that_finds_no_donor_changes_nothing(stage: Stage) -> None:
     await stage.until(lambda: stage.replica("c").taking.failure is not None, 300)
     failed = stage.replica("c").status().copy_failed
     assert failed is not None and failed.offset == offset
-    await stage.ready(*"bc")
-    stage.check_equal(*"bc")
+    await stage.equal(*"bc")
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -295,8 +286,7 @@ async def test_repair_that_fails_half_way_takes_the_cluster_out_of_service(
     assert "run haproc cluster rebuild" in stage.reason("c")
     stage.node("a").start()
     await rebuild(stage, "c", "b")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @pytest.mark.parametrize("undecided", [False, True])
@@ -320,8 +310,7 @@ async def test_diverged_cluster_is_rebuilt_by_itself_if_the_others_agree(
         await asyncio.sleep(120)
         assert stage.alive_state("c") is State.DIVERGED
         stage.node("b").start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert stage.node("c").spark.shelf.copied == ["t"]
 
 
@@ -342,8 +331,7 @@ async def test_donor_whose_spark_dies_is_waited_for(stage: Stage, wanted: str) -
     await asyncio.sleep(40)  # less than another one is asked after
     assert stage.alive_state("c") is State.COPYING
     donor[0].spark.restart()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert copies(stage) == 1
 
 
@@ -360,5 +348,4 @@ async def test_wanted_donor_that_is_away_is_waited_for(stage: Stage) -> None:
     assert copies(stage) <= 2
     stage.node("a").spark.restart()
     stage.node("a").start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")

@@ -44,8 +44,7 @@ async def test_configured_cluster_is_copied_by_storage_under_load(stage: Stage) 
     loading = asyncio.ensure_future(writes(stage, 20))
     await rebuild(stage, "c")
     await loading
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert sorted(shelf.transferred) == sorted(shelf.copied) == ["t", "u"]
 
 
@@ -65,8 +64,7 @@ async def test_way_that_is_asked_for_counts(stage: Stage, way: str) -> None:
     else:
         await stage.operators("c").rebuild("c", "a", way)
         await stage.until(lambda: stage.alive_state("c") is State.COPYING)
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert not shelf.transferred and sorted(shelf.copied) == ["t", "u"] * (way == "stream")
 
 
@@ -79,8 +77,7 @@ async def test_copy_by_storage_goes_on_where_a_killed_process_was(stage: Stage) 
         stage.node("c").kill()
         assert shelf.half
         stage.node("c").start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert sorted(shelf.transferred) == sorted(shelf.copied) == ["t", "u"]
     assert copies(stage) == 1
 
@@ -98,11 +95,9 @@ async def test_wrong_mapping_is_found_before_anything_is_dropped(stage: Stage) -
     # A repair finds it at its place in the order, and the cluster goes on.
     await repair(stage, "c", "t", "a")
     await stage.until(lambda: stage.replica("c").taking.failure is not None, 300)
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     await rebuild(stage, "c", "b")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @as_story()
@@ -118,8 +113,7 @@ async def test_new_cluster_with_a_wrong_mapping_says_so_and_can_be_streamed_to(
     await stage.until(lambda: stage.alive_state("d") is State.TOO_FAR_BEHIND, 300)
     assert "/mnt/elsewhere" in stage.reason("d") and "--way stream" in stage.reason("d")
     await stage.operators("d").rebuild("d", "", "stream")
-    await stage.ready(*"abcd")
-    stage.check_equal(*"abcd")
+    await stage.equal(*"abcd")
 
 
 @pytest.mark.parametrize("away_s", [30, 1000])
@@ -139,8 +133,7 @@ async def test_storage_that_is_away_for_long_is_replaced_by_the_spares(
     await stage.until(lambda: bool(donors))
     await asyncio.sleep(away_s)
     mount(stage, "c")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert sorted(shelf.copied) == ["t", "u"] and copies(stage) == 1
 
 
@@ -183,8 +176,7 @@ async def test_spare_holds_nothing_up(stage: Stage) -> None:
     assert stage.now - began < 20 and "u" in stage.tables("a")
     stage.node("c").thaw()
     await dropped
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @as_story()
@@ -197,8 +189,7 @@ async def test_tables_that_match_are_replaced_and_others_kept(stage: Stage) -> N
     told = await stage.operators("c").repair("c", "DEFAULT.[tu]", "a")
     assert told["tables"] == ["default.t", "default.u"]
     await stage.until(lambda: sorted(shelf.copied) == ["t", "u"])
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert sorted(shelf.transferred) == ["t", "u"]
     with pytest.raises(RequestError, match=r"a has no Delta table other\.\*"):
         await stage.operators("c").repair("c", "other.*", "a")

@@ -37,8 +37,7 @@ async def test_rebuild_keeps_nothing_of_an_earlier_one(stage: Stage) -> None:
     await stage.ready(*"abc")
     stage.node("c").spark.mend("DELETE FROM t")  # which no commit tells of
     await rebuild(stage, "c", "a")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert stage.node("c").spark.shelf.copied == ["t", "t"]
 
 
@@ -49,8 +48,7 @@ async def test_tables_that_are_repaired_at_the_same_time_are_all_repaired(stage:
         stage.node("c").spark.mend(f"DELETE FROM {table}")
     await asyncio.gather(repair(stage, "c", "t", "a"), repair(stage, "c", "u", "a"))
     await stage.until(lambda: sorted(stage.node("c").spark.shelf.copied) == ["t", "u"])
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @as_story()
@@ -65,8 +63,7 @@ async def test_donor_that_is_found_to_differ_gives_nothing_more(stage: Stage) ->
     stage.at("c", Step.COPIED_TABLE, differs)
     await rebuild(stage, "c")
     await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-    await stage.ready(*"bc")
-    stage.check_equal(*"bc")
+    await stage.equal(*"bc")
     assert copies(stage) == 2  # the other one is b's
 
 
@@ -108,8 +105,7 @@ async def test_new_cluster_has_the_tables_that_the_others_had_before_the_log(
         await stage.until(lambda: stage.alive_state("d") is State.COPYING)
     await stage.ready("a", "b", "d")
     await writes(stage, 3, by="d")
-    await stage.ready("a", "b", "d")
-    stage.check_equal("a", "b", "d")
+    await stage.equal("a", "b", "d")
     assert stage.tables("d") == {"old", "t"}
     assert stage.ring.store.start == 0
 
@@ -126,8 +122,7 @@ async def test_operation_that_no_cluster_can_apply_does_not_hold_a_rebuild_for_e
     await stage.until(lambda: stage.alive_state("a") is State.STUCK, 300)
     found = await stage.replica("a").operators.revoke(offset, "poison", ["c"])
     assert found["status"] == "revoked"
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @as_story()
@@ -144,8 +139,7 @@ async def test_drop_that_waits_at_the_donor_holds_up_nobody_else(stage: Stage) -
     assert stage.now - began < 20 and not dropped.done()
     stage.node("c").thaw()
     await dropped
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,8 +163,7 @@ def test_copies_at_once_share_what_the_donor_is_read_for(monkeypatch: pytest.Mon
     async def tell(stage: Stage) -> None:
         await filled(stage)
         await asyncio.gather(rebuild(stage, "b", "a"), rebuild(stage, "c", "a"))
-        await stage.ready(*"abc")
-        stage.check_equal(*"abc")
+        await stage.equal(*"abc")
         assert most == 1
 
     story(tell)
@@ -195,8 +188,7 @@ async def test_donor_whose_verification_is_not_judged_gives_nothing(stage: Stage
         await rebuild(stage, "c", "")
         await verifying
     await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 300)
-    await stage.ready(*"bc")
-    stage.check_equal(*"bc")
+    await stage.equal(*"bc")
 
 
 def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
@@ -214,8 +206,7 @@ def test_donor_that_begins_anew_in_the_midst_gives_no_part_of_a_table(
         stage.at("c", Step.COPIED_TABLE, begins_anew)
         await rebuild(stage, "c", "a")
         await stage.until(lambda: stage.alive_state("c") is State.READY, 300)
-        await stage.ready(*"abc")
-        stage.check_equal(*"abc")
+        await stage.equal(*"abc")
         assert copies(stage) == 2
 
     story(tell)
@@ -254,8 +245,7 @@ async def test_donor_that_holds_what_cannot_be_copied_leaves_the_cluster_in_serv
     await stage.ready(*"abc")
     await writes(stage, 2, by="c")
     await repair(stage, "c", "t", "a")  # a single table can be
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @as_story()
@@ -268,8 +258,7 @@ async def test_repair_of_a_donor_does_not_hold_a_rebuild_for_ever(stage: Stage) 
     stage.operators("b").withdraw("b")
     await stage.until(lambda: stage.alive_state("b") is State.READY)
     await rebuild(stage, "a", "b")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
 
 
 @as_story()
@@ -284,8 +273,7 @@ async def test_rebuilds_that_wait_for_each_other_can_be_withdrawn(stage: Stage) 
     await asyncio.sleep(60)
     assert {stage.alive_state(name) for name in "abc"} == {State.COPYING}
     stage.operators("b").withdraw("b")
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert stage.node("b").spark.shelf.copied == []
     with pytest.raises(RequestError, match="does not wait for a donor"):
         stage.operators("b").withdraw("b")

@@ -65,13 +65,11 @@ async def test_all_become_what_the_founder_is_before_they_serve(stage: Stage, fo
         with pytest.raises(RequestError):
             stage.operators(name).withdraw(name)
     stage.node(founder).start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert rows(stage, founder) == held
     for number, name in enumerate("abc"):
         await stage.submit(name, insert(f"new-{number}", "t", name))
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert rows(stage, founder) == held + 3
     verified = await stage.verify(founder)
     assert {each["finding"] for each in verified["clusters"].values()} == {"equal"}
@@ -122,11 +120,9 @@ async def test_moved_ring_goes_on_where_each_cluster_was(stage: Stage, tmp_path:
         await each.close()
     for node in stage.ring.nodes.values():
         node.start()
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     await stage.submit("b", insert("second", "t", "a"), age_s=stage.now - began)
     await stage.submit("b", insert("third", "t", "b"))
-    await stage.ready(*"abc")
-    stage.check_equal(*"abc")
+    await stage.equal(*"abc")
     assert rows(stage, "b") == 3
     assert not any(isinstance(message, Copy) for message in stage.messages())

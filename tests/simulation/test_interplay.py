@@ -208,7 +208,7 @@ def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
 
     async def tell(stage: Stage) -> None:
         await tables(stage)
-        assert (await stage.submit("a", gather("g", "a"))).status is OutcomeStatus.APPLIED
+        await stage.apply("a", gather("g", "a"))
         assert [m.by for m in stage.records(Passed)] == ["a"]
         assert [m.by for m in rows_records(stage)] == ["b"]
         await stage.settle()
@@ -250,7 +250,7 @@ async def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it(
         return lambda node: setattr(node.spark, "environment_error_rate", rate)
 
     stage.at("a", Step.ROWS_BEFORE, rate(1.0), rate(0.0))
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+    await stage.apply("a", op)
     assert [m.by for m in stage.records(Passed)] == ["a"]
     await stage.settle()
 
@@ -282,5 +282,5 @@ async def test_cluster_that_finds_itself_diverged_while_it_computes_gives_no_row
     stage.at("a", Step.ROWS_COMPUTED, differs)
     with contextlib.suppress(RequestError):
         await stage.submit("a", gather("g", "a"))
-    assert (await stage.submit("b", gather("g", "a"))).status is OutcomeStatus.APPLIED
+    await stage.apply("b", gather("g", "a"))
     assert "a" not in {message.by for message in rows_records(stage)}

@@ -77,7 +77,7 @@ async def test_operation_that_no_cluster_can_apply_is_rejected_everywhere_and_do
 @as_story()
 async def test_operation_that_one_cluster_applied_is_never_given_up(stage: Stage) -> None:
     await begin(stage, *"bc")
-    assert (await stage.submit("a", update("poison"))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", update("poison"))
     await stage.until(lambda: all(stage.state(name) is State.STUCK for name in "bc"))
     await asyncio.sleep(LONG_S)
     assert all(stage.state(name) is State.STUCK for name in "bc")
@@ -92,7 +92,7 @@ async def test_operation_that_one_cluster_applied_is_never_given_up(stage: Stage
 async def applied_by_one_that_is_away(stage: Stage) -> None:
     """It is applied and acknowledged where nobody can ask."""
     await begin(stage, *"bc")
-    assert (await stage.submit("a", update("poison"))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", update("poison"))
     stage.node("a").kill()
     await asyncio.sleep(LONG_S)
     assert {*kinds(stage, FailureVote)} == {"b", "c"}
@@ -245,7 +245,7 @@ async def test_operator_has_every_cluster_say_it_at_once_and_the_last_one_gives_
 async def test_operator_cannot_take_back_what_was_applied(stage: Stage) -> None:
     await begin(stage, *"bc")
     at = stage.ring.store.end
-    assert (await stage.submit("a", update("poison"))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", update("poison"))
     await stage.until(lambda: stage.state("c") is State.STUCK)
     assert await revoke(stage, "c", at) == "committed"
     assert await revoke(stage, "a", at) == "committed"
@@ -278,7 +278,7 @@ async def test_one_that_is_away_and_had_applied_it_after_all_says_so(
 ) -> None:
     await begin(stage, *"bc")
     offset = stage.ring.store.end
-    assert (await stage.submit("a", update("poison"))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", update("poison"))
     await asyncio.sleep(1 if stored else 0)
     stage.node("a").kill()
     await asyncio.sleep(2 * MEMBERSHIP.window_s)

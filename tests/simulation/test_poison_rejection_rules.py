@@ -14,7 +14,6 @@ from haproc.membership.state import State
 from haproc.replicate.agree.poison_rejection import PoisonRejection
 from haproc.replicate.log_state.failure_votes import FailureVotes
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.outcomes import OutcomeStatus
 from haproc.replicate.records.control import Abandon, FailureVote
 from haproc.replicate.records.operation import Operation
 from tests.simulation.broken import BreakRule, not_fenced
@@ -81,7 +80,7 @@ async def applied_after_the_word(stage: Stage) -> None:
     await stage.until(lambda: {*kinds(stage, FailureVote)} == {"a", "b"}, LONG_S)
     stage.node("b").spark.poison = set()
     await stage.until(lambda: stage.state("b") is State.READY, LONG_S)
-    assert (await stage.submit("b", update("poison"))).status is OutcomeStatus.APPLIED
+    await stage.apply("b", update("poison"))
     await asyncio.sleep(1)  # stored: it is not looked at again
     stage.node("b").kill()
     stage.node("c").start()
@@ -113,7 +112,7 @@ async def withdrawn_while_it_is_decided(stage: Stage) -> None:
     stage.node(mended).spark.poison = set()
     await stage.operators(mended).retry(mended, stage.stuck_at(mended) or 0)
     await stage.until(lambda: stage.state(mended) is State.READY, LONG_S)
-    assert (await stage.submit(mended, update("poison"))).status is OutcomeStatus.APPLIED
+    await stage.apply(mended, update("poison"))
     stage.node(mended).kill()
     frozen[0].thaw()
     await asyncio.sleep(30)

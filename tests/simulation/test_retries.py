@@ -59,8 +59,7 @@ async def test_retry_within_the_window_is_answered_and_beyond_it_refused(stage: 
     began = stage.now
     await stage.submit("a", insert("one", "t", "a"))
     for name in "abc":
-        outcome = await stage.submit(name, insert("one", "t", name), age_s=1)
-        assert outcome.status is OutcomeStatus.APPLIED
+        await stage.apply(name, insert("one", "t", name), age_s=1)
     await others(stage, 30)
     for name in "abc":
         await refused(stage, name, stage.now - began)
@@ -90,9 +89,7 @@ async def test_retry_after_a_restart_of_everything_is_judged_the_same(stage: Sta
         await refused(stage, name, stage.now - began)
         # First sent before the processes were started, and never seen: it is taken.
         new = insert(f"new{name}", "t", name)
-        assert (
-            await stage.submit(name, new, age_s=stage.now - late)
-        ).status is OutcomeStatus.APPLIED
+        await stage.apply(name, new, age_s=stage.now - late)
     await stage.settle()
     assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
 
@@ -135,8 +132,7 @@ async def test_retry_repeated_for_long_is_answered_every_time(stage: Stage) -> N
             await stage.ready(name)
             op = insert("one", "t", name)
             try:
-                outcome = await stage.submit(name, op, age_s=stage.now - began)
-                assert outcome.status is OutcomeStatus.APPLIED
+                await stage.apply(name, op, age_s=stage.now - began)
             except RequestError as error:
                 assert error.error_class == TOO_LATE
     await stage.settle()

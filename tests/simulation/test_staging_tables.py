@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dmq import decode
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import pieces
 from haproc.engine.lane import SparkLane
@@ -82,7 +81,7 @@ async def sent(stage: Stage) -> None:
     """Send the write to one cluster after another until it is answered."""
     for name in "abcabc":
         with contextlib.suppress(Refused, RequestError, TimeoutError):
-            assert (await stage.submit(name, gather("g", "a"))).status is OutcomeStatus.APPLIED
+            await stage.apply(name, gather("g", "a"))
             await asyncio.sleep(30)  # whatever is struck behind the answer is struck by now
             return
     pytest.fail("nobody answered")
@@ -110,7 +109,7 @@ async def test_table_is_made_of_rows_in_parts(stage: Stage) -> None:
     assert isinstance(op.write, QueryWrite)
     sql = op.write.head + "SELECT id, chance() AS m FROM ids"
     op = replace(op, write=structs.replace(op.write, sql=sql))
-    assert (await stage.submit("a", op)).status is OutcomeStatus.APPLIED
+    await stage.apply("a", op)
     await stage.settle()
     assert len(stage.node("b").spark.dump()["m0"]) == 5
 
@@ -297,7 +296,7 @@ async def rows_that_mix_parts(stage: Stage) -> None:
 
 def placed(stage: Stage) -> list[tuple[int, Part]]:
     """Return the parts in the log, with their places."""
-    found = enumerate(from_record(decode(data)) for data in stage.ring.store.everything)
+    found = enumerate(stage.ring.store.all_messages())
     return [(at, message) for at, message in found if isinstance(message, Part)]
 
 

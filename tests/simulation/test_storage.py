@@ -133,8 +133,7 @@ def test_create_and_drop_in_doubt_are_done_once(killed: str, seed: int) -> None:
                     struck.spark.kill()
 
             asyncio.get_running_loop().call_later(0.05 + 0.09 * seed, strike)
-            outcome = await stage.submit("a", ddl("a", f"ddl{number}", sql, kind=kind))
-            assert outcome.status is OutcomeStatus.APPLIED
+            await stage.apply("a", ddl("a", f"ddl{number}", sql, kind=kind))
             await stage.settle()
         assert all(stage.order(f"CREATE TABLE t ({x})").count("b") == 1 for x in "xy")
 

@@ -59,8 +59,7 @@ def test_error_on_the_origin_reaches_no_other_cluster() -> None:
 async def test_error_on_the_origin_lets_what_waits_behind_it_run(stage: Stage) -> None:
     stage.node("a").spark.refuses.add(CREATE)
     await stage.submit("a", ddl("a"))
-    outcome = await stage.submit("b", ddl("b", "again"))
-    assert outcome.status is OutcomeStatus.APPLIED
+    await stage.apply("b", ddl("b", "again"))
     # a refuses this one too, so it is the odd one, and the only one
     await stage.until(lambda: stage.state("a") is State.DIVERGED)
     stage.check_equal("b", "c")
@@ -71,8 +70,7 @@ def test_success_commits_on_the_origin_then_on_the_peers_in_ring_order() -> None
     for origin, order in (("a", "abc"), ("b", "bca"), ("c", "cab")):
 
         async def tell(stage: Stage, origin: str = origin, order: str = order) -> None:
-            outcome = await stage.submit(origin, ddl(origin))
-            assert outcome.status is OutcomeStatus.APPLIED
+            outcome = await stage.apply(origin, ddl(origin))
             assert outcome.clusters == dict.fromkeys(order, "applied")
             # when the client hears of it, all have it
             assert stage.order() == list(order)
@@ -146,8 +144,7 @@ async def test_writes_behind_a_synchronous_operation_wait_for_it_on_every_cluste
 ) -> None:
     await stage.submit("a", ddl("a", "first", "CREATE TABLE ids (id)"))
     await stage.submit("a", ddl("a"))
-    outcome = await stage.submit("b", insert("one", "t", "b"))
-    assert outcome.status is OutcomeStatus.APPLIED
+    await stage.apply("b", insert("one", "t", "b"))
     await stage.settle()
     assert stage.node("c").spark.dump() == {"ids": [], "t": [("one",)]}
 
@@ -247,8 +244,7 @@ async def test_cluster_of_the_origin_killed_under_the_operation_hands_it_over_at
     assert caught.value.kind is FailureKind.AVAILABILITY
     await stage.ready("b", "c")
     assert stage.now - stage.struck["a", Step.APPLY_BEFORE] < TAKEOVER_S
-    outcome = await stage.submit("b", ddl("b"))
-    assert outcome.status is OutcomeStatus.APPLIED
+    await stage.apply("b", ddl("b"))
     await stage.settle()
     assert sorted(stage.order()) == ["a", "b", "c"]
     assert len(operations(stage)) == 1
@@ -264,14 +260,13 @@ async def test_retry_on_another_node_gives_the_first_outcome(
 ) -> None:
     put(stage, step, count, Node.kill)
     await lost(stage, ddl("a"))
-    outcome = await stage.submit("b", ddl("b"))
-    assert outcome.status is OutcomeStatus.APPLIED
+    await stage.apply("b", ddl("b"))
     await stage.settle()
     assert sorted(stage.order()) == ["a", "b", "c"]
     # b may not have read a's record yet, and adds its own: the first counts
     records = len(operations(stage))
     assert records == 1 or step is Step.APPEND_AFTER
-    assert (await stage.submit("a", ddl("a"))).status is OutcomeStatus.APPLIED
+    await stage.apply("a", ddl("a"))
     assert len(operations(stage)) == records
 
 
@@ -302,8 +297,7 @@ async def test_origin_frozen_and_thawed_after_the_takeover_disturbs_nobody(
     put(stage, step, count, Node.freeze)
     with pytest.raises((RequestError, TimeoutError)):
         await impatient(stage)
-    outcome = await stage.submit("b", ddl("b"))
-    assert outcome.status is OutcomeStatus.APPLIED
+    await stage.apply("b", ddl("b"))
     await stage.ready("b", "c")
     stage.node("a").thaw()
     await stage.settle()
@@ -346,8 +340,7 @@ async def test_cluster_whose_outcome_differs_is_diverged_and_only_that_one(
     stage: Stage, odd: str
 ) -> None:
     stage.node(odd).spark.refuses.add(CREATE)
-    outcome = await stage.submit("a", ddl("a"))
-    assert outcome.status is OutcomeStatus.APPLIED
+    outcome = await stage.apply("a", ddl("a"))
     assert outcome.clusters[odd].startswith("failed: REFUSED_HERE")
     await stage.until(lambda: stage.state(odd) is State.DIVERGED)
     await stage.ready(*(name for name in stage.ring.names if name != odd))
@@ -408,8 +401,7 @@ def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
         attempt.cancel()
         await stage.settle()
         assert all("t" in stage.tables(name) for name in "abc")
-        outcome = await stage.submit("b", ddl("a"))
-        assert outcome.status is OutcomeStatus.APPLIED
+        await stage.apply("b", ddl("a"))
 
     async def gone(stage: Stage) -> None:
         await stage.submit("a", ddl("a"), 60)

@@ -215,8 +215,7 @@ async def test_cluster_that_nobody_added_serves_nobody_until_it_is(stage: Stage)
     stage.ring.add("d").start()
     await stage.until(lambda: stage.alive_state("d") is State.REMOVED)
     await join(stage, "d", "b")
-    await stage.ready("a", "b", "d")
-    stage.check_equal("a", "b", "d")
+    await stage.equal("a", "b", "d")
 
 
 @as_story(limits=SHORT)
