@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from haproc.classify.model import Classified, Kind, Recognised
 from haproc.classify.rules import parse_rules
+from haproc.engine.arrow import stream_of
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.node.member import build_sessions
@@ -88,14 +88,6 @@ class Looking:
     definition = judged
 
 
-def stream(table: pa.Table) -> bytes:
-    """Return the Arrow IPC stream."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
 def service(
     stage: Stage,
     name: str = "a",
@@ -118,5 +110,5 @@ def service(
 
 def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) -> Request:
     """Rows for a table, as a door hands them in."""
-    sent = stream(pa.table({name: [value] for name, value in row.items()}))
+    sent = stream_of(pa.table({name: [value] for name, value in row.items()}))
     return Request(op_id, SentRows(table, sent), repr((op_id, row)), **fields)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Lane
 from haproc.engine.placeholder import with_rows
 from haproc.engine.statement import SparkPlan, Statement
@@ -28,7 +29,7 @@ from haproc.replicate.records.rows import Filling, Passed, Rows
 from tests.simulation.broken import BreakRule
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, as_story, story
-from tests.simulation.plans import read, stream_of
+from tests.simulation.plans import read
 from tests.simulation.ring import Node, Refused
 from tests.simulation.scenario import insert
 from tests.simulation.seeds import many, one

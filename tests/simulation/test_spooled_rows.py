@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import Kind
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, RequestError
 from haproc.replicate.member.steps import Step
@@ -22,7 +23,6 @@ from haproc.route.model import may_be_made_again
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, as_story
 from tests.simulation.network import Refused
-from tests.simulation.plans import stream_of
 from tests.simulation.ring import Node
 from tests.simulation.test_staging_tables import IDS, gathered, ids, parts
 
