@@ -14,7 +14,17 @@ from haproc.engine.interface import EngineAddress
 from haproc.ring.process import free_port
 from haproc.ring.spark import LocalSpark
 from tests.integration.engine_calls import rows
+from tests.redis_servers import RedisServer, running
 from tests.rig import SPARK_SETTINGS
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of the test's own."""
+    server = RedisServer(tmp_path)
+    with running(server):
+        server.start()
+        yield server
 
 
 def start_spark(name: str, folder: Path, *, warm: bool) -> LocalSpark:
