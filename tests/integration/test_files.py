@@ -50,8 +50,6 @@ NAMING = [
     "SET VAR v = (SELECT string(max(k)) FROM delta.`{path}`)",
 ]
 """What sessions of users run."""
-PUT_TOGETHER = ("'rowValidationXSD' ||", "map(v", "concat(")
-"""In such, whose files nobody knows before they are looked at: they may be none."""
 WRITING = [
     "DELETE FROM delta.`{path}`",
     "MERGE INTO t USING delta.`{path}` s ON t.k = s.k WHEN MATCHED THEN DELETE",
