@@ -80,7 +80,7 @@ def first_offsets(log: Sequence[Message | Filler]) -> dict[str, int]:
 
 
 def check_log(log: Sequence[Message | Filler]) -> Iterator[Problem]:
-    """Yield what the log says of the rows of operations that have none to be computed."""
+    """Yield the records of computed rows that name an operation without a query."""
     plain: dict[int, str] = {}
     for offset, message in enumerate(log):
         match message:
@@ -126,7 +126,7 @@ def check(
 def _missed(
     name: str, ids: list[str], seen: dict[str, list[str]], attempts: Sequence[Attempted]
 ) -> Iterator[Problem]:
-    """Hold computed writes against what had been acknowledged before they were sent."""
+    """Compare computed writes with the writes that were acknowledged before they were sent."""
     known = [a for a in attempts if a.what == "set" and a.acknowledged and a.id in ids]
     for attempt in attempts:
         if attempt.what != "gather":
@@ -141,7 +141,7 @@ def _missed(
 
 
 def of_attempt(name: str, attempt: Attempted, count: int) -> Iterator[Problem]:
-    """Hold how often a write is on a cluster against what its client was told."""
+    """Compare how often a write is on a cluster with its client's answer."""
     if count > 1:
         yield Problem(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
     if attempt.acknowledged and count == 0:

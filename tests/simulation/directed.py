@@ -80,7 +80,7 @@ class Stage:
         return asyncio.get_running_loop().time()
 
     def at(self, name: str, step: Step, *faults: Callable[[Node], None]) -> None:
-        """Do these to a node, one each time that it reaches the step."""
+        """Strike a node when it reaches a step: the first time by the first fault, and so on."""
         self._faults[name, step] = list(faults)
 
     def node(self, name: str) -> Node:
@@ -123,7 +123,7 @@ class Stage:
         return self.replica(name).operators
 
     async def verify(self, name: str, trusted: str = "") -> Mapping[str, Any]:
-        """Verify through one node; wait until all that can have told what they hold."""
+        """Verify through one node, and return the findings once they are complete."""
         marker = (await self.operators(name).verify(trusted))["marker"]
         assert isinstance(marker, int)
         async with asyncio.timeout(300):
@@ -198,13 +198,13 @@ class Stage:
         self.check_equal(*names)
 
     def not_ready(self) -> Violated:
-        """Return what it means that not all are READY, with every node's state."""
+        """Return the violation of a wait for READY: DIVERGED if a cluster is, with all states."""
         states = [(name, self.alive_state(name), self.reason(name)) for name in self.ring.nodes]
         known = any(state is State.DIVERGED for _, state, _ in states)
         return Violated(Violation.DIVERGED if known else Violation.NOT_READY, str(states))
 
     async def settle(self) -> None:
-        """Start whoever is dead; wait until all are READY and have had time to compare."""
+        """Start dead processes; wait until all are READY and have compared their outcomes."""
         for node in self.ring.nodes.values():
             node.thaw()
             node.start()

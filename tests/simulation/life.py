@@ -1,4 +1,4 @@
-"""One process of a simulated ring: the member is the real one, what it reaches is simulated."""
+"""One process of a simulated ring: a real member; its log, peers and cluster are simulated."""
 
 from __future__ import annotations
 

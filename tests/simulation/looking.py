@@ -1,4 +1,4 @@
-"""The door's service on a simulated ring: what it looks up, it finds in the cluster's tables."""
+"""The service behind the doors, on a simulated ring: it looks at the simulated cluster's tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def at_once() -> None:
 
 
 class Looking:
-    """Engine and session, as far as a write looks something up."""
+    """The part of an engine and its sessions that the service asks before a write."""
 
     def __init__(self, stage: Stage, name: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._spark = stage.node(name).spark
@@ -94,7 +94,7 @@ def service(
     meanwhile: Callable[[], Awaitable[None]] = at_once,
     rules: str = "[]",
 ) -> RingService:
-    """Return what a node's doors would ask."""
+    """Return the service behind a node's doors."""
     life = stage.life(name)
     engine: Any = Looking(stage, name, meanwhile)
     reads = Doors(stage.ring, random.Random(1)).reads(life)
@@ -109,6 +109,6 @@ def service(
 
 
 def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) -> Request:
-    """Rows for a table, as a door hands them in."""
+    """Return a request with a row for a table, as a door makes it."""
     sent = stream_of(pa.table({name: [value] for name, value in row.items()}))
     return Request(op_id, SentRows(table, sent), repr((op_id, row)), **fields)

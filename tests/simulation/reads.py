@@ -66,7 +66,7 @@ class Counted:
 
 
 class Doors:
-    """What each process has in front of its replica, for reads."""
+    """The reads of each process, and the queries of its clients."""
 
     def __init__(self, ring: Ring, rng: random.Random) -> None:
         self.ring = ring

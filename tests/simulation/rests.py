@@ -1,8 +1,8 @@
 """Clients write what rests on a table's definition, while others define that table anew.
 
-A look takes a while: it counts the columns of ``shaped`` on the cluster that was asked, and what is
-written down says how many it saw. Where the operation is applied, the count of that place stands
-beside it. So every row shows whether anything came between.
+A client's request counts the columns of ``shaped`` on its cluster, which takes a while, and writes
+this number into ``derived``. Where the operation is applied, the columns are counted again. So each
+row has both numbers, and shows whether a definition came between.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class RestsScenario(Scenario):
                 report.wrong(Violation.LOST, text)
 
     def that_stand(self) -> frozenset[str]:
-        """Return the ids of which the log has a record that nothing overtook, read word by word."""
+        """Return the ids of operations of which no definition overtook a record in the log."""
         log = self.ring.store.all_messages()
         shaped = {o for o, m in enumerate(log) if isinstance(m, Operation) and m.writes & SHAPED}
         unclear = {o for o, m in enumerate(log) if isinstance(m, Operation) and not m.tables_known}

@@ -144,7 +144,7 @@ class Scenario:
     mix: tuple[str, ...] = MIX
     build = staticmethod(build)
     back_rate = 0.6
-    """How likely what was killed comes back at each turn of the nemesis."""
+    """The probability that a killed process is started again, at each turn of the nemesis."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class Scenario:
         computing: int = 0,
         rebuilding: int = 0,
     ) -> None:
-        """``window_records``: a window so short that retries fall out of it; some come late.
+        """``window_records``: if given, the idempotency window; some retries come too late for it.
 
-        ``computing``: most writes are such whose rows are computed. ``rebuilding``: an operator has
-        clusters rebuilt.
+        ``computing``: the rows of most writes are computed. ``rebuilding``: an operator rebuilds
+        clusters.
         """
         self.seed = seed
         if computing:
@@ -230,7 +230,7 @@ class Scenario:
                 self.rebuilt += 1
 
     async def straggle(self, attempt: Attempted, value: int) -> None:
-        """Somebody sends a write once more that was answered or given up long ago."""
+        """Send a write again that was answered or given up long ago."""
         await asyncio.sleep(self.rng.uniform(0, 60))
         name = self.rng.choice(self.ring.names)
         op = self.build(attempt.what, attempt.id, name, value)
@@ -417,7 +417,7 @@ class Scenario:
     # -- the checker -----------------------------------------------------------------------
 
     def check(self, report: Report) -> None:
-        """Hold every promise against what the clusters hold now."""
+        """Check every promise on the tables that the clusters hold now."""
         dumps = {name: node.spark.dump() for name, node in self.ring.nodes.items()}
         first = self.ring.names[0]
         for name in self.ring.names[1:]:
@@ -458,7 +458,7 @@ class Scenario:
     def check_one(
         self, name: str, dump: dict[str, list[tuple[object, ...]]], report: Report
     ) -> None:
-        """Hold what one cluster has against what clients were told."""
+        """Compare one cluster's tables with the clients' answers."""
         ids = Counter(str(row[0]) for row in dump.get("ids", []))
         histories = [str(row[1]).split(",")[1:] for row in dump.get("registers", [])]
         updates = Counter(op_id for history in histories for op_id in history)

@@ -182,9 +182,9 @@ def differences(made: Held, before: Held, seen: Sequence[Tables]) -> list[str]:
 
 
 def went_apart(made: Held, truth: Held, tables: Tables) -> list[str]:
-    """Return which names show something else than in a session that was never made anew.
+    """Return the names that show other rows than in a session that was never rebuilt.
 
-    An error is no such thing: a view that could not be made stays one.
+    A name that shows an error is left out: a view that could not be rebuilt stays broken.
     """
     shown = {name: (truth.shown(name, tables), made.shown(name, tables)) for name in made.views}
     return [
@@ -216,7 +216,7 @@ _ASKED: Final = re.compile(r"session\.`(\w+)`")
 
 
 class Interpreter:
-    """Runs statements in a session, and in what it would be had it never been made anew."""
+    """Runs statements in a session, and in its twin, which is never rebuilt from a journal."""
 
     def __init__(self, made: Held, truth: Held, tables: Tables, rand: Callable[[], int]) -> None:
         self._made, self._truth, self._tables, self._rand = made, truth, tables, rand

@@ -72,17 +72,17 @@ class SimSpark:
         self.poison: set[str] = set()
         """Statements that meet an environment error here, as often as they are tried."""
         self.torn: set[str] = set()
-        """Statements that commit once and meet such an error all the same, whenever they run."""
+        """Statements that commit once, and end with `torn_error` each time that they run."""
         self.torn_error = EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
-        """What these meet."""
+        """The error of the statements in `torn`."""
         self.deadly: set[str] = set()
         """Statements that bring the server down; somebody starts it again."""
         self.held: set[str] = set()
-        """Tables on which statements go no further while they are in here."""
+        """Tables whose statements wait as long as the table is in this set."""
         self.storage_away = False
-        """No table can be found; where Spark would say so, it does."""
+        """No table can be found: probes report the storage, statements a missing table."""
         self.poison_word = ""
-        """A part of such statements."""
+        """Statements that contain this word meet the error of `poison`."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
         """Called with the cluster's name and the statement whenever one commits."""
         self._rng = rng
@@ -220,7 +220,7 @@ class SimSpark:
             self._disk.executemany(f"INSERT INTO {table} VALUES ({values})", rows)
 
     def mend(self, sql: str) -> None:
-        """Somebody runs a statement past HAProc; `past` may note the commit that it makes."""
+        """Run a statement past HAProc; its commit is not in `past` unless a test notes it there."""
         self._disk.execute(sql)
 
     def note(self, table: str, version: int) -> None:
@@ -228,7 +228,7 @@ class SimSpark:
         self._notes[table] = self._marks[table] = version
 
     def empty(self) -> None:
-        """Somebody drops every table."""
+        """Drop every table, past HAProc."""
         for name in self.dump():
             self._disk.execute(f"DROP TABLE {name}")
         self._marks, self._notes = {}, {}
